@@ -1,12 +1,12 @@
-//! What a daemon does under load: a real one on a state of its own, as a second process, asked over its socket by this one. The unit
-//! is the start and end of the same command without us, in the same run.
+//! Load benchmark of a daemon: a real daemon with its own state, as a second process, driven over its socket by this
+//! one. The unit is the start and end of the same command without the product, in the same run.
 
 mod client;
-mod weigh;
+mod usage;
 
 use super::statistics::{Quantiles, Samples};
-use super::work::Place;
-use super::{Ask, Progress, load, round, time};
+use super::work::WorkDir;
+use super::{BenchConfig, Progress, load, round, time};
 use client::{Client, lost};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,30 +17,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use terms::{Fault, PROTOCOL_VERSION};
 
-pub use weigh::{Count, Idle, Weight};
+pub use usage::{Count, Idle, Weight};
 
-/// How much is measured.
+/// Sizes of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// Times that are taken of each row.
+    /// Samples per row.
     pub rounds: u32,
     pub sandboxes: u32,
     pub cycles: u32,
 }
 
 impl Amount {
-    /// Enough to see that it works, and too little for figures.
+    /// Enough to see that the benchmark works, and too little for figures.
     pub const QUICK: Amount = Amount { rounds: 20, sandboxes: 6, cycles: 40 };
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct DaemonAnswer {
+pub struct DaemonReport {
     pub protocol_version: u32,
     pub kernel: String,
     pub cpus: usize,
     pub load: f64,
     pub command: &'static str,
-    /// Start to end of the command without us.
+    /// Start to end of the command without the product.
     pub unit_us: Quantiles,
     pub rows: Vec<LoadRow>,
     pub idle: Idle,
@@ -54,13 +54,13 @@ pub struct LoadRow {
     pub times: u32,
     pub per_second: f64,
     pub us: Quantiles,
-    /// The median by the median of the unit.
+    /// The median divided by the unit's median.
     pub units: f64,
-    /// How many times the median the time is that 99 of 100 stayed within.
+    /// Ratio of the 99th percentile to the median.
     pub p99_by_p50: f64,
 }
 
-/// What many cycles of create, command and delete left.
+/// Leftovers of many cycles of create, command and delete.
 #[derive(Clone, Debug, Serialize)]
 pub struct Growth {
     pub cycles: u32,
@@ -68,9 +68,9 @@ pub struct Growth {
     pub seconds: f64,
     pub before: Count,
     pub after: Count,
-    /// What must be the same before and after is.
+    /// The counts that must not change are equal.
     pub clean: bool,
-    /// After a tenth of the cycles, and after all.
+    /// Weights after a tenth of the cycles, and after all.
     pub early: Weight,
     pub late: Weight,
 }
@@ -78,14 +78,14 @@ pub struct Growth {
 const CREATE: &str = "create and first command";
 const CYCLE: &str = "create, command, delete";
 const EXEC: &str = "command in a live sandbox";
-/// How many ask at once where many do.
+/// Concurrent clients of the concurrent rows.
 const MANY: u32 = 8;
 
-pub fn daemon(ask: &Ask, amount: Amount, progress: Progress<'_>) -> Result<DaemonAnswer, Fault> {
+pub fn daemon(config: &BenchConfig, amount: Amount, progress: Progress<'_>) -> Result<DaemonReport, Fault> {
     let load = load();
     let nothing = super::nothing()?;
-    let place = Place::make(ask)?;
-    let daemon = Daemon::start(&ask.exe, &place.root)?;
+    let place = WorkDir::make(config)?;
+    let daemon = Daemon::start(&config.exe, &place.root)?;
     let bench = Bench { daemon: &daemon, nothing, rounds: amount.rounds };
     let unit_us = unit(nothing, amount.rounds)?;
     let mut rows = Vec::new();
@@ -95,7 +95,7 @@ pub fn daemon(ask: &Ask, amount: Amount, progress: Progress<'_>) -> Result<Daemo
     }
     let idle = bench.idle(amount.sandboxes, progress)?;
     let growth = bench.growth(amount.cycles, progress)?;
-    Ok(DaemonAnswer {
+    Ok(DaemonReport {
         protocol_version: PROTOCOL_VERSION,
         kernel: super::kernel(),
         cpus: super::cpus(),
@@ -129,7 +129,7 @@ impl Bench<'_> {
     }
 
     fn row(&self, name: &'static str, clients: u32, unit: &Quantiles) -> Result<LoadRow, Fault> {
-        // The same number of times in all, however many share them.
+        // The total number of samples is the same for any number of clients.
         let each = self.rounds.div_ceil(clients);
         let taken = self.at_once(clients, || match name {
             EXEC => self.execs(each),
@@ -141,7 +141,7 @@ impl Bench<'_> {
             (times, busy) = (times + 1, busy + took);
         }
         let us = samples.quantiles().ok_or_else(|| lost("nothing was measured"))?;
-        // All were busy at once, each for its part.
+        // Every client was busy for the whole time, each with its part.
         let per_second = (f64::from(times * clients) / busy.as_secs_f64() * 10.0).round() / 10.0;
         let (units, p99_by_p50) = (round(us.p50 / unit.p50), round(us.p99 / us.p50));
         Ok(LoadRow { name, clients, times, per_second, us, units, p99_by_p50 })
@@ -154,19 +154,19 @@ impl Bench<'_> {
         })
     }
 
-    /// Times of commands in a live sandbox of its own.
+    /// Measures commands in a live sandbox of its own.
     fn execs(&self, times: u32) -> Result<Vec<Duration>, Fault> {
         let mut client = self.client()?;
         let id = create(&mut client)?;
         client.ask("POST", &format!("/v1/sandboxes/{id}/start?live=true"), None)?;
-        // Once to warm up.
+        // Warm-up.
         self.exec(&mut client, &id)?;
         let took = (0..times).map(|_| timed(|| self.exec(&mut client, &id))).collect();
         remove(&mut client, &id)?;
         took
     }
 
-    /// Times of whole cycles, or of all but their ends.
+    /// Measures whole cycles, or all but their ends.
     fn cycles(&self, times: u32, without_end: bool) -> Result<Vec<Duration>, Fault> {
         let mut client = self.client()?;
         let mut all = Vec::new();
@@ -192,7 +192,7 @@ impl Bench<'_> {
 
     fn idle(&self, sandboxes: u32, progress: Progress<'_>) -> Result<Idle, Fault> {
         let (pid, mut client) = (self.daemon.child.id(), self.client()?);
-        let before = weigh::own(pid);
+        let before = usage::own(pid);
         let begun = Instant::now();
         let mut all = Vec::new();
         for at in 0..sandboxes {
@@ -202,9 +202,9 @@ impl Bench<'_> {
             progress("idle", at + 1, sandboxes);
         }
         let took = begun.elapsed();
-        // What was opened for a start is closed a moment later.
+        // Descriptors that a start opens are closed a moment later.
         std::thread::sleep(Duration::from_secs(2));
-        let idle = weigh::idle(pid, sandboxes, before, took);
+        let idle = usage::idle(pid, sandboxes, before, took);
         all.iter().try_for_each(|id| remove(&mut client, id))?;
         idle
     }
@@ -212,12 +212,12 @@ impl Bench<'_> {
     fn growth(&self, cycles: u32, progress: Progress<'_>) -> Result<Growth, Fault> {
         const AT_ONCE: u32 = 4;
         let (pid, state) = (self.daemon.child.id(), &self.daemon.state);
-        // Once through, so that what is made once is there.
+        // A first pass, so that lazily made objects exist.
         self.at_once(AT_ONCE, || self.cycles(2, true))?;
-        let before = weigh::at_rest(pid, state)?;
+        let before = usage::at_rest(pid, state)?;
         let (begun, failed, done) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
         let mut early = None;
-        // In twenty parts, so that somebody sees how far it has come.
+        // In twenty parts, for progress reports.
         let parts = 20.min(cycles.div_ceil(AT_ONCE)).max(1);
         for part in 0..parts {
             let each = (cycles * (part + 1) / parts - done.load(Ordering::Relaxed)).div_ceil(AT_ONCE);
@@ -229,13 +229,13 @@ impl Bench<'_> {
                 Ok(())
             })?;
             if part >= parts / 10 && early.is_none() {
-                early = Some(weigh::weight(pid, state)?);
+                early = Some(usage::weight(pid, state)?);
             }
             progress("cycles", done.load(Ordering::Relaxed).min(cycles), cycles);
         }
         let seconds = begun.elapsed().as_secs_f64();
-        let after = weigh::settled(pid, state, |now| *now == before)?;
-        let late = weigh::weight(pid, state)?;
+        let after = usage::settled(pid, state, |now| *now == before)?;
+        let late = usage::weight(pid, state)?;
         let (failed, cycles) = (failed.into_inner(), done.into_inner());
         let clean = before == after && failed == 0;
         Ok(Growth { cycles, failed, seconds, before, after, clean, early: early.unwrap_or_default(), late })
@@ -256,7 +256,7 @@ fn remove(client: &mut Client, id: &str) -> Result<(), Fault> {
     client.ask("DELETE", &format!("/v1/sandboxes/{id}?force=true"), None).map(drop)
 }
 
-/// The daemon that is measured; it ends with us, and what it holds before that.
+/// The daemon under measurement; it ends with us, after its keepers.
 struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -278,7 +278,7 @@ impl Daemon {
     }
 }
 
-/// The document that it prints when it answers.
+/// Reads the document that the daemon prints when it is ready.
 fn announced(mut out: impl BufRead) -> Option<Value> {
     let mut text = String::new();
     while out.read_line(&mut text).ok()? > 0 {
@@ -292,8 +292,10 @@ fn announced(mut out: impl BufRead) -> Option<Value> {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // Keepers outlive it, so that they are told first.
+        let node = node::Node::for_command();
         for id in node::keeper::place::Place::all(&self.state) {
-            let _ = node::keeper::Keeper::find(&self.state, &id).map(|keeper| keeper.end(Duration::ZERO));
+            let keeper = node::keeper::Keeper::find(&node, &self.state, &id);
+            let _ = keeper.map(|keeper| keeper.end(&node.keepers, Duration::ZERO));
         }
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

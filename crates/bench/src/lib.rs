@@ -1,5 +1,5 @@
-//! What a run costs, measured side by side: every contender is started by the same few lines, in rounds that run each of
-//! them once in shuffled order, so that load and leftovers of one fall on all alike.
+//! Benchmarks, side by side: every contender is started by the same few lines, in rounds that run each of them once in
+//! shuffled order, so that load and leftovers of one affect all alike.
 
 mod daemon;
 mod net;
@@ -16,42 +16,42 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
-pub use daemon::{Amount, Count, DaemonAnswer, Growth, Idle, LoadRow, Weight, daemon};
-pub use net::{Held, NetAnswer, NetContender, NetRatio, net};
-pub use soak::{Census, Soaked, soak};
+pub use daemon::{Amount, Count, DaemonReport, Growth, Idle, LoadRow, Weight, daemon};
+pub use net::{Held, NetContender, NetRatio, NetReport, net};
+pub use soak::{Census, SoakReport, soak};
 pub use statistics::Quantiles;
 pub use work::Work;
-pub use workspace::{WorkspaceAnswer, WorkspaceRatio, WorkspaceRow, workspace};
+pub use workspace::{WorkspaceRatio, WorkspaceReport, WorkspaceRow, workspace};
 
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct BenchConfig {
     pub rounds: u32,
     /// Also compare real work inside and outside.
     pub work: bool,
     /// Our own binary.
     pub exe: PathBuf,
-    /// Where programs are looked for.
+    /// PATH for programs.
     pub path: Option<OsString>,
-    /// What a run shows; the others are given the same.
+    /// Paths that a run shows; the other contenders get the same.
     pub shown: Vec<PathBuf>,
-    /// Directories below which work files may be made, the first that will do.
+    /// Directories below which work files may be made; the first suitable one is used.
     pub cwd: PathBuf,
     pub home: PathBuf,
 }
 
-/// All times in microseconds.
+/// Result of the start benchmark; times in microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Answer {
+pub struct StartReport {
     pub protocol_version: u32,
     pub kernel: String,
     pub cpus: usize,
-    /// Runnable processes over the last minute when it began; far above 0 the figures are noisy.
+    /// Load average over the last minute at the start; far above 0 the figures are noisy.
     pub load: f64,
     pub rounds: u32,
     pub warmup: u32,
     pub contenders: Vec<Contender>,
     pub ratios: Vec<Ratio>,
-    /// What our binary takes before it does anything: the median of `--version` less that of the bare command.
+    /// Time of our binary alone: the median of `--version` less that of the bare command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_start_us: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,15 +62,15 @@ pub struct Answer {
 pub struct Contender {
     pub name: &'static str,
     pub command: Vec<String>,
-    /// Absent when it could not take part.
+    /// Absent if it could not take part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us: Option<Quantiles>,
-    /// Why it did not.
+    /// The reason why it could not take part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
 }
 
-/// Quotients of medians, and of the times that 19 of 20 stayed within.
+/// Ratios of medians and of 95th percentiles.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     pub name: String,
@@ -78,11 +78,11 @@ pub struct Ratio {
     pub p95: f64,
 }
 
-/// What is told while it runs: so many of so many rounds of this.
+/// Progress callback: the step, rounds done and rounds in total.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u32, u32);
 
-/// Rounds that are run and not counted: a few, none where a round takes long and few are run. Each contender was tried out
-/// before.
+/// Returns the number of warm-up rounds: a few, none where a round takes long and few are run. Each contender was tried
+/// out before.
 fn warmup(rounds: u32) -> u32 {
     (rounds / 6).min(5)
 }
@@ -91,26 +91,26 @@ pub const BARE: &str = "bare";
 pub const BUBBLEWRAP: &str = "bwrap";
 pub const LIMITED: &str = "cofferdam";
 pub const UNLIMITED: &str = "cofferdam-no-limits";
-/// The binary alone: started, and ended without a guest.
+/// The binary alone: started and ended without a guest.
 pub const VERSION: &str = "cofferdam-version";
 
-pub fn bench(ask: &Ask, progress: Progress<'_>) -> Result<Answer, Fault> {
+pub fn bench(config: &BenchConfig, progress: Progress<'_>) -> Result<StartReport, Fault> {
     let load = load();
-    let mut entries = entries(ask)?;
+    let mut entries = entries(config)?;
     for entry in &mut entries {
         entry.try_out();
     }
-    measure(&mut entries, ask.rounds, "start-up", progress)?;
+    measure(&mut entries, config.rounds, "start-up", progress)?;
     let contenders: Vec<Contender> = entries.into_iter().map(Entry::finish).collect();
     let (ratios, own_start_us) = (ratios(&contenders), own_start(&contenders));
-    let work = if ask.work { work::compare(ask, progress)? } else { Vec::new() };
-    Ok(Answer {
+    let work = if config.work { work::compare(config, progress)? } else { Vec::new() };
+    Ok(StartReport {
         protocol_version: PROTOCOL_VERSION,
         kernel: kernel(),
         cpus: cpus(),
         load,
-        rounds: ask.rounds,
-        warmup: warmup(ask.rounds),
+        rounds: config.rounds,
+        warmup: warmup(config.rounds),
         contenders,
         ratios,
         own_start_us,
@@ -131,7 +131,7 @@ fn load() -> f64 {
     text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
-/// One contender while it is measured.
+/// A contender under measurement.
 struct Entry {
     name: &'static str,
     words: Vec<OsString>,
@@ -158,7 +158,7 @@ impl Entry {
         command
     }
 
-    /// One run whose errors are heard; one that fails is left out and says why.
+    /// Runs the command once with its errors captured; a contender that fails is left out, with the reason.
     fn try_out(&mut self) {
         if self.absent.is_some() {
             return;
@@ -180,7 +180,7 @@ impl Entry {
     }
 }
 
-/// The same few lines for every contender: start, wait, look at the clock.
+/// Measures one run of any contender: spawn, wait, elapsed time.
 fn time(command: &mut Command) -> std::io::Result<(Duration, ExitStatus)> {
     let started = Instant::now();
     let status = command.spawn()?.wait()?;
@@ -234,34 +234,35 @@ impl Shuffle {
     }
 }
 
-/// A command that does nothing.
+/// Returns a command that does nothing.
 fn nothing() -> Result<&'static str, Fault> {
     let nothing = ["/bin/true", "/usr/bin/true"].into_iter().find(|p| Path::new(p).exists());
     nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))
 }
 
-fn entries(ask: &Ask) -> Result<Vec<Entry>, Fault> {
+fn entries(config: &BenchConfig) -> Result<Vec<Entry>, Fault> {
     let nothing = nothing()?;
     let ours = |flags: &[&str]| {
-        // Others have no workspace, either.
-        let words = [ask.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into(), "--read-only".into()]);
+        // The other contenders have no workspace, either.
+        let words =
+            [config.exe.as_os_str()].into_iter().map(OsString::from).chain(["run".into(), "--read-only".into()]);
         words.chain(flags.iter().map(OsString::from)).chain(["--".into(), nothing.into()]).collect()
     };
-    let bubblewrap = match find("bwrap", ask.path.as_deref()) {
-        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, &ask.shown, &ask.cwd, nothing)),
+    let bubblewrap = match find("bwrap", config.path.as_deref()) {
+        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, &config.shown, &config.cwd, nothing)),
         None => Entry::absent(BUBBLEWRAP, "bwrap is not on PATH"),
     };
     Ok(vec![
         Entry::new(BARE, vec![nothing.into()]),
-        Entry::new(VERSION, vec![ask.exe.clone().into(), "--version".into()]),
+        Entry::new(VERSION, vec![config.exe.clone().into(), "--version".into()]),
         bubblewrap,
         Entry::new(LIMITED, ours(&["-m", "256m", "--pids", "64", "-t", "60s"])),
         Entry::new(UNLIMITED, ours(&[])),
     ])
 }
 
-/// What comes closest to our own walls among its flags, with the same places shown; it has no landlock, no filter and
-/// no limits of its own.
+/// Builds a bubblewrap command with the flags closest to our own enclosure, and the same paths; it has no landlock, no
+/// seccomp filter and no limits of its own.
 fn bubblewrap(program: &Path, shown: &[PathBuf], cwd: &Path, command: &str) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into()];
     let mut add = |list: &[&str]| words.extend(list.iter().map(OsString::from));
@@ -309,7 +310,7 @@ fn own_start(contenders: &[Contender]) -> Option<f64> {
     Some((less * 10.0).round() / 10.0)
 }
 
-/// Three digits after the point are more than the measurement can tell.
+/// Rounds to three decimals, more than the measurement can tell.
 fn round(ratio: f64) -> f64 {
     (ratio * 1000.0).round() / 1000.0
 }

@@ -1,14 +1,14 @@
-//! What the network of a run costs: the same curl against the same server, outside, through our broker, through our
-//! broker where it reads every request, and through the proxy of srt. curl looks at the clock itself, so that nobody's
-//! start counts. The server is a part of this process and speaks plain HTTP on 127.0.0.1.
+//! Network benchmark: the same curl against the same server, outside, through our broker, through our broker where it
+//! reads every request, and through the proxy of srt. curl measures the time itself, so that start-up does not count.
+//! The server is a part of this process and speaks plain HTTP on 127.0.0.1.
 
 mod held;
 mod srt;
 mod upstream;
 
 use super::statistics::Samples;
-use super::work::Place;
-use super::{Ask, Progress, Quantiles, Shuffle, find, load, round};
+use super::work::WorkDir;
+use super::{BenchConfig, Progress, Quantiles, Shuffle, find, load, round};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
@@ -24,23 +24,23 @@ pub const NATIVE: &str = "native";
 pub const RELAYED: &str = "cofferdam";
 pub const INSPECTED: &str = "cofferdam-inspected";
 pub const SRT: &str = "srt";
-/// The same with a tunnel asked for, which its proxy does not look into.
+/// srt with a CONNECT tunnel, which its proxy does not inspect.
 pub const SRT_TUNNEL: &str = "srt-tunnel";
 
 /// Fresh connections of one contender in one round.
 const CONNECTIONS: usize = 200;
-/// Rounds take seconds each; so many are enough for a median.
+/// Bounds on rounds, which take seconds each; so many are enough for a median.
 const MOST_ROUNDS: u32 = 20;
 const MOST_BULK_ROUNDS: u32 = 10;
-/// What curl gives one transfer.
+/// curl's timeout of one transfer, in seconds.
 const PATIENCE: &str = "300";
 
 #[derive(Clone, Debug, Serialize)]
-pub struct NetAnswer {
+pub struct NetReport {
     pub protocol_version: u32,
     pub kernel: String,
     pub cpus: usize,
-    /// Runnable processes over the last minute when it began; far above 0 the figures are noisy.
+    /// Load average over the last minute at the start; far above 0 the figures are noisy.
     pub load: f64,
     pub rounds: u32,
     pub connections_a_round: usize,
@@ -54,43 +54,43 @@ pub struct NetAnswer {
 #[derive(Clone, Debug, Serialize)]
 pub struct NetContender {
     pub name: &'static str,
-    /// As it was started for small answers.
+    /// The command for small responses.
     pub command: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// From the start of a fresh connection to the first byte of its answer, in microseconds.
+    /// Time from the start of a fresh connection to the first byte of its response, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_byte_us: Option<Quantiles>,
-    /// Millions of bytes a second of one large answer; the median.
+    /// Median throughput of one large response, in millions of bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk_mb_s: Option<f64>,
-    /// Transfers that failed, or were not made over one fresh connection; their times are left aside.
+    /// Transfers that failed, or were not made over one fresh connection; their times do not count.
     pub failed: usize,
-    /// Why it was not measured.
+    /// The reason why it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
 }
 
-/// Quotients of medians.
+/// Ratios of medians.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetRatio {
     pub name: String,
-    /// Of times: below 1 is faster.
+    /// Ratio of times: below 1 is faster.
     pub first_byte: f64,
-    /// How many microseconds longer than the other.
+    /// Difference in microseconds.
     pub first_byte_more_us: f64,
-    /// Of bytes a second: above 1 is faster.
+    /// Ratio of throughput: above 1 is faster.
     pub bulk: f64,
 }
 
-pub fn net(ask: &Ask, bulk_mib: u64, progress: Progress<'_>) -> Result<NetAnswer, Fault> {
+pub fn net(config: &BenchConfig, bulk_mib: u64, progress: Progress<'_>) -> Result<NetReport, Fault> {
     let load = load();
-    let (rounds, bulk_rounds) = (ask.rounds.min(MOST_ROUNDS), ask.rounds.min(MOST_BULK_ROUNDS));
+    let (rounds, bulk_rounds) = (config.rounds.min(MOST_ROUNDS), config.rounds.min(MOST_BULK_ROUNDS));
     let bulk_bytes = bulk_mib.saturating_mul(1024 * 1024);
-    let curl = find("curl", ask.path.as_deref()).ok_or_else(|| unsupported("there is no curl on PATH"))?;
-    let place = Place::make(ask)?;
+    let curl = find("curl", config.path.as_deref()).ok_or_else(|| unsupported("there is no curl on PATH"))?;
+    let place = WorkDir::make(config)?;
     let upstream = Upstream::start().map_err(|e| unsupported(&format!("no server can listen on 127.0.0.1: {e}")))?;
-    let mut lanes = lanes(ask, &place, upstream.port(), &curl)?;
+    let mut lanes = lanes(config, &place, upstream.port(), &curl)?;
     let small =
         Job { url: upstream.url(&format!("/small?[1-{CONNECTIONS}]")), transfers: CONNECTIONS, says: FIRST_BYTE };
     let bulk = Job { url: upstream.url(&format!("/bulk/{bulk_bytes}")), transfers: 1, says: TOTAL };
@@ -98,8 +98,8 @@ pub fn net(ask: &Ask, bulk_mib: u64, progress: Progress<'_>) -> Result<NetAnswer
     measure(&mut lanes, &small, rounds, "connections", progress);
     measure(&mut lanes, &bulk, bulk_rounds, "bulk", progress);
     let contenders: Vec<NetContender> = lanes.into_iter().map(|lane| lane.finish(&small, bulk_bytes)).collect();
-    let held = held::measure(ask, &place, &curl, progress)?;
-    Ok(NetAnswer {
+    let held = held::measure(config, &place, &curl, progress)?;
+    Ok(NetReport {
         protocol_version: PROTOCOL_VERSION,
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
@@ -118,7 +118,7 @@ fn unsupported(message: &str) -> Fault {
     Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Preparation)
 }
 
-/// What curl fetches, and which of its times it shall say.
+/// A transfer of curl, and the time that it reports.
 struct Job {
     url: String,
     transfers: usize,
@@ -128,12 +128,12 @@ struct Job {
 const FIRST_BYTE: &str = "%{http_code} %{num_connects} %{time_starttransfer}\\n";
 const TOTAL: &str = "%{http_code} %{num_connects} %{time_total}\\n";
 
-/// One way to the server.
+/// A route to the server.
 struct Lane {
     name: &'static str,
-    /// Starts what follows; empty outside.
+    /// Command prefix; empty outside.
     before: Vec<OsString>,
-    /// What follows is one text for a shell.
+    /// The rest of the command is one text for a shell.
     shell: bool,
     curl: Vec<String>,
     directory: PathBuf,
@@ -143,9 +143,9 @@ struct Lane {
     absent: Option<String>,
 }
 
-fn lanes(ask: &Ask, place: &Place, port: u16, curl: &Path) -> Result<Vec<Lane>, Fault> {
+fn lanes(config: &BenchConfig, place: &WorkDir, port: u16, curl: &Path) -> Result<Vec<Lane>, Fault> {
     let curl = curl.to_string_lossy();
-    // The settings of the caller's curl are left aside, and every answer ends its connection.
+    // The caller's curl settings are ignored, and every response closes its connection.
     let words = |more: &[&str]| {
         let words = [&curl, "-q", "-sS", "-m", PATIENCE, "-H", "Connection: close", "-o", "/dev/null"];
         words.iter().chain(more).map(|word| (*word).to_owned()).collect::<Vec<String>>()
@@ -164,12 +164,12 @@ fn lanes(ask: &Ask, place: &Place, port: u16, curl: &Path) -> Result<Vec<Lane>, 
     let direct = ["--noproxy", "*"];
     let mut lanes = vec![
         lane(NATIVE, Vec::new(), &direct),
-        lane(RELAYED, ours(ask, &relayed(&[port])), &direct),
-        lane(INSPECTED, ours(ask, &inspected(place, &[port])?), &direct),
+        lane(RELAYED, ours(config, &relayed(&[port])), &direct),
+        lane(INSPECTED, ours(config, &inspected(place, &[port])?), &direct),
     ];
-    // Its list of exceptions holds 127.0.0.1; an empty one sends curl to the proxy for that, too.
+    // srt's list of exceptions contains 127.0.0.1; an empty one sends curl to the proxy for that, too.
     let proxied: [(_, &[&str]); 2] = [(SRT, &["--noproxy", ""]), (SRT_TUNNEL, &["--noproxy", "", "--proxytunnel"])];
-    let installed = srt::install(ask, &place.root);
+    let installed = srt::install(config, &place.root);
     for (name, more) in proxied {
         let lane = lane(name, Vec::new(), more);
         lanes.push(match &installed {
@@ -180,18 +180,18 @@ fn lanes(ask: &Ask, place: &Place, port: u16, curl: &Path) -> Result<Vec<Lane>, 
     Ok(lanes)
 }
 
-fn ours(ask: &Ask, flags: &[OsString]) -> Vec<OsString> {
-    let words = [ask.exe.clone().into(), "run".into(), "--read-only".into()].into_iter();
+fn ours(config: &BenchConfig, flags: &[OsString]) -> Vec<OsString> {
+    let words = [config.exe.clone().into(), "run".into(), "--read-only".into()].into_iter();
     words.chain(flags.iter().cloned()).chain(["--".into()]).collect()
 }
 
-/// Flags under which connections to these ports of the host are let through by address.
+/// Returns flags that permit connections to these ports of the host by address.
 fn relayed(ports: &[u16]) -> Vec<OsString> {
     ports.iter().flat_map(|port| ["--net".into(), format!("127.0.0.1:{port}").into()]).collect()
 }
 
-/// Flags under which every request to these ports is read.
-fn inspected(place: &Place, ports: &[u16]) -> Result<Vec<OsString>, Fault> {
+/// Returns flags under which every request to these ports is read.
+fn inspected(place: &WorkDir, ports: &[u16]) -> Result<Vec<OsString>, Fault> {
     let rule = |port: &u16| serde_json::json!({"action": "allow", "cidr": "127.0.0.1/32", "ports": port.to_string(), "methods": ["GET"]});
     let rules: Vec<_> = ports.iter().map(rule).collect();
     let policy = serde_json::json!({"version": 1, "extends": ["default"], "net": {"rules": rules}});
@@ -212,7 +212,8 @@ impl Lane {
         words
     }
 
-    /// Fetches; the times that curl saw, and how many more there should be. An error when there are none.
+    /// Runs the transfers; returns the times that curl measured, and the number of missing ones. An error if there are
+    /// none.
     fn fetch(&self, job: &Job) -> Result<(Vec<Duration>, usize), String> {
         let words = self.words(job);
         let mut command = Command::new(&words[0]);
@@ -239,7 +240,7 @@ impl Lane {
         let command = self.words(small).iter().map(|w| w.to_string_lossy().into_owned()).collect();
         let Lane { name, version, samples: [first_byte, bulk], failed, absent, .. } = self;
         let measured = absent.is_none();
-        // Bytes by microseconds are millions of bytes by seconds.
+        // Bytes per microsecond are millions of bytes per second.
         let rate = |q: Quantiles| (bulk_bytes as f64 / q.p50.max(1.0) * 10.0).round() / 10.0;
         let first_byte_us = first_byte.quantiles().filter(|_| measured);
         let bulk_mb_s = bulk.quantiles().filter(|_| measured).map(rate);
@@ -247,8 +248,8 @@ impl Lane {
     }
 }
 
-/// One line of curl's: the answer's status, connections made for it, seconds. Only what came over one fresh connection
-/// can be compared.
+/// Parses a line of curl's output: status, connections made, seconds. Only a response over one fresh connection can be
+/// compared.
 fn time(line: &str) -> Option<Duration> {
     let seconds: f64 = line.strip_prefix("200 1 ")?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
@@ -258,8 +259,8 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Rounds of all lanes, each once a round in shuffled order; the first round does not count. A lane that fails is left
-/// out from there on.
+/// Measures rounds of all lanes, each once a round in shuffled order; the first round does not count. A lane that fails
+/// is left out from there on.
 fn measure(lanes: &mut [Lane], job: &Job, rounds: u32, what: &str, progress: Progress<'_>) {
     let slot = usize::from(job.says == TOTAL);
     let mut order: Vec<usize> = (0..lanes.len()).collect();

@@ -1,8 +1,8 @@
-//! Many runs, then a count of everything they could have left behind. Counts only what runs of ours can make, so that
-//! other work on the machine does not show as a leak.
+//! Soak test: many runs, then a count of everything that they could have left behind. Only objects that our runs can
+//! make are counted, so that other work on the machine does not show as a leak.
 
-use super::work::Place;
-use super::{Ask, Entry, LIMITED, Progress, UNLIMITED, entries};
+use super::work::WorkDir;
+use super::{BenchConfig, Entry, LIMITED, Progress, UNLIMITED, entries};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Soaked {
+pub struct SoakReport {
     pub protocol_version: u32,
     pub runs: u32,
     pub failed: u32,
     pub seconds: f64,
-    /// With limits where this host can hold them, so that groups are made and removed too.
+    /// The contender: with limits if this host supports them, so that groups are made and removed too.
     pub contender: &'static str,
     pub before: Census,
     pub after: Census,
-    /// Before and after are the same.
+    /// The counts before and after are equal.
     pub clean: bool,
-    /// The most memory that any of the first and any of the last runs had resident.
+    /// Peak resident size over the first and the last runs.
     pub peak_kb_first: u64,
     pub peak_kb_last: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Census {
-    /// Mounts in our own mount namespace, which is the host's as far as we are concerned.
+    /// Mounts in our own mount namespace.
     pub mounts: usize,
-    /// Control groups of ours whose supervisor is gone.
+    /// Control groups that the runs made; each is removed with its run.
     pub cgroups: usize,
-    /// Descendants of this process, also those that lost their parents.
+    /// Descendants of this process, including orphans.
     pub processes: usize,
     pub descriptors: usize,
     /// Entries of /tmp that a run of ours could have made, by name or owner.
@@ -43,34 +43,36 @@ pub struct Census {
     pub work_files: usize,
 }
 
-/// How many runs at either end stand for "first" and "last".
+/// Number of runs in the "first" and "last" windows.
 const WINDOW: usize = 100;
-/// What ended processes leave is cleared by the kernel a little later.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Time for the kernel to clear ended processes, longer on a busy machine.
+const SETTLE: Duration = Duration::from_secs(30);
 
-pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Fault> {
-    // Whatever loses its parent becomes our child and is seen.
+pub fn soak(config: &BenchConfig, runs: u32, progress: Progress<'_>) -> Result<SoakReport, Fault> {
+    // As a subreaper this process adopts orphans, and counts them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Fault::internal(format!("subreaper: {e}")).phase(Phase::Preparation))?;
-    let place = Place::make(ask)?;
-    let entry = pick(ask, &place.root)?;
+    let place = WorkDir::make(config)?;
+    let entry = pick(config, &place.root)?;
     let mut command = entry.command();
     let mut peaks = Vec::with_capacity(runs as usize);
     let mut failed = 0;
-    let before = census(&place.root);
+    let mut supervisors = BTreeSet::new();
+    let before = census(&place.root, &supervisors);
     let started = Instant::now();
     for run in 0..runs {
         let child = command.spawn().map_err(|e| Fault::internal(e.to_string()).phase(Phase::Execution))?;
+        supervisors.insert(child.id());
         let (status, peak) = sys::probe::wait_with_peak(child).map_err(|e| Fault::internal(e.to_string()))?;
         failed += u32::from(!status.success());
         peaks.push(peak);
         progress("soak", run + 1, runs);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let after = settled(&place.root, &before);
+    let after = settled(&place.root, &supervisors, &before);
     let most = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
     let window = WINDOW.min(peaks.len().div_ceil(2));
-    Ok(Soaked {
+    Ok(SoakReport {
         protocol_version: PROTOCOL_VERSION,
         runs,
         failed,
@@ -84,9 +86,9 @@ pub fn soak(ask: &Ask, runs: u32, progress: Progress<'_>) -> Result<Soaked, Faul
     })
 }
 
-fn pick(ask: &Ask, directory: &Path) -> Result<Entry, Fault> {
+fn pick(config: &BenchConfig, directory: &Path) -> Result<Entry, Fault> {
     let mut why = String::new();
-    let ours = entries(ask)?.into_iter().filter(|e| [LIMITED, UNLIMITED].contains(&e.name));
+    let ours = entries(config)?.into_iter().filter(|e| [LIMITED, UNLIMITED].contains(&e.name));
     for mut entry in ours {
         entry.directory = Some(directory.to_path_buf());
         entry.try_out();
@@ -100,10 +102,10 @@ fn pick(ask: &Ask, directory: &Path) -> Result<Entry, Fault> {
         .phase(Phase::Start))
 }
 
-fn settled(work: &Path, before: &Census) -> Census {
+fn settled(work: &Path, supervisors: &BTreeSet<u32>, before: &Census) -> Census {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let now = census(work);
+        let now = census(work, supervisors);
         if now == *before || Instant::now() >= deadline {
             return now;
         }
@@ -111,10 +113,10 @@ fn settled(work: &Path, before: &Census) -> Census {
     }
 }
 
-fn census(work: &Path) -> Census {
+fn census(work: &Path, supervisors: &BTreeSet<u32>) -> Census {
     Census {
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().count(),
-        cgroups: orphaned_groups(),
+        cgroups: groups_of(supervisors),
         processes: descendants(std::process::id()).len(),
         descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
         tmp_files: fs::read_dir("/tmp").map_or(0, |list| list.flatten().filter(could_be_ours).count()),
@@ -122,7 +124,7 @@ fn census(work: &Path) -> Census {
     }
 }
 
-/// Guests of root have host ids from here on; nobody else has.
+/// First host uid of root's guests; no other user has such a uid.
 const FIRST_GUEST_ID: u32 = 0x7000_0000;
 
 fn could_be_ours(entry: &fs::DirEntry) -> bool {
@@ -131,7 +133,8 @@ fn could_be_ours(entry: &fs::DirEntry) -> bool {
     named || entry.metadata().is_ok_and(|m| m.uid() >= FIRST_GUEST_ID && m.uid() < u32::MAX - 1)
 }
 
-/// By convention names carry the process id of whoever made them; while that one lives, it is no leftover.
+/// Returns true if the process that made the file is alive: names contain its pid by convention, and its file is no
+/// leftover.
 fn has_living_owner(name: &str) -> bool {
     let mut ids = name.split(['-', '.', '_']).filter_map(|part| part.parse::<u32>().ok());
     ids.any(|pid| Path::new(&format!("/proc/{pid}")).exists())
@@ -142,13 +145,13 @@ fn entries_below(dir: &Path) -> usize {
     list.map(|e| 1 + if e.file_type().is_ok_and(|t| t.is_dir()) { entries_below(&e.path()) } else { 0 }).sum()
 }
 
-/// Everything below a process.
+/// Returns all descendants of a process.
 pub fn descendants(of: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything; what follows the last one is plain.
+        // The name, in parentheses, may contain any character; the fields after the last parenthesis are plain.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         children.entry(parent.unwrap_or(0)).or_default().push(pid);
     }
@@ -162,12 +165,7 @@ pub fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-/// Groups are named `cofferdam-<supervisor's pid>-…`.
-fn orphaned_groups() -> usize {
-    cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &is_orphan)).sum()
-}
-
-/// Groups that these have made, whether they live or not.
+/// Counts the groups that these supervisors made, alive or not. Groups are named `cofferdam-<supervisor's pid>-…`.
 pub fn groups_of(supervisors: &BTreeSet<u32>) -> usize {
     let counts = |name: &str| supervisor_of(name).is_some_and(|pid| supervisors.contains(&pid));
     cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &counts)).sum()
@@ -196,25 +194,19 @@ fn supervisor_of(name: &str) -> Option<u32> {
     name.strip_prefix("cofferdam-").and_then(|rest| rest.split('-').next()?.parse().ok())
 }
 
-fn is_orphan(name: &str) -> bool {
-    supervisor_of(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_groups_without_their_supervisor_count() {
-        let ours = std::process::id();
+    fn a_group_is_named_after_its_supervisor() {
         for (name, expected) in [
-            ("cofferdam-999999999-1-2-run_x".to_owned(), true),
-            (format!("cofferdam-{ours}-1-2-run_x"), false),
-            ("cofferdam-self".to_owned(), false),
-            ("cofferdam".to_owned(), false),
-            ("system.slice".to_owned(), false),
+            ("cofferdam-999999999-1-2-run_x", Some(999_999_999)),
+            ("cofferdam-self", None),
+            ("cofferdam", None),
+            ("system.slice", None),
         ] {
-            assert_eq!(is_orphan(&name), expected, "{name}");
+            assert_eq!(supervisor_of(name), expected, "{name}");
         }
     }
 

@@ -1,9 +1,8 @@
-//! Real work inside and outside: an interpreter's start, a compile, a look at a repository; and what single calls cost
-//! that are allowed. All files are made in one
-//! directory, which is removed at the end whatever happened.
+//! Real work inside and outside: an interpreter's start, a compile, `git status`; and the cost of single allowed calls.
+//! All files are made in one directory, which is removed in every case.
 
 use super::statistics::Samples;
-use super::{Ask, Entry, Progress, find, measure, round};
+use super::{BenchConfig, Entry, Progress, find, measure, round};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use terms::{Fault, Phase};
 
-/// Medians in microseconds.
+/// Result of one piece of work; medians in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Work {
     pub name: &'static str,
@@ -22,71 +21,76 @@ pub struct Work {
     pub outside_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside_us: Option<f64>,
-    /// Inside by outside, the median over the rounds.
+    /// Ratio of inside to outside, the median over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
 }
 
-/// 2,000 files: 80 sources with 24 headers each, in 40 compiler calls. That is 200 processes and some 5,000 opens, about what
-/// a project of that size asks for.
+/// 2,000 files: 80 sources with 24 headers each, in 40 compiler calls. That is 200 processes and some 5,000 opens,
+/// typical of a project of that size.
 const UNITS: usize = 80;
 const FILES_OF_A_UNIT: usize = 25;
 const UNITS_OF_A_CALL: usize = 2;
 const REPOSITORY_FILES: usize = 2000;
 
-pub fn compare(ask: &Ask, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
-    let place = Place::make(ask)?;
+pub fn compare(config: &BenchConfig, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
+    let place = WorkDir::make(config)?;
     let mut rows = Vec::new();
-    let work = [python(ask, &place), compile(ask, &place), git_status(ask, &place), git_status_writable(ask, &place)];
-    for task in work.into_iter().chain([reads(ask, &place), changes(ask, &place)]) {
-        rows.extend(run(ask, task, progress)?);
+    let work = [
+        python(config, &place),
+        compile(config, &place),
+        git_status(config, &place),
+        git_status_writable(config, &place),
+    ];
+    for task in work.into_iter().chain([reads(config, &place), changes(config, &place)]) {
+        rows.extend(run(config, task, progress)?);
     }
     Ok(rows)
 }
 
-/// Opens that only read: no announcement, but every wall.
-fn reads(ask: &Ask, place: &Place) -> Task {
+/// Read-only opens: no notification, but every other mechanism.
+fn reads(config: &BenchConfig, place: &WorkDir) -> Task {
     let script = "import os\nfor i in range(50000): os.close(os.open('file', os.O_RDONLY))";
-    single_calls(ask, place, Way { name: "reads-50000-times", flags: Vec::new() }, script)
+    single_calls(config, place, Variant { name: "reads-50000-times", flags: Vec::new() }, script)
 }
 
-/// A file made and removed again: two announced calls, one after the other.
-fn changes(ask: &Ask, place: &Place) -> Task {
+/// A file made and removed again: two notified calls.
+fn changes(config: &BenchConfig, place: &WorkDir) -> Task {
     let script =
         "import os\nfor i in range(5000): os.close(os.open('made', os.O_CREAT | os.O_WRONLY)); os.unlink('made')";
     let flags = vec!["--write".into(), place.root.join("changes-10000-times").into()];
-    single_calls(ask, place, Way { name: "changes-10000-times", flags }, script)
+    single_calls(config, place, Variant { name: "changes-10000-times", flags }, script)
 }
 
-fn single_calls(ask: &Ask, place: &Place, way: Way, script: &str) -> Task {
+fn single_calls(config: &BenchConfig, place: &WorkDir, variant: Variant, script: &str) -> Task {
     let make = || {
-        let program = interpreter(ask)?;
-        let directory = place.dir(way.name)?;
+        let program = interpreter(config)?;
+        let directory = place.dir(variant.name)?;
         fs::write(directory.join("file"), "some bytes").map_err(|e| e.to_string())?;
         Ok(Job { words: vec![program.into(), "-c".into(), script.into()], directory })
     };
-    Task { rounds: rounds(ask), job: make(), ways: vec![way] }
+    Task { rounds: rounds(config), job: make(), variants: vec![variant] }
 }
 
-/// The system's own, because shims of others are programs by themselves.
-fn interpreter(ask: &Ask) -> Result<PathBuf, String> {
+/// Returns the system's Python, because shims are programs of their own.
+fn interpreter(config: &BenchConfig) -> Result<PathBuf, String> {
     let system = PathBuf::from("/usr/bin/python3");
-    let program = if system.exists() { Some(system) } else { find("python3", ask.path.as_deref()) };
+    let program = if system.exists() { Some(system) } else { find("python3", config.path.as_deref()) };
     program.ok_or_else(|| "there is no python3".to_owned())
 }
 
-/// One piece of work and the ways in which it is done inside.
+/// A piece of work and its variants inside.
 struct Task {
     rounds: u32,
-    ways: Vec<Way>,
-    /// What is done, or why it cannot be.
+    variants: Vec<Variant>,
+    /// The job, or the reason why it cannot be done.
     job: Result<Job, String>,
 }
 
 /// A row of the table: its name, and the flags of its run.
-struct Way {
+struct Variant {
     name: &'static str,
     flags: Vec<OsString>,
 }
@@ -96,19 +100,20 @@ struct Job {
     directory: PathBuf,
 }
 
-/// Outside and every way inside are done once a round.
-fn run(ask: &Ask, task: Task, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
-    let Task { rounds, ways, job } = task;
+/// Measures the work outside and in every variant inside, once a round.
+fn run(config: &BenchConfig, task: Task, progress: Progress<'_>) -> Result<Vec<Work>, Fault> {
+    let Task { rounds, variants, job } = task;
     let none = |name, why| Work { name, rounds, outside_us: None, inside_us: None, ratio: None, absent: Some(why) };
-    let all = |why: &str| ways.iter().map(|way| none(way.name, why.to_owned())).collect();
+    let all = |why: &str| variants.iter().map(|variant| none(variant.name, why.to_owned())).collect();
     let Job { words, directory } = match job {
         Ok(job) => job,
         Err(why) => return Ok(all(&why)),
     };
-    let enclosed = ways.iter().map(|way| {
-        let ours =
-            [ask.exe.clone().into(), "run".into(), "--read-only".into()].into_iter().chain(way.flags.iter().cloned());
-        Entry::new(way.name, ours.chain(["--".into()]).chain(words.iter().cloned()).collect())
+    let enclosed = variants.iter().map(|variant| {
+        let ours = [config.exe.clone().into(), "run".into(), "--read-only".into()]
+            .into_iter()
+            .chain(variant.flags.iter().cloned());
+        Entry::new(variant.name, ours.chain(["--".into()]).chain(words.iter().cloned()).collect())
     });
     let mut entries: Vec<Entry> = [Entry::new("outside", words.clone())].into_iter().chain(enclosed).collect();
     for entry in &mut entries {
@@ -118,7 +123,7 @@ fn run(ask: &Ask, task: Task, progress: Progress<'_>) -> Result<Vec<Work>, Fault
     if let Some(why) = &entries[0].absent {
         return Ok(all(&format!("outside: {why}")));
     }
-    measure(&mut entries, rounds, ways[0].name, progress)?;
+    measure(&mut entries, rounds, variants[0].name, progress)?;
     let outside = entries.remove(0).samples;
     let rows = entries.into_iter().map(|inside| {
         if let Some(why) = inside.absent {
@@ -137,30 +142,30 @@ fn run(ask: &Ask, task: Task, progress: Progress<'_>) -> Result<Vec<Work>, Fault
     Ok(rows.collect())
 }
 
-/// Work takes longer than a start, and needs fewer rounds.
-fn rounds(ask: &Ask) -> u32 {
-    (ask.rounds / 10).clamp(2, 15)
+/// Returns the number of rounds; work takes longer than a start, and needs fewer.
+fn rounds(config: &BenchConfig) -> u32 {
+    (config.rounds / 10).clamp(2, 15)
 }
 
-/// The command so many times in one shell: the start of the enclosure is measured elsewhere, the work in it here.
+/// Repeats the command in one shell: the start of the enclosure is measured elsewhere.
 fn repeated(times: u32, words: &[OsString]) -> Vec<OsString> {
     let script = format!("i=0; while [ $i -lt {times} ]; do \"$@\" >/dev/null || exit 1; i=$((i + 1)); done");
     ["/bin/sh", "-c", &script, "sh"].iter().map(OsString::from).chain(words.iter().cloned()).collect()
 }
 
-fn python(ask: &Ask, place: &Place) -> Task {
-    let job = interpreter(ask).map(|program| Job {
+fn python(config: &BenchConfig, place: &WorkDir) -> Task {
+    let job = interpreter(config).map(|program| Job {
         words: repeated(40, &[program.into(), "-c".into(), "pass".into()]),
         directory: place.root.clone(),
     });
-    Task { rounds: rounds(ask), ways: vec![Way { name: "python-start-40-times", flags: Vec::new() }], job }
+    Task { rounds: rounds(config), variants: vec![Variant { name: "python-start-40-times", flags: Vec::new() }], job }
 }
 
-fn compile(ask: &Ask, place: &Place) -> Task {
+fn compile(config: &BenchConfig, place: &WorkDir) -> Task {
     let directory = place.root.join("compile");
     let make = || {
-        let cc = find("cc", ask.path.as_deref()).ok_or("there is no cc")?;
-        let xargs = find("xargs", ask.path.as_deref()).ok_or("there is no xargs")?;
+        let cc = find("cc", config.path.as_deref()).ok_or("there is no cc")?;
+        let xargs = find("xargs", config.path.as_deref()).ok_or("there is no xargs")?;
         place.dir("compile")?;
         (0..UNITS).try_for_each(|unit| write_unit(&directory, unit)).map_err(|e| e.to_string())?;
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
@@ -171,15 +176,15 @@ fn compile(ask: &Ask, place: &Place) -> Task {
     let job = make();
     let write = || vec!["--write".into(), directory.clone().into()];
     let reporting = write().into_iter().chain(["--report-reads".into()]).collect();
-    let ways = vec![
-        Way { name: "compile-2000-files", flags: write() },
-        Way { name: "the-same-report-reads", flags: reporting },
+    let variants = vec![
+        Variant { name: "compile-2000-files", flags: write() },
+        Variant { name: "the-same-report-reads", flags: reporting },
     ];
-    // Seconds each: a few are enough for a median.
-    Task { rounds: rounds(ask).min(5), ways, job }
+    // A round takes seconds; a few are enough for a median.
+    Task { rounds: rounds(config).min(5), variants, job }
 }
 
-/// A source file and the headers that only it includes.
+/// Writes a source file and the headers that only it includes.
 fn write_unit(directory: &Path, unit: usize) -> std::io::Result<()> {
     let mut source = String::from("#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n");
     for part in 1..FILES_OF_A_UNIT {
@@ -196,20 +201,21 @@ fn write_unit(directory: &Path, unit: usize) -> std::io::Result<()> {
     fs::write(directory.join(format!("u{unit:02}.c")), source)
 }
 
-fn git_status(ask: &Ask, place: &Place) -> Task {
-    let ways = vec![Way { name: "git-status-60-times", flags: Vec::new() }];
-    Task { rounds: rounds(ask), ways, job: repository(ask, place, "repository") }
+fn git_status(config: &BenchConfig, place: &WorkDir) -> Task {
+    let variants = vec![Variant { name: "git-status-60-times", flags: Vec::new() }];
+    Task { rounds: rounds(config), variants, job: repository(config, place, "repository") }
 }
 
-/// Measured apart: as root, git inside notes other owners than git outside does, and each then looks again at every file.
-fn git_status_writable(ask: &Ask, place: &Place) -> Task {
-    let job = repository(ask, place, "writable");
+/// Builds `git status` on a writable repository of its own: as root, git inside records other owners than git outside,
+/// and each then re-reads every file.
+fn git_status_writable(config: &BenchConfig, place: &WorkDir) -> Task {
+    let job = repository(config, place, "writable");
     let flags = vec!["--write".into(), place.root.join("writable").into()];
-    Task { rounds: rounds(ask), ways: vec![Way { name: "the-same-writable", flags }], job }
+    Task { rounds: rounds(config), variants: vec![Variant { name: "the-same-writable", flags }], job }
 }
 
-fn repository(ask: &Ask, place: &Place, name: &str) -> Result<Job, String> {
-    let git = find("git", ask.path.as_deref()).ok_or("there is no git")?;
+fn repository(config: &BenchConfig, place: &WorkDir, name: &str) -> Result<Job, String> {
+    let git = find("git", config.path.as_deref()).ok_or("there is no git")?;
     let directory = place.dir(name)?;
     for i in 0..REPOSITORY_FILES {
         let parent = directory.join(format!("d{:02}", i / 50));
@@ -224,21 +230,22 @@ fn repository(ask: &Ask, place: &Place, name: &str) -> Result<Job, String> {
             return Err(format!("git {} failed", words[0]));
         }
     }
-    // Files as old as the index are read again until a later look notes them: let that second pass.
+    // Git re-reads files as old as the index ("racy git"): wait for the next second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     Ok(Job { words: repeated(60, &[git.into(), "status".into(), "--porcelain".into()]), directory })
 }
 
-/// A directory for work files, gone when this is dropped, and soon gone when the process ends in any other way.
-pub struct Place {
+/// A directory for work files, removed when this is dropped, and soon after the process ends in any other way.
+pub struct WorkDir {
     pub root: PathBuf,
-    /// Waits for our end, to remove what is left of the place; none where there is no shell.
+    /// Shell that waits for our end and removes leftovers; `None` if there is no shell.
     sweeper: Option<Child>,
 }
 
-/// It reads from us: a line says that all is well, an end without one that there is something left, because we were killed, however, or
-/// could not. Those whom we started may be at work there for some time, and layers have directories of the kernel's that not even their
-/// owner may look into. It stands in the place itself: whatever gets the place's name meanwhile is not touched.
+/// Script of the sweeper, which reads from our pipe: a line means that the directory was removed, an end without a line
+/// that it is left, because this process was killed or failed. Its children may still work there for some time, and
+/// overlay work directories are not readable even for their owner. The script's working directory is the directory
+/// itself: another directory that gets its name meanwhile is not touched.
 const SWEEPER: &str = "read -r line && exit; n=0
 while [ $n -lt 300 ]; do
   rm -rf ./* ./.[!.]* || chmod -R u+rwx .
@@ -246,16 +253,17 @@ while [ $n -lt 300 ]; do
   n=$((n + 1)); sleep 0.2
 done";
 
-impl Place {
-    /// Below the current directory, else below home, else below /var/tmp; not in /tmp, which is private inside.
-    pub fn make(ask: &Ask) -> Result<Place, Fault> {
+impl WorkDir {
+    /// Makes the directory below the current one, else below home, else below /var/tmp; not in /tmp, which is private
+    /// inside.
+    pub fn make(config: &BenchConfig) -> Result<WorkDir, Fault> {
         let mut refused = "none is of use".to_owned();
         let private = |dir: &&Path| dir.starts_with("/tmp") || dir.starts_with("/var/tmp");
-        let own = [ask.cwd.as_path(), ask.home.as_path()].into_iter().filter(|dir| !private(dir));
+        let own = [config.cwd.as_path(), config.home.as_path()].into_iter().filter(|dir| !private(dir));
         for parent in own.chain([Path::new("/var/tmp")]) {
             let root = parent.join(format!("cofferdam-bench-{}", std::process::id()));
             match fs::create_dir(&root) {
-                Ok(()) => return Ok(Place { sweeper: sweeper(&root), root }),
+                Ok(()) => return Ok(WorkDir { sweeper: sweeper(&root), root }),
                 Err(e) => refused = format!("{}: {e}", root.display()),
             }
         }
@@ -270,14 +278,14 @@ impl Place {
     }
 }
 
-/// In a group of its own: what a terminal sends to ours does not reach it.
+/// Starts the sweeper in a process group of its own: signals of a terminal to ours do not reach it.
 fn sweeper(root: &Path) -> Option<Child> {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", SWEEPER, "sh"]).arg(root).current_dir(root).process_group(0);
     shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
 }
 
-impl Drop for Place {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         let removed = fs::remove_dir_all(&self.root).is_ok();
         let Some(mut sweeper) = self.sweeper.take() else { return };

@@ -1,16 +1,14 @@
-//! What workspaces cost beside what people use instead: a work tree of git, a copy, an overlay by hand. Every step is done by
-//! all of them in the same round, on the same tree, and the tree exists in two sizes, so that what grows with it shows. No tree is
-//! removed before all is measured, and most files of a tree are empty: there are disks on which a file with bytes takes milliseconds to
-//! remove (ext4 mounted with `discard`), and file systems that look again at every inode that was freed lately for each file that is
-//! made (ext4 without a journal). Who comes next must not pay for what the one before took away.
+//! Workspace benchmark against the usual alternatives: a git worktree, a copy, an overlay by hand. Every step is done
+//! by all of them in the same round, on the same tree, and the tree exists in two sizes, to show what grows with it. No
+//! tree is removed before all is measured, and most files of a tree are empty: on some disks removing a file with data
+//! takes milliseconds (ext4 mounted with `discard`), and some file systems scan recently freed inodes for each new file
+//! (ext4 without a journal). A contender must not pay for the removals of the previous one.
 
 use super::statistics::{Quantiles, Samples};
-use super::work::Place;
-use super::{Ask, Progress, find, round};
-use node::Caller;
-use node::Reach;
+use super::work::WorkDir;
+use super::{BenchConfig, Progress, find, round};
 use node::snapshots;
-use node::state::State;
+use node::{Caller, Node};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -22,14 +20,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
-/// All times in microseconds.
+/// Result of the workspace benchmark; times in microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct WorkspaceAnswer {
+pub struct WorkspaceReport {
     pub protocol_version: u32,
     pub kernel: String,
     pub cpus: usize,
     pub rounds: u32,
-    /// Files of the small and of the large tree.
+    /// Number of files of the small and of the large tree.
     pub files: [u32; 2],
     pub rows: Vec<WorkspaceRow>,
     pub ratios: Vec<WorkspaceRatio>,
@@ -39,7 +37,7 @@ pub struct WorkspaceAnswer {
 pub struct WorkspaceRow {
     pub step: &'static str,
     pub who: &'static str,
-    /// In the tree of how many files.
+    /// Number of files of the tree.
     pub files: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us: Option<Quantiles>,
@@ -56,14 +54,15 @@ pub struct WorkspaceRatio {
 const CHANGED: u32 = 100;
 const LANDED: u32 = 1000;
 const FORKS: u32 = 100;
-/// Snapshots and forks a round that are timed without a process: they are short, and one that comes while the disk is busy says nothing.
+/// Snapshots and forks per round that are timed without a process: they are short, and a single one may hit a busy
+/// disk.
 const VERBS: u32 = 5;
 const FILES_OF_A_DIRECTORY: u32 = 100;
-/// Runs a round: they are short, and what they cost is compared with what others cost in the same moment.
+/// Runs per round: they are short, and compared with the other contenders at the same time.
 const RUNS: u32 = 20;
-/// Rounds in which whole trees are copied and many files are replaced; they take long, and say the same each time.
+/// Rounds in which whole trees are copied and many files are replaced; they take long, and vary little.
 const SLOW_ROUNDS: u32 = 2;
-/// So many files have bytes: all that is changed, and as many again.
+/// Number of files with data: all that are changed, and as many again.
 const FILLED: u32 = 2 * LANDED;
 
 const US: &str = "cofferdam";
@@ -72,7 +71,7 @@ const GIT: &str = "git worktree";
 const COPY: &str = "cp -a";
 const OVERLAY: &str = "overlay by hand";
 const BARE: &str = "bare";
-/// The same walls and the same calls heard, and no layer.
+/// The same enclosure and notifications, without a layer.
 const SEALED: &str = "sealed without a layer";
 
 const RUN: &str = "run in a fresh workspace";
@@ -89,27 +88,27 @@ const WRITE: &str = "write 4 KiB 20,000 times";
 const READ_LARGE: &str = "read 128 KiB 2,000 times";
 const WRITE_LARGE: &str = "write 128 KiB 2,000 times";
 
-pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<WorkspaceAnswer, Fault> {
-    let place = Place::make(ask)?;
+pub fn workspace(config: &BenchConfig, files: u32, progress: Progress<'_>) -> Result<WorkspaceReport, Fault> {
+    let place = WorkDir::make(config)?;
     let sizes = [(files / 100).max(LANDED), files.max(LANDED)];
-    let rounds = (ask.rounds / 20).clamp(3, 10);
+    let rounds = (config.rounds / 20).clamp(3, 10);
     let mut table = Table::default();
-    let mut yards = Vec::new();
+    let mut testbeds = Vec::new();
     for size in BTreeSet::from(sizes) {
         progress(&format!("{size} files, the tree is made"), 0, rounds);
-        yards.push((size, Yard::make(ask, &place.root, size)?));
+        testbeds.push((size, Testbed::make(config, &place.root, size)?));
     }
-    // In turn: what a machine is slow at for a while, it is slow at with both trees.
+    // Alternating, so that slow phases of the machine affect both trees.
     for at in 0..rounds {
-        for (size, yard) in &yards {
+        for (size, testbed) in &testbeds {
             let mut say = |step: &str| progress(&format!("{size} files, {step}"), at + 1, rounds);
-            yard.round(*size, at < SLOW_ROUNDS, &mut table, &mut say)?;
+            testbed.round(*size, at < SLOW_ROUNDS, &mut table, &mut say)?;
         }
     }
     progress("the trees are removed", rounds, rounds);
     drop(place);
     let ratios = table.ratios(sizes);
-    Ok(WorkspaceAnswer {
+    Ok(WorkspaceReport {
         protocol_version: PROTOCOL_VERSION,
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
@@ -120,7 +119,7 @@ pub fn workspace(ask: &Ask, files: u32, progress: Progress<'_>) -> Result<Worksp
     })
 }
 
-/// Times by step, contender and size, in the order in which they first came.
+/// Samples by step, contender and size, in order of first appearance.
 #[derive(Default)]
 struct Table(Vec<(&'static str, &'static str, u32, Result<Samples, String>)>);
 
@@ -179,34 +178,34 @@ impl Table {
     }
 }
 
-/// A tree that is a repository of git, with a state directory beside it.
-struct Yard {
+/// A tree that is a git repository, with a state directory beside it.
+struct Testbed {
     exe: PathBuf,
     git: Option<PathBuf>,
     unshare: Option<PathBuf>,
     tree: PathBuf,
-    /// Where copies and work trees are made.
+    /// Directory for copies and worktrees.
     beside: PathBuf,
     state: PathBuf,
-    /// How many trees were put aside.
+    /// Number of trees put aside.
     aside: AtomicU32,
 }
 
-impl Yard {
-    fn make(ask: &Ask, root: &Path, size: u32) -> Result<Yard, Fault> {
+impl Testbed {
+    fn make(config: &BenchConfig, root: &Path, size: u32) -> Result<Testbed, Fault> {
         let beside = root.join(format!("of-{size}"));
         let (tree, state) = (beside.join("tree"), beside.join("state"));
-        let git = find("git", ask.path.as_deref());
+        let git = find("git", config.path.as_deref());
         let made = || -> Result<(), String> {
             fs::create_dir_all(&tree).map_err(|e| e.to_string())?;
             (0..size).try_for_each(|i| write_file(&tree, i, "before")).map_err(|e| e.to_string())?;
             git.as_ref().map_or(Ok(()), |git| repository(git, &tree, size))
         };
         made().map_err(|why| failed("the tree", &why))?;
-        let unshare = find("unshare", ask.path.as_deref());
-        // The name of a link to ourselves means another program in each process.
-        let exe = fs::canonicalize(&ask.exe).unwrap_or_else(|_| ask.exe.clone());
-        Ok(Yard { exe, git, unshare, tree, beside, state, aside: AtomicU32::new(0) })
+        let unshare = find("unshare", config.path.as_deref());
+        // /proc/self/exe names another program in each process.
+        let exe = fs::canonicalize(&config.exe).unwrap_or_else(|_| config.exe.clone());
+        Ok(Testbed { exe, git, unshare, tree, beside, state, aside: AtomicU32::new(0) })
     }
 
     fn round(&self, size: u32, slow: bool, table: &mut Table, say: &mut dyn FnMut(&str)) -> Result<(), Fault> {
@@ -237,7 +236,7 @@ impl Yard {
         say(SNAPSHOT);
         table.add(SNAPSHOT, US, size, self.timed(&self.tree, &["snapshot", &id]));
         for _ in 0..VERBS {
-            // Each time of one layer: a fork looks at all of them.
+            // A single layer each time: a fork reads all of them.
             let other = self.must(&["create", "."])?.trim().to_owned();
             self.change(&other, CHANGED)?;
             table.add(SNAPSHOT_VERB, US, size, self.snapshot_verb(&other));
@@ -257,36 +256,32 @@ impl Yard {
         self.tidy()
     }
 
-    /// The verb as a daemon calls it: by itself, in a process that is there, with a state that is open.
+    /// Measures the verb as a daemon calls it: in a running process, with an open state.
     fn snapshot_verb(&self, id: &str) -> Result<Duration, String> {
         let (caller, said) = (self.caller(), |fault: Fault| fault.message);
-        let state = State::open(&caller).map_err(said)?;
+        let node = Node::for_daemon();
+        drop(node.states.lend(&caller).map_err(said)?);
         let started = Instant::now();
-        snapshots::take(&state, &caller, Some(id), None).map_err(said)?;
+        snapshots::take(&node, &caller, Some(id), None).map_err(said)?;
         Ok(started.elapsed())
     }
 
-    /// One fork of what has not changed since its last snapshot.
+    /// Measures one fork of a sandbox that is unchanged since its last snapshot.
     fn fork_verb(&self, id: &str) -> Result<Duration, String> {
         let (caller, said) = (self.caller(), |fault: Fault| fault.message);
-        let state = State::open(&caller).map_err(said)?;
+        let node = Node::for_daemon();
+        drop(node.states.lend(&caller).map_err(said)?);
         let started = Instant::now();
-        snapshots::fork(&state, &caller, Some(id), None, 1).map_err(said)?;
+        snapshots::fork(&node, &caller, Some(id), None, 1).map_err(said)?;
         Ok(started.elapsed())
     }
 
     fn caller(&self) -> Caller {
-        Caller {
-            cwd: self.tree.clone(),
-            home: self.beside.clone(),
-            user: "bench".to_owned(),
-            env: vec![("COFFERDAM_STATE".into(), self.state.clone().into())],
-            read_late: |_| None,
-            reach: Reach::All,
-        }
+        let (cwd, home) = (self.tree.clone(), self.beside.clone());
+        Caller::new(cwd, home, "bench".to_owned(), Vec::new(), |_| None).in_state(&self.state)
     }
 
-    /// A tree that has done its duty; it goes with all others when everything is measured.
+    /// Puts a tree aside; all of them are removed after the measurement.
     fn put_aside(&self, name: &str) -> Result<(), String> {
         let to = format!("aside-{}", self.aside.fetch_add(1, Ordering::Relaxed));
         fs::rename(self.beside.join(name), self.beside.join(to)).map_err(|e| e.to_string())
@@ -315,7 +310,7 @@ impl Yard {
         Ok((id, started.elapsed()))
     }
 
-    /// So many files get other bytes, inside.
+    /// Changes this many files, inside.
     fn change(&self, id: &str, files: u32) -> Result<(), Fault> {
         let names: Vec<String> = (0..files).map(name_of).collect();
         let script = format!("for f in {}; do echo after >> $f; done", names.join(" "));
@@ -356,7 +351,7 @@ impl Yard {
         Ok(took)
     }
 
-    /// The files one by one under other names, made durable, and moved into place: what landing does, without its safety.
+    /// Copies the files one by one under other names, syncs, and renames them: what a landing does, without its safety.
     fn copy_files(&self) -> Result<Duration, String> {
         let names: Vec<String> = (0..LANDED).map(name_of).collect();
         let script = format!(
@@ -378,7 +373,7 @@ impl Yard {
         let started = Instant::now();
         let done = call(unshare, &["-Urm", "/bin/sh", "-c", script], &self.beside);
         let took = started.elapsed();
-        // The kernel leaves a directory there that not even its owner may look into.
+        // The kernel leaves an overlay work directory that is not readable even for its owner.
         call(Path::new("/bin/chmod"), &["-R", "u+rwx", "work"], &self.beside)?;
         for name in ["up", "work"] {
             fs::remove_dir_all(self.beside.join(name)).map_err(|e| e.to_string())?;
@@ -386,8 +381,8 @@ impl Yard {
         done.map(|_| took)
     }
 
-    /// The same loop of reads and writes inside, on a file that is already in the layer; inside without a layer, so that it shows what
-    /// of the difference is the layer's; and outside.
+    /// Measures a loop of reads and writes inside, on a file that is already in the layer; inside without a layer, to
+    /// show the layer's share of the difference; and outside.
     fn blocks(&self, id: &str, size: u32, table: &mut Table) -> Result<(), Fault> {
         let outside = |script: &str| call(Path::new(PYTHON), &["-c", script], &self.beside);
         let plain = self.beside.join("plain");
@@ -410,7 +405,7 @@ impl Yard {
         Ok(())
     }
 
-    /// All sandboxes of the round go, or the next would pay for them.
+    /// Removes all sandboxes of the round, or the next round would pay for them.
     fn tidy(&self) -> Result<(), Fault> {
         let said = self.must(&["ls", "--all", "--json"])?;
         let list: serde_json::Value = serde_json::from_str(&said).map_err(|e| failed("ls", &e.to_string()))?;
@@ -422,10 +417,10 @@ impl Yard {
 }
 
 const PYTHON: &str = "/usr/bin/python3";
-/// Nothing of git's goes on behind our back, and nobody is asked.
+/// Git settings without background maintenance.
 const QUIET: [&str; 4] = ["-c", "gc.auto=0", "-c", "maintenance.auto=false"];
 
-/// A repository of one commit, in one pack, as one that was cloned is.
+/// Makes a repository of one commit, in one pack, like a clone.
 fn repository(git: &Path, tree: &Path, size: u32) -> Result<(), String> {
     call(git, &["init", "-q"], tree)?;
     let mut import = Command::new(git);
@@ -451,8 +446,8 @@ fn tell_files(to: impl Write, size: u32) -> std::io::Result<()> {
     to.flush()
 }
 
-/// The same call so many times on one block of a file that is there, timed by itself: bytes in memory, so that only the way
-/// to them is measured.
+/// Python script that repeats a call on one block of an existing file and times it: data in memory, so that only the
+/// path to it is measured.
 fn blocks(call: &str, size: u32, times: u32) -> String {
     format!(
         "import os, time

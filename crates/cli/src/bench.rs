@@ -4,9 +4,9 @@ mod daemon;
 mod net;
 mod workspace;
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
-use bench::{Amount, Answer, Ask, Census, Soaked, bench, soak};
+use bench::{Amount, BenchConfig, Census, SoakReport, StartReport, bench, soak};
 use clap::ArgMatches;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -22,8 +22,8 @@ pub fn main(m: &ArgMatches) -> ExitCode {
 }
 
 fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
-    let caller = Engine::here(m, "bench")?;
-    let ask = Ask {
+    let caller = connection::local(m, "bench")?;
+    let ask = BenchConfig {
         rounds: m.get_one::<u32>("runs").copied().unwrap_or(200),
         work: m.get_flag("work"),
         exe: "/proc/self/exe".into(),
@@ -98,7 +98,7 @@ fn print(text: &str) {
 
 /// Progress on a terminal, silence in a pipe.
 struct Bar {
-    /// What was shown last.
+    /// The line that was drawn last.
     last: Option<String>,
     on: bool,
 }
@@ -109,7 +109,8 @@ impl Bar {
     }
 
     fn show(&mut self, what: &str, done: u32, all: u32) {
-        // Writing to a terminal wakes another process, so it is done seldom: for what is new, and for each twentieth of it.
+        // Writing to a terminal wakes another process, so it is rare: for a new line, and for each twentieth of the
+        // work.
         let step = (all / 20).max(1);
         let is_new = self.last.as_deref() != Some(what);
         if self.on && (is_new || done.is_multiple_of(step) || done == all) {
@@ -125,9 +126,9 @@ impl Bar {
     }
 }
 
-fn page(answer: &Answer) -> String {
+fn page(answer: &StartReport) -> String {
     let mut text = String::new();
-    let Answer { rounds, warmup, kernel, cpus, load, .. } = answer;
+    let StartReport { rounds, warmup, kernel, cpus, load, .. } = answer;
     let _ = writeln!(
         text,
         "{rounds} rounds after {warmup} to warm up, every contender once a round in shuffled order; Linux {kernel}, {cpus} cpus, load {load}\n"
@@ -175,9 +176,9 @@ fn page(answer: &Answer) -> String {
     text
 }
 
-fn soak_page(soaked: &Soaked) -> String {
+fn soak_page(soaked: &SoakReport) -> String {
     let mut text = String::new();
-    let Soaked { runs, failed, seconds, contender, before, after, .. } = soaked;
+    let SoakReport { runs, failed, seconds, contender, before, after, .. } = soaked;
     let _ = writeln!(text, "{runs} runs ({contender}) in {seconds:.1} s, {failed} failed\n");
     let _ = writeln!(text, "{:<24}{:>10}{:>10}", "left behind", "before", "after");
     type Count = fn(&Census) -> usize;

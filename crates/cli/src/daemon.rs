@@ -1,13 +1,13 @@
 //! `cofferdam serve` and `cofferdam token`.
 
-use crate::engine::Engine;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, from_now};
-use crate::{args, operations, quantity as quantity_of, render};
+use crate::{args, connection, operations, quantity as quantity_of, render};
 use clap::ArgMatches;
+use client::Engine;
+use node::Caller;
 use node::bounds::{Amounts, Level};
 use node::tokens::{self, Scope, Shown};
-use node::{Caller, fresh};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use terms::{Fault, Phase, quantity};
@@ -16,8 +16,8 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
     let json = inner.get_flag("json");
     let done = match verb {
-        "serve" => Engine::here(m, verb).and_then(|caller| serve(m, caller, json)),
-        _ => Engine::open(inner).and_then(|engine| match m.subcommand() {
+        "serve" => connection::local(m, verb).and_then(|caller| serve(m, caller, json)),
+        _ => connection::open(inner).and_then(|engine| match m.subcommand() {
             Some(("create", m)) => create(m, &engine, json),
             Some(("rm", m)) => revoke(m, &engine, json),
             _ => list(&engine, json),
@@ -27,7 +27,7 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
 }
 
 fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> {
-    let state = node::state::prepare(&caller)?.0;
+    let state = node::directory::prepare(&caller)?.0;
     let settings = settings(m, caller, state)?;
     if m.get_flag("check") {
         let checked = server::rehearse(&settings)?;
@@ -94,7 +94,7 @@ fn tell(checked: &server::Checked) {
     checked.notes.iter().for_each(|note| render::note(note));
 }
 
-/// Tells systemd, where it started us, that we answer.
+/// Sends READY=1 to systemd (sd_notify), where it started this process.
 fn ready() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::ffi::OsStrExt;
@@ -163,7 +163,7 @@ fn list(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
         print_document(serde_json::json!({ "tokens": all }));
         return Ok(ExitCode::SUCCESS);
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["TOKEN", "NAME", "TENANT", "SCOPES", "USED", "EXPIRES"]);
     for Shown { id, name, tenant, scopes, used_ms, expires_ms, .. } in all {
         let scopes: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();

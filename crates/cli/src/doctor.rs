@@ -1,6 +1,6 @@
 //! `cofferdam doctor`.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use clap::ArgMatches;
 use host::doctor::{Check, Level, Report};
@@ -9,12 +9,12 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Our own binary, whatever name it was started by.
+/// Path of the running binary, whatever name it was started by.
 const OURSELVES: &str = "/proc/self/exe";
 
 pub fn main(m: &ArgMatches) -> ExitCode {
     let json = m.get_flag("json");
-    let caller = match Engine::here(m, "doctor") {
+    let caller = match connection::local(m, "doctor") {
         Ok(caller) => caller,
         Err(fault) => return render::fault(&fault, json),
     };
@@ -26,7 +26,7 @@ pub fn main(m: &ArgMatches) -> ExitCode {
         // A reader that left early is no error of ours.
         let _ = crate::stdout::lock().write_all(text.as_bytes());
     }
-    // Limits that need groups do not count here: a run that asks for one is refused, never run without it.
+    // Limits that need control groups do not count: a run that requests one is refused, never run without it.
     ExitCode::from(if report.level == Level::Full { 0 } else { 1 })
 }
 
@@ -63,7 +63,7 @@ impl Page {
         text.push('\n');
     }
 
-    /// One entry per distinct fix, with everything it would repair.
+    /// Writes an entry per distinct fix, with everything that it would repair.
     fn fixes(&self, text: &mut String, report: &Report) {
         let mut fixes: Vec<(&str, Vec<&str>)> = Vec::new();
         for check in report.checks.iter().chain(&report.limits) {

@@ -1,11 +1,11 @@
 //! `cofferdam events`: the journal, read as it grows.
 
-use crate::engine::{Engine, Tell};
+use crate::connection;
 use crate::render;
 use crate::render::Document;
 use clap::ArgMatches;
+use client::EventQuery;
 use node::audit::{Noted, Wanted};
-use node::fresh;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use terms::Fault;
@@ -23,13 +23,13 @@ fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
     if let (true, Some(sandbox)) = (m.get_flag("network"), text("sandbox")) {
         let from = m.get_one::<u64>("from").copied().unwrap_or(0);
         let follow = m.get_flag("follow");
-        return Engine::open(m)?
+        return connection::open(m)?
             .network(&sandbox, from, follow, &mut |behind, line| print_line(behind, line, json).is_ok());
     }
     let wanted = Wanted { subject: text("sandbox"), verb: text("verb"), ..Wanted::default() };
-    let tell = Tell { wanted, from: m.get_one::<u64>("from").copied(), follow: m.get_flag("follow") };
+    let tell = EventQuery { wanted, from: m.get_one::<u64>("from").copied(), follow: m.get_flag("follow") };
     // A reader that left early is no error of ours.
-    Engine::open(m)?.events(&tell, &mut |entries| print(entries, json).is_ok())
+    connection::open(m)?.events(&tell, &mut |entries| print(entries, json).is_ok())
 }
 
 fn print(entries: &[Noted], json: bool) -> io::Result<()> {
@@ -47,13 +47,13 @@ fn print_line(behind: u64, line: &str, json: bool) -> io::Result<()> {
     let mut out = crate::stdout::lock();
     match json {
         true => writeln!(out, "{line}")?,
-        false => writeln!(out, "{behind} {}", render::safe(&told(line)))?,
+        false => writeln!(out, "{behind} {}", render::safe(&network_line(line)))?,
     }
     out.flush()
 }
 
-/// What happened on a network, for people: when, who, what, and why.
-fn told(line: &str) -> String {
+/// Formats a network event for people: time, run, operation, target, decision and bytes.
+fn network_line(line: &str) -> String {
     let Ok(event) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
     let word = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
     if event["op"] == "net.lost" {
@@ -71,9 +71,9 @@ fn told(line: &str) -> String {
     format!("{when} {run} {op} {stage} {name}{port}{request}: {action} by {rule}, revision {revision}; {bytes}")
 }
 
-/// An entry on one line, for people.
+/// Formats an entry of the journal on one line, for people.
 pub fn sentence(entry: &Noted) -> String {
     let body = if entry.body.is_null() { String::new() } else { format!(" {}", entry.body) };
-    let (when, step) = (fresh::date(entry.at_ms / 1000), entry.step.name());
+    let (when, step) = (terms::clock::date(entry.at_ms / 1000), entry.step.name());
     format!("{} {when} {} {} {step} {}{body}", entry.seq, entry.actor, entry.verb, entry.subject)
 }

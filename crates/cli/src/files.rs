@@ -1,19 +1,17 @@
 //! `cofferdam cp` and `cofferdam files`.
 
 mod cp;
-pub mod place;
 
-use self::place::Place;
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
 use clap::ArgMatches;
+use client::{Engine, Place};
 use node::files::Interest;
 use node::files::search::{self, Found};
 use node::files::watch::Event;
 use node::files::{Entry, FileKind, Rel, Target};
-use node::fresh;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -25,7 +23,7 @@ use terms::Fault;
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let (verb, m) = matches.subcommand().unwrap_or((verb, matches));
     let json = m.try_get_one::<bool>("json").ok().flatten().copied().unwrap_or(false);
-    let done = Engine::open(m).and_then(|engine| match verb {
+    let done = connection::open(m).and_then(|engine| match verb {
         "cp" => cp::cp(m, &engine, json),
         "ls" => ls(m, &engine, json),
         "cat" => cat(m, &engine),
@@ -39,7 +37,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-/// The place that a verb is about.
+/// Returns the place that a verb is about.
 fn place(m: &ArgMatches) -> Result<Place, Fault> {
     Place::with_sandbox(&m.get_one::<OsString>("place").cloned().unwrap_or_default())
 }
@@ -71,10 +69,10 @@ fn row(entry: &Entry, above: &Rel) -> Vec<String> {
 }
 
 fn date(ms: i64) -> String {
-    fresh::date(u64::try_from(ms / 1000).unwrap_or(0))
+    terms::clock::date(u64::try_from(ms / 1000).unwrap_or(0))
 }
 
-/// As `ls -l` shows them.
+/// Formats the mode as `ls -l` does.
 fn bits(entry: &Entry) -> String {
     let kind = match entry.kind {
         FileKind::File => '-',
@@ -98,24 +96,23 @@ fn shown(text: &Target) -> String {
     }
 }
 
-/// To a terminal, nothing of a file can move its cursor or do worse; `--raw` prints it as it is.
+/// Prints a file. On a terminal its control characters are escaped; `--raw` prints it unchanged.
 fn cat(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     let plain = std::io::stdout().is_terminal() && !m.get_flag("raw");
-    let mut out = Screen { plain, left: false };
+    let mut out = Screen { plain, reader_gone: false };
     match engine.files_read(&place(m)?, &mut out) {
         // A reader that left early is no error of ours.
-        Err(_) if out.left => {}
+        Err(_) if out.reader_gone => {}
         done => done?,
     }
     let _ = crate::stdout::lock().flush();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Standard output, made safe where it is a terminal.
+/// Standard output, with control characters escaped where it is a terminal.
 struct Screen {
     plain: bool,
-    /// Nobody reads any more.
-    left: bool,
+    reader_gone: bool,
 }
 
 impl Write for Screen {
@@ -129,7 +126,7 @@ impl Write for Screen {
             }
             false => out.write_all(piece),
         };
-        self.left |= written.is_err();
+        self.reader_gone |= written.is_err();
         written.map(|()| piece.len())
     }
 
@@ -192,12 +189,12 @@ fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
             _ => say(&one.path.to_string()),
         }
     }
-    tell_rest(&found);
+    note_skipped(&found);
     Ok(code)
 }
 
-/// What a search did not look at.
-fn tell_rest(found: &Found) {
+/// Notes what a search skipped.
+fn note_skipped(found: &Found) {
     if let Some(bound) = found.stopped_by {
         render::note(&format!("stopped early, by its bound on {}", bound.name()));
     }
@@ -212,7 +209,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether somebody still reads.
+/// Prints a change. False when the reader is gone.
 fn tell(event: &Event, json: bool) -> bool {
     let line = match (json, &event.to) {
         (true, _) => render::json_line(event),

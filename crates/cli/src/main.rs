@@ -2,12 +2,14 @@
 
 mod args;
 mod bench;
+mod connection;
 mod daemon;
 mod doctor;
-mod engine;
 mod events;
 mod files;
 mod operations;
+mod options;
+mod pipe;
 mod policy;
 mod prompt;
 mod quantity;
@@ -34,18 +36,18 @@ fn main() -> ExitCode {
 
 fn answer() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // How we start ourselves beside ourselves; nobody types it, and nothing is to be found out first.
+    // The hidden verb by which this binary starts a keeper. Users do not type it, and it needs no argument parsing.
     if words.first().is_some_and(|word| word == "keep") {
         return runs::keep(&words[1..]);
     }
     let words = args::server::behind_the_verb(words);
     // `run` is the hot path: it parses its own flags only and builds nothing for the other verbs.
     if let Some((verb, rest)) = args::as_run(&words) {
-        // Taken for a command, the first word may be a verb that was mistyped.
+        // A first word that was taken for a command may be a mistyped verb.
         let slip = words.first().filter(|_| rest.len() == words.len());
         return run::main(verb, rest, slip);
     }
-    // The tree of all verbs is not built for a line that is always the same.
+    // The version is printed without building the tree of all verbs.
     if let [word] = &words[..]
         && (word == "--version" || word == "-V")
     {
@@ -63,7 +65,7 @@ fn answer() -> ExitCode {
         Some(("setup", m)) => setup::main(m),
         Some(("bench", m)) => bench::main(m),
         Some((verb @ ("completion" | "man"), m)) => {
-            engine::asks_nobody(m, verb);
+            connection::note_local(m, verb);
             page(if verb == "man" { args::man() } else { Ok(args::completion(m)) })
         }
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
@@ -80,7 +82,7 @@ fn answer() -> ExitCode {
     }
 }
 
-/// A text that is made here, whole.
+/// Prints a generated page.
 fn page(made: std::io::Result<Vec<u8>>) -> ExitCode {
     let Ok(text) = made else { return ExitCode::from(125) };
     // A reader that left early is no error of ours.

@@ -1,13 +1,13 @@
-//! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of whoever serves.
+//! `cofferdam config`, `backup`, `fsck` and `top`, and the configuration of `serve`.
 
-use crate::engine::Engine;
 use crate::render::{can_draw, print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
-use crate::{args, render};
+use crate::{args, connection, render};
 use clap::ArgMatches;
+use client::Engine;
 use node::bounds::BuiltIn;
 use node::config::{Config, KEYS, Kind, Setting};
-use node::{Caller, backup, fsck, top};
+use node::{Caller, Node, backup, fsck, top};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,20 +21,20 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let (below, inner) = matches.subcommand().unwrap_or(("", matches));
     let json = inner.get_flag("json");
     if verb == "top" {
-        let done = Engine::open(inner).and_then(|engine| top(inner, &engine, json));
+        let done = connection::open(inner).and_then(|engine| top(inner, &engine, json));
         return done.unwrap_or_else(|fault| render::fault(&fault, json));
     }
     let named = if below.is_empty() { verb.to_owned() } else { format!("{verb} {below}") };
-    let done = Engine::here(inner, &named).and_then(|caller| match (verb, below) {
-        ("backup", _) => copy(inner, &caller, json),
-        ("fsck", _) => examine(inner, &caller, json),
+    let done = connection::local(inner, &named).and_then(|caller| match (verb, below) {
+        ("backup", _) => copy(&Node::for_command(), &caller, inner, json),
+        ("fsck", _) => examine(&Node::for_command(), &caller, inner, json),
         (_, "check") => check(inner, &caller, json),
         _ => show(inner, &caller, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-/// The configuration that a verb was given: its file, the environment, its flags.
+/// Returns the configuration for a verb: from its file, the environment and its flags.
 pub fn load(m: &ArgMatches, caller: &Caller) -> Result<Config, Fault> {
     let file = m.get_one::<OsString>("config").map(PathBuf::from);
     Config::load(file.as_deref(), &args::operations::flagged(m), caller)
@@ -77,14 +77,14 @@ fn check(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault>
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
+fn copy(node: &Node, caller: &Caller, m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
     let file = m.get_one::<OsString>("file").map(PathBuf::from).unwrap_or_default();
     let caller = match m.get_one::<String>("tenant") {
         Some(tenant) => backup::within(tenant, caller)?,
         None => caller.clone(),
     };
     if m.get_flag("restore") {
-        let done = backup::restore(&file, &caller)?;
+        let done = backup::restore(node, &caller, &file)?;
         let (entries, before) = (done.copied.entries, done.before.display().to_string());
         if json {
             return Ok(print_document(done));
@@ -93,7 +93,7 @@ fn copy(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
         render::note("see what is left of what came after the copy with `cofferdam fsck` and `cofferdam gc --dry-run`");
         return Ok(ExitCode::SUCCESS);
     }
-    let made = backup::make(&file, &caller)?;
+    let made = backup::make(node, &caller, &file)?;
     if json {
         return Ok(print_document(made));
     }
@@ -105,8 +105,8 @@ fn copy(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn examine(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> {
-    let report = fsck::check(m.get_flag("repair"), caller)?;
+fn examine(node: &Node, caller: &Caller, m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
+    let report = fsck::check(node, caller, m.get_flag("repair"))?;
     let status = ExitCode::from(u8::from(!report.problems.is_empty()));
     if json {
         print_document(report);
@@ -129,7 +129,7 @@ fn examine(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Faul
     Ok(status)
 }
 
-/// How far apart the two looks are that one table is made of: processor time is told by what came between.
+/// Interval between the two samples of one table: processor time is their difference.
 const BETWEEN: Duration = Duration::from_millis(250);
 
 fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
@@ -145,23 +145,23 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
         if json {
             return Ok(print_document(look));
         }
-        // Asked anew each time: windows change.
+        // Queried each time, because a window may be resized.
         let Some((rows, columns)) = top::size().filter(|_| again) else {
             table(&look, usize::MAX).print();
             return Ok(ExitCode::SUCCESS);
         };
-        // From the top left on, over what was there.
+        // Cursor to the top left, to overwrite the previous table.
         let mut out = crate::stdout::lock();
         if write!(out, "\x1b[H\x1b[J").and_then(|()| out.flush()).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
-        // The head, and the line that the cursor stands in.
+        // Two rows for the header and the cursor's line.
         table(&look, rows.saturating_sub(2).max(1)).print_within(columns, NAME);
         std::thread::sleep(delay);
     }
 }
 
-/// The column of `table` that is the caller's own words, of any length.
+/// Column of `table` with text of the caller's choice, of any length.
 const NAME: usize = 1;
 
 fn table(look: &top::Look, most: usize) -> Table {

@@ -1,10 +1,9 @@
 //! `cofferdam policy`: check, show, explain, import, learn, diff.
 
-use crate::engine::{Engine, asks_nobody};
-use crate::{args, render, run};
+use crate::{args, connection, options, render};
 use clap::ArgMatches;
 use node::policies::{self, Source};
-use node::run::{Ask, Learn, Place, Stdio};
+use node::run::{Learn, Place, RunRequest, Stdio};
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use terms::{Fault, Limits};
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.subcommand().is_some_and(|(_, m)| m.try_get_one::<bool>("json").ok().flatten() == Some(&true));
     if let Some((verb @ ("show" | "import" | "diff"), m)) = matches.subcommand() {
-        asks_nobody(m, &format!("policy {verb}"));
+        connection::note_local(m, &format!("policy {verb}"));
     }
     let done = match matches.subcommand() {
         Some(("check", m)) => check(m),
@@ -37,11 +36,11 @@ fn word<'a>(m: &'a ArgMatches, name: &str) -> &'a OsStr {
     m.get_one::<OsString>(name).map_or(OsStr::new(""), OsString::as_os_str)
 }
 
-/// Well formed, and enforceable here: the plan is made as a run would make it.
+/// Checks that a policy is well formed and can be enforced here, by planning as a run would.
 fn check(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let file = word(m, "file");
     let loaded = if file == "-" { from_stdin()? } else { policies::load(&Source::of(file))? };
-    let (digest, more) = Engine::open(m)?.policy_check(&loaded.document)?;
+    let (digest, more) = connection::open(m)?.policy_check(&loaded.document)?;
     let notes: Vec<&String> = loaded.notes.iter().chain(&more).collect();
     if m.get_flag("json") {
         render::print_json(&serde_json::json!({
@@ -69,7 +68,7 @@ fn show(m: &ArgMatches) -> Result<ExitCode, Fault> {
             let wide = policies::presets().map(|(name, _)| name.len()).max().unwrap_or(0);
             policies::presets().for_each(|(name, about)| print(&format!("{name:<wide$}  {about}")));
         }
-        // One source is printed as it is written, its `extends` included.
+        // A single source is printed as written, with its `extends`.
         [one] => print_document(&policies::load(&Source::of(one))?.document, toml),
         several => {
             let sources: Vec<Source> = several.iter().map(|n| Source::of(n)).collect();
@@ -86,7 +85,7 @@ fn print_document(document: &policies::Document, toml: bool) {
 
 fn explain(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let sources: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
-    let explanation = Engine::open(m)?.explain(word(m, "what"), &sources, &run::flags(m))?;
+    let explanation = connection::open(m)?.explain(word(m, "what"), &sources, &options::flags(m))?;
     if m.get_flag("json") {
         render::print_json(&explanation);
     } else {
@@ -105,8 +104,8 @@ fn import(m: &ArgMatches) -> Result<ExitCode, Fault> {
 }
 
 fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
-    let caller = Engine::here(m, "policy learn")?;
-    let ask = Ask {
+    let caller = connection::local(m, "policy learn")?;
+    let ask = RunRequest {
         command: m.get_many::<OsString>("command").unwrap_or_default().cloned().collect(),
         shell: None,
         policies: Vec::new(),
@@ -132,7 +131,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
     };
     let writes: Vec<String> = m.get_many::<String>("write").unwrap_or_default().cloned().collect();
     let reaches: Vec<String> =
-        m.get_many::<String>("net").unwrap_or_default().flat_map(|list| node::policies::split_places(list)).collect();
+        m.get_many::<String>("net").unwrap_or_default().flat_map(|list| node::policies::split_targets(list)).collect();
     let lesson = node::learn::learn(ask, &writes, &reaches, &caller).map_err(|refused| *refused.fault)?;
     let document = &lesson.learned.document;
     let text = if m.get_flag("toml") { document.to_toml() } else { document.to_json() };
@@ -144,7 +143,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
     lesson.learned.notes.iter().for_each(|n| render::note(n));
     if !lesson.outcome.success {
         render::note("the command failed while it was watched; the policy allows what it did until then");
-        // What it tried on the network has become rules and notes.
+        // Network refusals have become rules and notes already.
         let others = lesson.outcome.denials.iter().filter(|d| !d.op.starts_with("net."));
         others.for_each(render::print_denial);
     }

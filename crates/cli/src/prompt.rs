@@ -1,5 +1,5 @@
-//! A person at the terminal who answers what rules ask. The terminal itself is spoken to, never standard input: that is the
-//! command's. An answer is a line, so that a key struck by chance is none.
+//! Questions to a person at the terminal. Reads and writes /dev/tty, never standard input, which is the command's. An
+//! answer is a whole line, so that a key pressed by accident is none.
 
 use crate::render::safe;
 use node::questions::{Answer, Person, Question, Remember};
@@ -7,31 +7,31 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::termios::{self, QueueSelector};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The longest line that is taken for an answer.
+/// Bytes of the longest line that is taken for an answer.
 const LONGEST: usize = 64;
 
 pub struct Terminal {
     tty: OwnedFd,
     line: Vec<u8>,
-    /// A yes to what is asked cannot be taken back.
-    stays: bool,
+    /// A yes to this question cannot be revoked.
+    is_irrevocable: bool,
 }
 
 impl Terminal {
-    /// The terminal of this process, if there is one and it is ours to speak on.
+    /// Opens the controlling terminal, if there is one and this process is in its foreground group.
     pub fn open() -> Option<Terminal> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let tty = open("/dev/tty", flags, Mode::empty()).ok()?;
-        // Who reads the terminal from the background is stopped.
+        // A background process that reads the terminal is stopped by SIGTTIN.
         let ours = termios::tcgetpgrp(&tty).is_ok_and(|group| group == rustix::process::getpgrp());
-        ours.then(|| Terminal { tty, line: Vec::new(), stays: false })
+        ours.then(|| Terminal { tty, line: Vec::new(), is_irrevocable: false })
     }
 
     fn is_raw(&self) -> bool {
         termios::tcgetattr(&self.tty).is_ok_and(|t| !t.local_modes.contains(termios::LocalModes::ICANON))
     }
 
-    /// Says something; a raw terminal needs its carriage returned.
+    /// Writes to the terminal; in raw mode a line feed needs a carriage return.
     fn say(&self, text: &str) {
         let text = text.replace('\n', "\r\n");
         let mut rest = text.as_bytes();
@@ -39,21 +39,21 @@ impl Terminal {
             match rustix::io::write(&self.tty, rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(rustix::io::Errno::INTR) => {}
-                // A terminal that takes nothing shows nothing; the question is refused in time.
+                // A terminal that accepts no output shows no question; the question times out.
                 Err(_) => return,
             }
         }
     }
 
     fn prompt(&self) {
-        let yes = match self.stays {
+        let yes = match self.is_irrevocable {
             true => "[y] yes, as long as this runs",
             false => "[y] yes, once  [a] yes, as long as this runs",
         };
         self.say(&format!("{yes}  [n] no, not now  [never] no, as long as this runs: "));
     }
 
-    /// Takes one character; the whole line, once it is there.
+    /// Takes one character; returns the line once it is complete.
     fn take(&mut self, byte: u8, raw: bool) -> Option<String> {
         const BACKSPACES: [u8; 2] = [0x08, 0x7f];
         const INTERRUPT: u8 = 3;
@@ -94,17 +94,17 @@ impl Person for Terminal {
 
     fn ask(&mut self, question: &Question) {
         self.line.clear();
-        // What was typed before the question was seen is no answer to it.
+        // Input that was typed before the question was shown is no answer to it.
         let _ = termios::tcflush(&self.tty, QueueSelector::IFlush);
         let who = match (&question.exe, question.pid) {
             (Some(exe), Some(pid)) if !exe.is_empty() => format!("{} ({pid})", safe(exe)),
             _ => "the command".to_owned(),
         };
         let Question { op, target, rule, .. } = question;
-        self.stays = op == "exec";
+        self.is_irrevocable = op == "exec";
         let (target, rule) = (safe(target), safe(rule));
         let seconds = question.deadline_ms.saturating_sub(question.asked_ms) / 1000;
-        // Colours and the like that the guest left on are put off first.
+        // Colours that the guest left on are reset first.
         self.say(&format!("\x1b[0m\ncofferdam: {who} wants {op} {target}\n"));
         self.say(&format!("cofferdam: {rule} asks; without an answer it is refused after {seconds} s\n"));
         self.prompt();
@@ -117,7 +117,7 @@ impl Person for Terminal {
         for byte in &buffer[..got] {
             match self.take(*byte, raw).as_deref() {
                 None => {}
-                Some("y" | "yes") if !self.stays => return Some((Answer::Allow, Remember::Once)),
+                Some("y" | "yes") if !self.is_irrevocable => return Some((Answer::Allow, Remember::Once)),
                 Some("y" | "yes" | "a" | "always") => return Some((Answer::Allow, Remember::Run)),
                 Some("n" | "no") => return Some((Answer::Deny, Remember::Once)),
                 Some("never") => return Some((Answer::Deny, Remember::Run)),

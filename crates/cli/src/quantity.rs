@@ -1,9 +1,9 @@
-//! Amounts on the command line: limits by their short and full names, counts, times as they are told.
+//! Amounts on the command line: limits by their short and full names, counts, and durations.
 
 pub use terms::quantity::{size, time};
 use terms::{COUNTS, CPUS, Fault, Limits, MEGABYTES, OnOutputLimit};
 
-/// A time as people say it, in its largest whole unit.
+/// Formats a duration in its largest whole unit.
 pub fn spell(ms: u64) -> String {
     let units = [(86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"), (1, "millisecond")];
     let (size, name) =

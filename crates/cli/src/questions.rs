@@ -1,12 +1,12 @@
 //! `cofferdam questions` and `answer`.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use crate::render::{print_document, safe, say};
 use crate::sandboxes::table::{self, Table};
+use client::Engine;
 
 use clap::ArgMatches;
-use node::fresh;
 use node::questions::{self, Answer, Open, Remember};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 use terms::Fault;
 
-/// How often is looked for new questions.
+/// Polling interval for new questions.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.get_flag("json");
-    let done = Engine::open(m).and_then(|engine| match verb {
+    let done = connection::open(m).and_then(|engine| match verb {
         "questions" if m.get_flag("follow") => follow(m, &engine, json),
         "questions" => list(m, &engine, json),
         _ => answer(m, &engine, json),
@@ -36,7 +36,7 @@ fn list(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
     if json {
         return Ok(print_document(serde_json::json!({ "questions": open })));
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["ID", "SANDBOX", "WANTS", "RULE", "WHO", "REFUSED"]);
     for Open { id, sandbox, question } in &open {
         let wants = format!("{} {}", question.op, question.target);
@@ -67,7 +67,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        // Of those that are closed nothing need be known: no id is given twice.
+        // Closed questions need not be remembered: no id is used twice.
         told = open.into_iter().map(|one| one.id).collect();
         std::thread::sleep(LOOK);
     }

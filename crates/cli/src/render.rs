@@ -1,4 +1,4 @@
-//! What people read: lines on a terminal, free of anything a guest could use to drive it.
+//! Text for people: lines on a terminal, without control sequences of a guest.
 
 use crate::stdout;
 use node::review::is_invisible;
@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use terms::{Action, Denial, Fault, Limit, Outcome, PROTOCOL_VERSION, Verdict};
 
-/// Text from outside with control characters made visible.
+/// Makes control characters of foreign text visible.
 pub fn safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -17,12 +17,12 @@ pub fn safe(text: &str) -> String {
     out
 }
 
-/// The same for text of several lines.
+/// Makes control characters visible in text of several lines.
 pub fn safe_lines(text: &str) -> String {
     text.lines().map(safe).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether more than lines can be written to a stream: it is a terminal, and one that knows colours and moves of its cursor.
+/// True for a terminal that supports colours and cursor movement.
 pub fn can_draw(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -43,7 +43,7 @@ pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), safe(text));
 }
 
-/// One refusal, one line: what, by which rule, how to allow it.
+/// Formats a refusal on one line: operation, rule, and how to allow it.
 pub fn denial(denial: &Denial) -> String {
     let (word, colour) = match denial.action {
         Action::Warn => ("warned", "33"),
@@ -51,7 +51,7 @@ pub fn denial(denial: &Denial) -> String {
     };
     let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
     let by = if denial.exe.is_empty() { String::new() } else { format!(" by {}", safe(&denial.exe)) };
-    let hint = denial.hint.as_ref().map(|h| format!("; {}", safe(&in_short(h)))).unwrap_or_default();
+    let hint = denial.hint.as_ref().map(|h| format!("; {}", safe(&shortened_hint(h)))).unwrap_or_default();
     format!(
         "{} {} {}{by}{times}: rule {}{hint}",
         paint(colour, word),
@@ -61,8 +61,8 @@ pub fn denial(denial: &Denial) -> String {
     )
 }
 
-/// Where a flag does it, the flag alone: the rule is in the document for those who write policies.
-fn in_short(hint: &str) -> String {
+/// Shortens a hint to its flag, if it has one: authors of policies find the rule in the document.
+fn shortened_hint(hint: &str) -> String {
     match hint.rsplit_once("or run with ") {
         Some((_, flag)) => format!("allow it with {flag}"),
         None => hint.to_string(),
@@ -73,18 +73,18 @@ pub fn print_denial(d: &Denial) {
     let _ = writeln!(std::io::stderr(), "{} {}", paint("2", "cofferdam:"), denial(d));
 }
 
-/// The same while the guest has the terminal, which is raw: the carriage must be returned by hand.
+/// Prints a refusal while the guest has the terminal in raw mode, where a line feed needs a carriage return.
 pub fn print_denial_live(d: &Denial) {
     let _ = write!(std::io::stderr(), "{} {}\r\n", paint("2", "cofferdam:"), denial(d));
 }
 
-/// Something that a command was named and could not see. No refusal: nobody saw it ask.
+/// Prints a path in the command's arguments that is hidden from it. No refusal, because no access was observed.
 pub fn hidden(found: &Hidden) {
-    let hint = found.hint.as_ref().map(|h| format!("; {}", in_short(h))).unwrap_or_default();
+    let hint = found.hint.as_ref().map(|h| format!("; {}", shortened_hint(h))).unwrap_or_default();
     note(&format!("{} is hidden inside: rule {}{hint}", found.path.display(), found.rule));
 }
 
-/// What is worth saying after a run, when somebody watches.
+/// Prints the notes after a run on a terminal.
 pub fn summary(outcome: &Outcome, already_shown: bool) {
     if !already_shown {
         outcome.denials.iter().for_each(print_denial);
@@ -110,7 +110,7 @@ pub fn summary(outcome: &Outcome, already_shown: bool) {
     }
 }
 
-/// Prints a fault and gives the exit status for it.
+/// Prints a fault and returns its exit status.
 pub fn fault(fault: &Fault, json: bool) -> ExitCode {
     if json {
         print_json(fault);
@@ -123,7 +123,7 @@ pub fn fault(fault: &Fault, json: bool) -> ExitCode {
     ExitCode::from(fault.status())
 }
 
-/// What the parser has to say: help, or what was wrong with the words.
+/// Prints the parser's message: help, or a usage error.
 pub fn usage_error(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if error.use_stderr() {
@@ -134,7 +134,7 @@ pub fn usage_error(error: &clap::Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Every document says which version of the contract it follows.
+/// Envelope of every document, with the version of the API contract.
 #[derive(serde::Serialize)]
 pub struct Document<T: serde::Serialize> {
     protocol_version: u32,
@@ -153,7 +153,7 @@ pub fn print_document(content: impl serde::Serialize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A line for people, at once.
+/// Prints a line for people and flushes it.
 pub fn say(text: &str) {
     let mut out = stdout::lock();
     // A reader that left early is no error of ours.
@@ -167,7 +167,7 @@ pub fn print_json(value: &impl serde::Serialize) {
     let _ = serde::Serialize::serialize(value, &mut serializer).map_err(io::Error::from).and_then(|()| writeln!(out));
 }
 
-/// A document on one line, as visible as the others.
+/// Formats a document on one line, with control characters escaped.
 pub fn json_line(value: &impl serde::Serialize) -> String {
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, Visible(CompactFormatter));
@@ -177,7 +177,7 @@ pub fn json_line(value: &impl serde::Serialize) -> String {
     }
 }
 
-/// JSON in which characters that a terminal would obey, or not show, are spelled out. To whoever reads JSON it is the same.
+/// JSON formatter that escapes control and invisible characters. Parsers read the same document.
 struct Visible<F>(F);
 
 impl<F: Formatter> Formatter for Visible<F> {

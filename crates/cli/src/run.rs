@@ -1,29 +1,30 @@
 //! `cofferdam run`.
 
-mod there;
+mod remote;
 
 use crate::args::{self, Runs};
-use crate::engine::Engine;
-use crate::{prompt, quantity, render, runs, stdout, surroundings};
+use crate::{connection, options, prompt, quantity, render, runs, stdout, surroundings};
 use clap::ArgMatches;
+use client::Engine;
+use node::Node;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::Left;
 use node::output::Output;
-use node::policies::{Flag, Source};
+use node::policies::Source;
 use node::run::explained::Explained;
 use node::run::hidden::{self, Words};
-use node::run::{Ask, Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, TTL_MS};
+use node::run::{Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, RunPlan, RunRequest, TTL_MS};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use terms::{Action, Changes, ErrorKind, Fault, Limits, Outcome, Phase, Verdict};
+use terms::{Changes, ErrorKind, Fault, Outcome, Phase, Verdict};
 
-/// `slip` is the first word, where it was taken for the command and may be a mistyped verb.
+/// Carries out a run. `slip` is the first word, where it was taken for the command and may be a mistyped verb.
 pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode {
-    // Before anything is understood: nearly every call ends in a run, and one that does not only gives this up again.
-    // Where a daemon may be meant, nothing is begun here before that is known.
+    // Started before parsing: nearly every call ends in a run, and another one only discards this. Where a daemon may
+    // be named, no helper is started before that is known.
     let ground = (!args::server::may_be_meant(words)).then(node::run::begin);
     let command = verb.command();
     let words = if args::speaks_docker(words) { args::expand_it(words, &command) } else { words.to_vec() };
@@ -71,7 +72,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
     }
 }
 
-/// What a guest is told who starts us again; what would help on a host does not help there.
+/// Hint inside an enclosure, where the usual ones do not help.
 const INSIDE: &str =
     "COFFERDAM=1 says that this is an enclosure already, and none can be made in one: start the command itself";
 
@@ -82,7 +83,7 @@ fn is_inside() -> bool {
 enum Done {
     Ran(Box<Outcome>),
     Explained,
-    /// It goes on without us.
+    /// The run continues in the background.
     Left,
 }
 
@@ -92,63 +93,63 @@ fn carry_out(
     ground: Option<Groundwork>,
     events: Option<EventFile>,
 ) -> Result<Done, Refused> {
-    let mut caller = match ground {
-        // No daemon was named: nothing of it is looked at.
-        Some(_) => surroundings::caller()?,
-        None => match Engine::open(matches)? {
-            Engine::Here(caller) => caller,
-            Engine::There(daemon) => {
+    let (node, mut caller) = match ground {
+        // No daemon was named, so its settings are not read.
+        Some(_) => (Node::for_command(), surroundings::caller()?),
+        None => match connection::open(matches)? {
+            Engine::Local(node, caller) => (node, caller),
+            Engine::Remote(daemon) => {
                 node::run::forgo();
-                return there::carry_out(verb, matches, &daemon, events).map_err(Refused::from);
+                return remote::carry_out(verb, matches, &daemon, events).map_err(Refused::from);
             }
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);
-    let ask = ask(verb, matches, &caller)?;
-    if let Place::Sandbox(word) = &ask.place
-        && let Some(done) = live(matches, &ask, word, &caller)?
+    let request = request(verb, matches, &caller)?;
+    if let Place::Sandbox(word) = &request.place
+        && let Some(done) = live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
     }
-    let mut ready = node::run::prepare(&ask, &caller, ground)?;
+    let mut plan = RunPlan::new(&node, &caller, &request, ground)?;
     if matches.get_flag("explain") {
-        explain(&ready.explained()?)?;
+        explain(&plan.explained()?)?;
         return Ok(Done::Explained);
     }
     let watched = std::io::stderr().is_terminal() && !matches.get_flag("quiet");
     let live = matches.get_flag("verbose");
     if watched || live {
-        ready.warnings.iter().for_each(|n| render::note(n));
+        plan.warnings.iter().for_each(|n| render::note(n));
     } else {
-        tell_left_out(matches, &ready.left_out);
+        options::tell_left_out(matches, &plan.left_out);
     }
     if live {
-        // What a preset says of places that this host lacks is for `--explain`.
+        // Notes of a preset about paths that this host lacks are only for `--explain`.
         let of_preset = |n: &&String| node::policies::presets().any(|(name, _)| n.starts_with(&format!("{name}:")));
-        ready.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
+        plan.notes.iter().filter(|n| !of_preset(n)).for_each(|n| render::note(n));
     }
-    if ready.asks() {
-        answer_by_person(&mut ready, ask.ask_timeout)?;
+    if plan.asks() {
+        answer_by_person(&mut plan, request.ask_timeout)?;
     }
-    ready.secret_variables().iter().for_each(|name| caller.forget(name));
-    let observer = live.then(|| tell_live(ask.stdio.terminal));
-    let words = Words::of(&ready);
-    let outcome = node::run::run(ready, observer, events)?;
+    plan.secret_variables().iter().for_each(|name| caller.forget(name));
+    let observer = live.then(|| tell_live(request.stdio.terminal));
+    let words = Words::of(&plan);
+    let outcome = node::run::run(plan, observer, events, None)?;
     tell_dropped(matches, &outcome);
     if watched || live {
         render::summary(&outcome, live);
-        if hidden::is_unexplained(&outcome, &ask) {
-            words.hidden(&ask, &caller).iter().for_each(render::hidden);
+        if hidden::is_unexplained(&outcome, &request) {
+            words.hidden(&request, &caller).iter().for_each(render::hidden);
         }
-        if live && outcome.verdict == Verdict::Failed && !ask.report_reads {
+        if live && outcome.verdict == Verdict::Failed && !request.report_reads {
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
     }
-    // Told in a pipe, too: who does not hear of it would take the changes for landed. With --json the document says it. Who names a
-    // sandbox knows where the changes are, and is reminded only on a terminal.
-    let is_news = matches!(ask.place, Place::Fresh(_)) || outcome.sandbox.is_none() || watched || live;
+    // Printed in a pipe, too: otherwise the caller would take the changes for landed. With --json the document has it.
+    // A caller who names a sandbox knows where the changes are, and is reminded only on a terminal.
+    let is_news = matches!(request.place, Place::Fresh(_)) || outcome.sandbox.is_none() || watched || live;
     if is_news && !matches.get_flag("quiet") && !matches.get_flag("json") {
-        kept(&outcome, &ask.place).iter().for_each(|line| render::note(line));
+        kept(&outcome, &request.place).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
 }
@@ -160,10 +161,16 @@ fn tell_dropped(m: &ArgMatches, outcome: &Outcome) {
     }
 }
 
-/// A command in a sandbox that is live goes through its keeper, and so does one that nobody waits for; none where it does neither.
-fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<Option<Done>, Fault> {
+/// Runs a command through the keeper, where its sandbox is live or it is detached; `None` in other cases.
+fn live(
+    node: &Node,
+    caller: &node::Caller,
+    m: &ArgMatches,
+    request: &RunRequest,
+    word: &str,
+) -> Result<Option<Done>, Fault> {
     if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
-        let run = node::keeper::exec::detached(ask, word, caller)?;
+        let run = node::keeper::exec::detached(node, caller, request, word)?;
         // A reader that left early is no error of ours.
         let _ = writeln!(stdout::lock(), "{run}");
         return Ok(Some(Done::Left));
@@ -171,47 +178,36 @@ fn live(m: &ArgMatches, ask: &Ask, word: &str, caller: &node::Caller) -> Result<
     if m.get_flag("explain") {
         return Ok(None);
     }
-    Ok(match runs::exec_live(ask, word, caller)? {
+    Ok(match runs::exec_live(node, caller, request, word)? {
         None => None,
         Some(Left::Detached) => Some(Done::Left),
         Some(Left::Ended(outcome)) => {
             let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
             if told || m.get_flag("verbose") {
                 render::summary(&outcome, m.get_flag("verbose"));
-                tell_hidden(&outcome, ask, word, caller);
+                tell_hidden(node, caller, &outcome, request, word);
             }
             Some(Done::Ran(outcome))
         }
     })
 }
 
-/// What of a command's words was hidden in a live sandbox. One that is gone meanwhile has nothing to tell.
-fn tell_hidden(outcome: &Outcome, ask: &Ask, word: &str, caller: &node::Caller) {
-    if hidden::is_unexplained(outcome, ask)
-        && let Ok(words) = Words::in_sandbox(word, ask, caller)
+/// Notes words of a command that were hidden in a live sandbox; none where it is gone meanwhile.
+fn tell_hidden(node: &Node, caller: &node::Caller, outcome: &Outcome, request: &RunRequest, word: &str) {
+    if hidden::is_unexplained(outcome, request)
+        && let Ok(words) = Words::in_sandbox(node, caller, word, request)
     {
-        words.hidden(ask, caller).iter().for_each(render::hidden);
+        words.hidden(request, caller).iter().for_each(render::hidden);
     }
 }
 
-/// How long somebody is waited for, where the flag says it.
-pub fn patience(m: &ArgMatches) -> Result<Option<Duration>, Fault> {
-    let Some(word) = value(m, "ask-timeout") else { return Ok(None) };
-    let patience = Duration::from_millis(quantity::time(word).map_err(|e| bad("ask-timeout", &e))?);
-    let (least, most) = (node::questions::LEAST_PATIENCE, node::questions::MOST_PATIENCE);
-    match (least..=most).contains(&patience) {
-        true => Ok(Some(patience)),
-        false => Err(bad("ask-timeout", &format!("{word:?}: must be between 1s and {}s", most.as_secs()))),
-    }
-}
-
-/// Whoever is at the terminal answers what rules ask. Where there is nobody, it is refused; who says how long to wait for an
-/// answer must be there to give one.
-fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) -> Result<(), Fault> {
+/// Lets the person at the terminal answer what rules ask. Without a terminal such operations are refused, and a timeout
+/// for answers is an error.
+fn answer_by_person(plan: &mut RunPlan, patience: Option<Duration>) -> Result<(), Fault> {
     let terminal = prompt::Terminal::open().filter(|_| std::io::stderr().is_terminal());
     match (terminal, patience) {
         (Some(terminal), _) => {
-            ready.ask_person(Box::new(terminal));
+            plan.ask_person(Box::new(terminal));
             Ok(())
         }
         (None, None) => Ok(()),
@@ -220,18 +216,18 @@ fn answer_by_person(ready: &mut node::run::Ready, patience: Option<Duration>) ->
     }
 }
 
-/// What there is to review, and how.
+/// Returns the note on changes to review.
 fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
     let Some(sandbox) = outcome.sandbox.as_deref() else { return unrecorded(outcome, place) };
     let Changes { added, modified, deleted } = outcome.changes;
     let files = match added + modified + deleted {
-        // What lies in frozen layers is not counted here, so nothing can be said of a sandbox.
+        // Changes in frozen layers are not counted here, so there is no note for an existing sandbox.
         0 if !matches!(place, Place::Fresh(_)) => return None,
         0 => "nothing to review".to_owned(),
         1 => "1 file changed".to_owned(),
         n => format!("{n} files changed"),
     };
-    // As much of an id as tells it from others.
+    // A prefix that is unique in practice.
     let short = sandbox.get(..12).unwrap_or(sandbox);
     let kept = match place {
         Place::Fresh(fresh) => format!(" (kept {})", quantity::spell(fresh.ttl_ms.unwrap_or(TTL_MS))),
@@ -240,7 +236,7 @@ fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
     Some(format!("{files} in {short}{kept}: cofferdam diff | approve | rm {short}"))
 }
 
-/// Changes that should have been kept under a name, and have none.
+/// Returns a note on changes that should be in a named sandbox, and are in none.
 fn unrecorded(outcome: &Outcome, place: &Place) -> Option<String> {
     let wanted = match place {
         Place::Fresh(fresh) => fresh.keep != Keep::Never,
@@ -251,7 +247,7 @@ fn unrecorded(outcome: &Outcome, place: &Place) -> Option<String> {
     outcome.message.clone().filter(|_| wanted && added + modified + deleted > 0)
 }
 
-/// Refusals as they happen.
+/// Returns an observer that prints refusals as they happen.
 fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
     Box::new(move |seen| match seen {
         Observed::Denied(denial) if raw_terminal => render::print_denial_live(denial),
@@ -260,7 +256,7 @@ fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
     })
 }
 
-/// Whoever told it, nothing of it drives the terminal.
+/// Prints what a run would do, with control characters made visible.
 fn explain(told: &Explained) -> Result<(), Fault> {
     let mut out = stdout::lock();
     let mut say = |text: &str| text.lines().all(|line| writeln!(out, "{}", render::safe(line)).is_ok());
@@ -275,8 +271,7 @@ fn explain(told: &Explained) -> Result<(), Fault> {
     for (head, lines) in [("# notes", &told.notes[..]), ("# secrets", &told.secrets), ("# setup", setup)] {
         if !lines.is_empty() {
             say(&format!("\n{head}"));
-            // A reader that left early is no error of ours.
-            let _all = lines.iter().all(|line| say(line));
+            let _ = lines.iter().all(|line| say(line)); // A reader that left early is no error.
         }
     }
     if told.setup.is_none() {
@@ -285,12 +280,12 @@ fn explain(told: &Explained) -> Result<(), Fault> {
     Ok(())
 }
 
-fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> {
+fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunRequest, Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
-    Ok(Ask {
+    Ok(RunRequest {
         command: match verb {
             Runs::Shell => {
                 vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()]
@@ -299,8 +294,8 @@ fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> 
         },
         shell: m.try_get_one::<OsString>("shell").ok().flatten().cloned(),
         policies,
-        flags: flags(m),
-        limits: limits(m)?,
+        flags: options::flags(m),
+        limits: options::limits(m)?,
         cpus: value(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
         env: args::all(m, "env").map(OsStr::to_owned).collect(),
         workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
@@ -310,12 +305,12 @@ fn ask(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<Ask, Fault> 
         events: m.contains_id("events"),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),
-        ask_timeout: patience(m)?,
+        ask_timeout: options::ask_timeout(m)?,
         learn: Learn::Nothing,
     })
 }
 
-/// Where the command works, and what becomes of its changes.
+/// Returns the place where the command works, and what becomes of its changes.
 fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
     if verb != Runs::Run {
         return Ok(Place::Sandbox(value(m, "sandbox").cloned().unwrap_or_default()));
@@ -340,56 +335,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
         _ => Keep::Changed,
     };
     let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
-    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms, driver: crate::sandboxes::ask::driver(m) }))
-}
-
-/// Tells which settings of another tool's file are not in force, also where nobody watches: whoever relies on them must find it in the log.
-pub fn tell_left_out(m: &ArgMatches, left_out: &[String]) {
-    const MOST: usize = 32;
-    if m.get_flag("quiet") {
-        return;
-    }
-    left_out.iter().take(MOST).for_each(|line| render::note(line));
-    if let Some(more @ 1..) = left_out.len().checked_sub(MOST) {
-        render::note(&format!("{more} more settings were not carried over; `cofferdam policy import` names them"));
-    }
-}
-
-pub fn flags(m: &ArgMatches) -> Vec<Flag> {
-    type Make = fn(Action, String) -> Flag;
-    let kinds: [(&str, &str, Make); 4] = [
-        ("read", "deny-read", Flag::Read),
-        ("write", "deny-write", Flag::Write),
-        ("exec", "deny-exec", Flag::Exec),
-        ("net", "deny-net", Flag::Net),
-    ];
-    let mut flags = Vec::new();
-    for (allow, deny, make) in kinds {
-        for (name, action) in [(allow, Action::Allow), (deny, Action::Deny)] {
-            let values = m.try_get_many::<String>(name).ok().flatten().unwrap_or_default();
-            let values: Vec<String> = match allow {
-                "net" => values.flat_map(|list| node::policies::split_places(list)).collect(),
-                _ => values.cloned().collect(),
-            };
-            flags.extend(values.into_iter().map(|value| make(action, value)));
-        }
-    }
-    flags
-}
-
-pub fn limits(m: &ArgMatches) -> Result<Limits, Fault> {
-    let mut limits = Limits::default();
-    for item in m.get_many::<String>("limit").unwrap_or_default() {
-        quantity::set(&mut limits, item)?;
-    }
-    for (flag, name) in
-        [("memory", "memory"), ("timeout", "wall"), ("pids", "processes"), ("disk", "disk"), ("output", "output")]
-    {
-        if let Some(amount) = value(m, flag) {
-            quantity::set_one(&mut limits, name, amount).map_err(|why| bad(flag, &why))?;
-        }
-    }
-    Ok(limits)
+    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms, driver: options::driver(m) }))
 }
 
 fn texts<'a>(m: &'a ArgMatches, name: &str) -> impl Iterator<Item = String> + 'a {
@@ -404,7 +350,7 @@ fn bad(flag: &str, why: &str) -> Fault {
     Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission)
 }
 
-/// On a terminal the command gets one of its own; in a pipe it gets pipes.
+/// Gives the command a pty when the caller is on a terminal, and pipes otherwise.
 fn stdio(m: &ArgMatches) -> node::run::Stdio {
     let capture = m.get_flag("json");
     let on_terminal =
@@ -413,7 +359,7 @@ fn stdio(m: &ArgMatches) -> node::run::Stdio {
     node::run::Stdio { input: !m.get_flag("no-stdin"), capture, terminal, all_to_stderr: false }
 }
 
-/// Where network events go: a descriptor by its number, or a file. Opened before the run, like the report.
+/// Opens the target of network events: a descriptor by its number, or a file. Before the run, like the report.
 fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
     let Some(name) = m.get_one::<OsString>("events") else { return Ok(None) };
     let shown = name.to_string_lossy();
@@ -430,7 +376,7 @@ fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
     file.map(|file| Some(EventFile::new(file, max))).map_err(|e| bad("events", &format!("{shown}: {e}")))
 }
 
-/// Where the outcome goes beside the screen. Opened before the run, so that a bad place costs nothing.
+/// Files for the outcome. Opened before the run, so that a bad path fails early.
 struct Report {
     targets: Vec<(String, Output)>,
 }

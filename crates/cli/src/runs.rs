@@ -1,18 +1,20 @@
 //! Commands in live sandboxes: exec through their keeper, and logs, attach, wait, kill.
 
-use crate::engine::{Engine, Piece, tell_left};
 use crate::tame::Tame;
-use crate::{quantity, render, surroundings};
+use crate::{connection, quantity, render, surroundings};
 use clap::ArgMatches;
-use node::Caller;
-use node::keeper::attach::{Left, Manner, attend};
+use client::transport::{AttachEnd, RunOutput, Stream};
+use client::{Engine, Remote, RunRecord};
+use node::keeper::attach::{Left, Manner, Voice, attach, attend, terminal};
+use node::keeper::begin;
 use node::keeper::spool::{Kind, Record};
 use node::keeper::wire::Word;
-use node::keeper::{self, exec};
-use node::run::{Ask, errand};
+use node::keeper::{self, exec, runs};
+use node::run::RunRequest;
+use node::{Caller, Node};
 use serde_json::json;
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,28 +22,26 @@ use terms::{ErrorKind, Fault, Outcome, PROTOCOL_VERSION, Phase, Retry};
 
 pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let json = m.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
-    let done = Engine::open(m).and_then(|engine| match verb {
+    let done = connection::open(m).and_then(|engine| match verb {
         "logs" => logs(m, &engine, json),
-        "attach" => be_at(m, &engine),
+        "attach" => attach_to(m, &engine),
         "wait" => wait(m, &engine, json),
         _ => kill(m, &engine, json),
     });
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-/// The hidden verb, which is how we start ourselves beside ourselves: `keep SANDBOX [IDLE_MS]`, or `keep --explain` to find out the steps
-/// of a run.
+/// The hidden verb by which this program starts keepers: `keep SANDBOX [IDLE_MS]`.
 pub fn keep(words: &[std::ffi::OsString]) -> ExitCode {
     keeper::stand_alone();
-    if words.first().is_some_and(|word| word == errand::WORD) {
-        return code(surroundings::caller().and_then(|caller| errand::run(&caller)));
-    }
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let begin = keeper::Begin::of(&words);
     begin.modest();
     let ground = node::run::begin();
     let kept = match surroundings::caller() {
-        Ok(mut caller) => keeper::keep(&begin, &mut caller, ground, |result| keeper::announce(&result)),
+        Ok(mut caller) => {
+            keeper::keep(&Node::for_command(), &begin, &mut caller, ground, |result| keeper::announce(&result))
+        }
         Err(fault) => {
             keeper::announce(&Err(fault.clone()));
             Err(fault)
@@ -57,16 +57,21 @@ fn code(done: Result<(), Fault>) -> ExitCode {
     }
 }
 
-/// Runs a command through the keeper of a live sandbox; none where it is not live. None inside: left while it runs.
-pub fn exec_live(ask: &Ask, word: &str, caller: &Caller) -> Result<Option<Left>, Fault> {
-    let (state, sandbox, found) = exec::live(word, caller)?;
+/// Runs a command through the keeper of a live sandbox; none where the sandbox is not live.
+pub fn exec_live(node: &Node, caller: &Caller, request: &RunRequest, word: &str) -> Result<Option<Left>, Fault> {
+    let (state, sandbox, found) = exec::live(node, caller, word)?;
     let Some(mut keeper) = found else { return Ok(None) };
-    let start = exec::start_of(ask, caller, &sandbox)?;
+    let start = exec::start_of(request, caller, &sandbox)?;
     let run = keeper.start(start)?.run;
-    let manner = Manner { input: ask.stdio.input, terminal: ask.stdio.terminal, capture: ask.stdio.capture, from: 0 };
-    let left = attend(&state, &sandbox, &run, manner)?;
+    let manner = Manner {
+        input: request.stdio.input,
+        terminal: request.stdio.terminal,
+        capture: request.stdio.capture,
+        from: 0,
+    };
+    let left = attend(node, &state, &sandbox, &run, manner)?;
     if let Left::Detached = left {
-        tell_left(&run);
+        note_detached(&run);
     }
     Ok(Some(left))
 }
@@ -80,20 +85,20 @@ fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
     let mut shown = Shown::of(m.get_flag("raw"));
     // A reader that left early is no error of ours.
     engine.logs(of(m), from, m.get_flag("follow"), &mut |piece| match piece {
-        Piece::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
-        Piece::Gap(from, to) => {
+        RunRecord::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
+        RunRecord::Gap(from, to) => {
             render::note(&format!("{} bytes of the log are no longer kept", to - from));
             true
         }
-        Piece::Record(record) if json => put(&document(&record)).is_ok(),
-        Piece::Record(record) => shown.put(&record).is_ok(),
+        RunRecord::Record(record) if json => put(&document(&record)).is_ok(),
+        RunRecord::Record(record) => shown.put(&record).is_ok(),
     })?;
-    // Whoever left does not miss it.
+    // Without a reader the reset sequence is not needed.
     let _ = shown.end();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a log is printed: byte for byte, but tamed where a terminal shows it.
+/// Prints a log: unchanged into a pipe, with control sequences escaped on a terminal.
 struct Shown {
     out: Option<Tame>,
     err: Option<Tame>,
@@ -132,7 +137,7 @@ fn write(to: &mut dyn Write, tame: Option<&mut Tame>, bytes: &[u8]) -> std::io::
     to.flush()
 }
 
-/// One document, one line.
+/// Prints a document on one line.
 fn put(document: &serde_json::Value) -> std::io::Result<()> {
     let mut out = crate::stdout::lock();
     writeln!(out, "{}", render::json_line(document)).and_then(|()| out.flush())
@@ -153,9 +158,30 @@ fn document(record: &Record) -> serde_json::Value {
     }
 }
 
-fn be_at(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
-    let from = m.get_one::<u64>("from").copied();
-    match engine.attach(of(m), from, !m.get_flag("no-stdin"))? {
+fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
+    let (word, from, input) = (of(m), m.get_one::<u64>("from").copied(), !m.get_flag("no-stdin"));
+    let on_terminal = std::io::stdin().is_terminal();
+    let manner = |at: begin::At| Manner {
+        input: at.input && input,
+        terminal: at.terminal && on_terminal,
+        capture: false,
+        from: from.unwrap_or(at.offset),
+    };
+    let (run, left) = match engine {
+        Engine::Local(node, caller) => {
+            let found = runs::find(node, caller, word)?;
+            let at = found.show(node)?.at.ok_or_else(|| not_attachable(&found.id))?;
+            let left = attach(node, &node::directory::prepare(caller)?.0, &found.run.sandbox, &found.id, manner(at))?;
+            (found.id, left)
+        }
+        Engine::Remote(remote) => {
+            let shown = remote.shown(word)?;
+            let at = shown.at.ok_or_else(|| not_attachable(&shown.run))?;
+            let left = attach_remote(remote, &shown.run, manner(at), OnReaderGone::Continue)?;
+            (shown.run, left)
+        }
+    };
+    match (run, left) {
         (_, Left::Ended(outcome)) => {
             crate::stdout::arrived(&outcome)?;
             Ok(ExitCode::from(outcome.status()))
@@ -165,6 +191,56 @@ fn be_at(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn not_attachable(run: &str) -> Fault {
+    let fault = Fault::new(ErrorKind::Conflict, format!("{run} does not go on in a live sandbox"));
+    fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+}
+
+/// The treatment of a remote command whose output has no reader any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnReaderGone {
+    /// Signals the command, as SIGPIPE would.
+    Signal,
+    Continue,
+}
+
+/// Attaches this process's input, output and terminal to a run of a daemon.
+pub fn attach_remote(remote: &Remote, run: &str, manner: Manner, on_reader_gone: OnReaderGone) -> Result<Left, Fault> {
+    let _raw = manner.terminal.then(terminal::Raw::on_stdin);
+    let mut output = ProcessOutput { voice: Voice::new(manner.capture), on_reader_gone };
+    let input = manner.input.then(|| Box::new(std::io::stdin()) as Box<dyn Read + Send>);
+    match remote.attach(run, input, manner.terminal, manner.from, &mut output)? {
+        AttachEnd::Ended(outcome) => Ok(Left::Ended(Box::new(output.voice.told(*outcome)))),
+        AttachEnd::Detached => Ok(Left::Detached),
+    }
+}
+
+/// The output streams of this process.
+struct ProcessOutput {
+    voice: Voice,
+    on_reader_gone: OnReaderGone,
+}
+
+impl RunOutput for ProcessOutput {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> bool {
+        let is_read = self.voice.say(usize::from(stream == Stream::Stderr), bytes);
+        is_read || self.on_reader_gone == OnReaderGone::Continue
+    }
+
+    fn gap(&mut self, bytes: u64) {
+        self.voice.missed(bytes);
+    }
+
+    fn terminal_size(&self) -> (u16, u16) {
+        terminal::size(rustix::stdio::stdin())
+    }
+}
+
+/// Notes that a run was detached from.
+pub fn note_detached(run: &str) {
+    render::note(&format!("left {run}; it goes on (`cofferdam attach {run}`)"));
 }
 
 fn wait(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {

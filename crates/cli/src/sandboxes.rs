@@ -5,16 +5,16 @@ mod cells;
 mod progress;
 pub mod table;
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use crate::render::{print_document, say};
 use clap::ArgMatches;
-use node::fresh;
+use client::Engine;
+use node::change;
+use node::gc::{Collected, Sort};
 use node::keeper::suspend;
-use node::lifecycle::change;
-use node::lifecycle::gc::{Collected, Sort};
-use node::lifecycle::stop::{self, Which};
-use node::sandbox::Tier;
+use node::sandbox::{Tier, Which};
+use node::stop;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ use terms::Fault;
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let inner = matches.subcommand().map_or(matches, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = Engine::open(inner).and_then(|engine| match verb {
+    let done = connection::open(inner).and_then(|engine| match verb {
         "create" => create_one(matches, &engine, json),
         "ls" => ls(matches, &engine, json),
         "ps" => ps(&engine, json),
@@ -64,7 +64,7 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(serde_json::json!({ "sandboxes": rows })));
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["ID", "NAME", "STATE", "DIRECTORY", "USED", "EXPIRES"]);
     for row in &rows {
         let expires = match (&row.expired, row.expires_ms) {
@@ -90,7 +90,7 @@ fn ps(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(serde_json::json!({ "runs": runs })));
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["RUN", "SANDBOX", "PID", "SINCE", "COMMAND"]);
     for run in &runs {
         let mut sandbox = run.name.clone().or(run.sandbox.as_deref().map(table::short)).unwrap_or_else(|| "-".into());

@@ -1,12 +1,13 @@
 //! `cofferdam secret`. A value comes from standard input or a file, never from the command line, where every user of the host
 //! would see it.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use crate::sandboxes::table::{Table, ago};
 use clap::ArgMatches;
+use client::Engine;
+use node::Caller;
 use node::secrets::{LONGEST, kept};
-use node::{Caller, fresh};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -16,7 +17,7 @@ use terms::{Fault, Phase};
 pub fn main(_verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = Engine::open(inner).and_then(|engine| match m.subcommand() {
+    let done = connection::open(inner).and_then(|engine| match m.subcommand() {
         Some(("set", m)) => engine.secret_set(name(m), value(m, engine.caller())?).map(|done| changed(&done, json)),
         Some(("rm", m)) => engine.secret_remove(name(m)).map(|done| changed(&done, json)),
         _ => ls(&engine, json),
@@ -31,7 +32,7 @@ fn name(m: &ArgMatches) -> &str {
     m.get_one::<String>("name").map_or("", String::as_str)
 }
 
-/// Without the line's end that tools put behind it.
+/// Reads a value, without the line feed that tools append.
 fn value(m: &ArgMatches, caller: &Caller) -> Result<Vec<u8>, Fault> {
     let file = m.get_one::<OsString>("file").map(|file| caller.cwd.join(file));
     let mut input: Box<dyn Read> = match &file {
@@ -49,7 +50,7 @@ fn value(m: &ArgMatches, caller: &Caller) -> Result<Vec<u8>, Fault> {
             Box::new(io::stdin().lock())
         }
     };
-    // With room from the start: a buffer that grows leaves copies behind.
+    // Allocated at full size: a growing buffer leaves copies of the secret behind.
     let mut value = Vec::with_capacity(LONGEST + 3);
     let read = input.by_ref().take(LONGEST as u64 + 3).read_to_end(&mut value);
     read.map_err(|e| Fault::invalid(format!("the value cannot be read: {e}")).phase(Phase::Admission))?;
@@ -71,7 +72,7 @@ fn ls(engine: &Engine, json: bool) -> Result<(), Fault> {
         render::print_json(&found);
         return Ok(());
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["NAME", "SET"]);
     found.secrets.iter().for_each(|s| table.row(vec![s.name.clone(), ago(s.set_ms, now)]));
     table.print();

@@ -3,13 +3,13 @@
 mod files;
 mod templates;
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, bytes, short};
 use clap::ArgMatches;
-use node::fresh;
-use node::lifecycle::stop::Which;
+use client::Engine;
+use node::sandbox::Which;
 use node::snapshots::Since;
 use serde_json::json;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use terms::{Fault, PROTOCOL_VERSION};
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let inner = matches.subcommand().map_or(matches, |(_, m)| m);
     let json = inner.get_flag("json");
-    let done = Engine::open(inner).and_then(|engine| match (verb, matches.subcommand()) {
+    let done = connection::open(inner).and_then(|engine| match (verb, matches.subcommand()) {
         ("snapshot", None) => take(matches, &engine, json),
         ("snapshot", Some(("ls", m))) => ls(m, &engine, json),
         ("snapshot", Some((_, m))) => rm(m, &engine, json),
@@ -53,7 +53,7 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(json!({ "snapshots": found })));
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["ID", "NAME", "SANDBOX", "LAYERS", "SIZE", "TAKEN", "DIRECTORY"]);
     for s in &found {
         let name = s.name.clone().unwrap_or_else(|| if s.automatic { "(automatic)".into() } else { String::new() });

@@ -1,5 +1,6 @@
-//! Our standard output. A reader that left early is no error of ours; what is lost for another reason, on a full disk say, is told when
-//! the verb is over, by its exit status, too. A document that was cut off must not pass for a whole one.
+//! Standard output of this process. A closed pipe is no error. Bytes that are lost for another reason, e.g. on a full
+//! disk, are reported at the end of the verb, also by its exit status: a truncated document must not pass for a whole
+//! one.
 
 use crate::render;
 use std::io::{self, ErrorKind, StdoutLock, Write};
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use terms::{Fault, Outcome, Phase};
 
-/// Why something of it was lost first.
+/// Cause of the first loss.
 static LOST: OnceLock<String> = OnceLock::new();
 
 pub struct Stdout(StdoutLock<'static>);
@@ -26,7 +27,7 @@ impl Write for Stdout {
     }
 }
 
-/// Remembers a loss that nobody chose.
+/// Records a write error other than a closed pipe.
 pub fn noted<T>(done: io::Result<T>) -> io::Result<T> {
     if let Err(e) = &done
         && !matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted)
@@ -36,9 +37,9 @@ pub fn noted<T>(done: io::Result<T>) -> io::Result<T> {
     done
 }
 
-/// The exit status of a verb, unless something of what it said was lost.
+/// Returns the exit status of a verb, or that of a fault if output was lost.
 pub fn settle(code: ExitCode) -> ExitCode {
-    // What waits for the end of a line would be written when nobody looks any more.
+    // The buffer would be flushed at exit, after errors were last checked.
     let _ = lock().flush();
     match LOST.get() {
         Some(why) => render::fault(&lost(&format!("standard output: {why}")), false),
@@ -46,7 +47,7 @@ pub fn settle(code: ExitCode) -> ExitCode {
     }
 }
 
-/// The same for what a command said.
+/// Returns a fault if output of a command was lost.
 pub fn arrived(outcome: &Outcome) -> Result<(), Fault> {
     outcome.output_lost.as_ref().map_or(Ok(()), |why| Err(lost(why)))
 }

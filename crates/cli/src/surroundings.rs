@@ -1,4 +1,4 @@
-//! The one place that reads the environment.
+//! The caller of a verb, from this process's environment and working directory.
 
 use node::Caller;
 use std::path::PathBuf;
@@ -17,5 +17,5 @@ pub fn caller() -> Result<Caller, Fault> {
     let home = home.map(|h| std::fs::canonicalize(&h).unwrap_or(h)).unwrap_or_else(|| PathBuf::from("/nonexistent"));
     let user = var("USER").or_else(|| var("LOGNAME")).and_then(|u| u.into_string().ok());
     let read_late = |name: &std::ffi::OsStr| std::env::var_os(name);
-    Ok(Caller { cwd, home, user: user.unwrap_or_else(|| "user".into()), env, read_late, reach: Default::default() })
+    Ok(Caller::new(cwd, home, user.unwrap_or_else(|| "user".into()), env, read_late))
 }

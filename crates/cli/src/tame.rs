@@ -1,20 +1,20 @@
-//! What a guest said, on its way to a terminal: nothing of it drives the terminal or makes it answer. Lines, tabs and colours stay as
-//! they are; everything else that cannot be seen is written out. It comes in pieces that end anywhere.
+//! Output of a guest for a terminal: control sequences cannot drive the terminal or make it answer. Lines, tabs and
+//! colours pass; every other invisible character is escaped. Input arrives in chunks that end anywhere.
 
 use node::review::is_invisible;
 
-/// A sequence that goes on for longer is no colour.
+/// Bytes after which an unfinished sequence is not taken for a colour.
 const LONGEST: usize = 64;
 
 #[derive(Default)]
 pub struct Tame {
-    /// The beginning of a character or of a colour.
+    /// The beginning of an incomplete character or colour sequence.
     held: Vec<u8>,
     coloured: bool,
 }
 
 impl Tame {
-    /// What can be shown now.
+    /// Takes a chunk and returns the text that is complete.
     pub fn take(&mut self, bytes: &[u8]) -> String {
         self.held.extend_from_slice(bytes);
         let mut out = String::with_capacity(bytes.len());
@@ -45,7 +45,7 @@ impl Tame {
         out
     }
 
-    /// What is left when no more comes. Colours end with it.
+    /// Returns the rest at end of input, and resets colours.
     pub fn end(&mut self) -> String {
         let mut out: String = std::mem::take(&mut self.held).escape_ascii().to_string();
         if std::mem::take(&mut self.coloured) {
@@ -55,7 +55,7 @@ impl Tame {
     }
 }
 
-/// Writes a character as it may be seen; how many bytes it has.
+/// Appends a character in visible form; returns its length in bytes.
 fn shown(c: char, out: &mut String) -> usize {
     if is_invisible(c) && !matches!(c, '\n' | '\r' | '\t') {
         out.extend(c.escape_unicode());
@@ -65,7 +65,7 @@ fn shown(c: char, out: &mut String) -> usize {
     c.len_utf8()
 }
 
-/// The first character. There is none where the bytes are no text; true where they may be the beginning of one.
+/// Decodes the first character. `Err` where the bytes are no UTF-8; true if they may be the beginning of a character.
 fn character(bytes: &[u8]) -> Result<char, bool> {
     let head = &bytes[..bytes.len().min(4)];
     let text = match std::str::from_utf8(head) {
@@ -82,7 +82,7 @@ enum Colour {
     None,
 }
 
-/// Whether it begins with a sequence that sets colours: `ESC [ 1;31 m`.
+/// Recognises a colour sequence (SGR) at the beginning: `ESC [ 1;31 m`.
 fn colour(bytes: &[u8]) -> Colour {
     let end = bytes.iter().skip(2).position(|b| !matches!(b, b'0'..=b'9' | b';' | b':')).map(|at| at + 2);
     match (bytes.get(1), end) {
@@ -97,7 +97,7 @@ fn colour(bytes: &[u8]) -> Colour {
 mod tests {
     use super::*;
 
-    /// In pieces of every size.
+    /// Feeds the same text in chunks of every size.
     #[test]
     fn nothing_but_colours_drives_a_terminal() {
         for (said, shown) in [

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use support::{As, Place, binary, to_the_end};
 
-/// A block to run, with what it must print.
+/// A block to run, with its expected output.
 #[derive(Debug, PartialEq, Eq)]
 struct Example {
     line: usize,
@@ -20,7 +20,7 @@ struct Example {
     expected: Option<String>,
 }
 
-/// A fenced block: its first line's number, what is written behind the fence, its text, the line behind its end.
+/// A fenced block: number of its first line, info string, text, and the line after its end.
 struct Block<'a> {
     line: usize,
     info: &'a str,
@@ -62,7 +62,7 @@ fn examples(page: &str) -> Vec<Example> {
     found
 }
 
-/// Whether a text is what a pattern says; `…` stands for anything within a line, alone for any lines.
+/// Matches a text against a pattern; `…` stands for anything within a line, and on a line of its own for any lines.
 fn matches(pattern: &[&str], text: &[&str]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -87,7 +87,7 @@ fn line_matches(pattern: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Runs one page to its end or to its first example that does not do what it says.
+/// Runs a page to its end or to its first example with other output.
 fn follow(page: &Path, who: As) -> Result<usize, String> {
     let place = Place::new(who);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", binary().parent().unwrap().display());
@@ -132,11 +132,13 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
+// promise 28
 #[test]
 fn the_guide_works_as_root() {
     follow_all(As::Root);
 }
 
+// promise 28
 #[test]
 fn the_guide_works_as_an_ordinary_user() {
     follow_all(As::User);

@@ -1,33 +1,33 @@
-//! The house as a test: which crate may use which, which outside library it may use and why, and the habits that a
+//! The architecture as a test: allowed edges between crates, outside libraries with reasons, and conventions that a
 //! compiler does not check. The table below is the only place where an edge or a library is allowed.
 
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A crate, the crates of the house it may use, and the outside libraries it may use.
-struct Room {
+/// A crate, the crates of the workspace that it may use, and the outside libraries that it may use.
+struct Crate {
     name: &'static str,
     uses: &'static [&'static str],
     libraries: &'static [&'static str],
     test_libraries: &'static [&'static str],
 }
 
-/// Doors use the hall, the hall uses rooms, rooms use the ground, and nothing points up or sideways; but for doors: the command line
-/// opens all of them, and the daemon is a client itself when it tells a collector.
-const HOUSE: &[Room] = &[
-    Room { name: "terms", uses: &[], libraries: &["base64", "serde", "utoipa"], test_libraries: &[] },
-    Room {
+/// Front ends use the core, the core uses engines, engines use the foundation, and nothing points up or sideways. Among the front ends
+/// the command line uses all, and the daemon uses `client` for the wire types and when it sends traces to a collector.
+const CRATES: &[Crate] = &[
+    Crate { name: "terms", uses: &[], libraries: &["base64", "data-encoding", "serde", "utoipa"], test_libraries: &[] },
+    Crate {
         name: "policy",
         uses: &["terms"],
-        libraries: &["serde", "serde_json", "serde_path_to_error", "sha2", "toml"],
+        libraries: &["ipnet", "serde", "serde_json", "serde_path_to_error", "sha2", "toml"],
         test_libraries: &["proptest"],
     },
-    Room { name: "testkit", uses: &[], libraries: &["serde_json"], test_libraries: &[] },
-    Room { name: "sys", uses: &[], libraries: &["libc"], test_libraries: &[] },
-    Room {
+    Crate { name: "testkit", uses: &[], libraries: &["serde_json"], test_libraries: &[] },
+    Crate { name: "sys", uses: &[], libraries: &["libc", "rustix"], test_libraries: &[] },
+    Crate {
         name: "egress",
         uses: &["policy", "sys", "terms"],
         libraries: &[
@@ -46,24 +46,25 @@ const HOUSE: &[Room] = &[
         ],
         test_libraries: &[],
     },
-    Room {
+    Crate {
         name: "enclosure",
         uses: &["policy", "sys", "terms"],
         libraries: &["rustix", "serde_json", "sha2"],
         test_libraries: &[],
     },
-    Room {
+    Crate {
         name: "store",
         uses: &["terms"],
         libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2", "utoipa"],
         test_libraries: &["proptest"],
     },
-    Room {
+    Crate {
         name: "workspace",
         uses: &["sys", "terms"],
         libraries: &[
             "base64",
             "globset",
+            "regex-automata",
             "rustix",
             "serde",
             "serde_json",
@@ -77,14 +78,26 @@ const HOUSE: &[Room] = &[
         ],
         test_libraries: &["proptest"],
     },
-    Room { name: "host", uses: &["sys", "terms"], libraries: &["rustix", "serde", "serde_json"], test_libraries: &[] },
-    Room {
-        name: "node",
-        uses: &["egress", "enclosure", "host", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["globset", "regex-automata", "rustix", "serde", "serde_json", "sha2", "toml", "utoipa"],
+    Crate { name: "host", uses: &["sys", "terms"], libraries: &["rustix", "serde", "serde_json"], test_libraries: &[] },
+    Crate {
+        name: "state",
+        uses: &["enclosure", "host", "policy", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json", "toml", "utoipa"],
+        test_libraries: &[],
+    },
+    Crate {
+        name: "runtime",
+        uses: &["egress", "enclosure", "host", "policy", "state", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json", "utoipa"],
         test_libraries: &["proptest"],
     },
-    Room {
+    Crate {
+        name: "node",
+        uses: &["egress", "enclosure", "host", "policy", "runtime", "state", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json", "sha2", "utoipa"],
+        test_libraries: &["proptest"],
+    },
+    Crate {
         name: "server",
         uses: &["client", "node", "terms"],
         libraries: &[
@@ -103,15 +116,18 @@ const HOUSE: &[Room] = &[
             "sha2",
             "tokio",
             "tokio-rustls",
+            "tokio-util",
             "tower",
+            "tracing",
+            "tracing-subscriber",
             "utoipa",
             "utoipa-axum",
         ],
-        test_libraries: &[],
+        test_libraries: &["url"],
     },
-    Room {
+    Crate {
         name: "client",
-        uses: &["terms"],
+        uses: &["node", "terms"],
         libraries: &[
             "base64",
             "bytes",
@@ -121,28 +137,30 @@ const HOUSE: &[Room] = &[
             "hyper-util",
             "rustix",
             "rustls-native-certs",
+            "rustls-webpki",
             "serde",
             "serde_json",
             "tokio",
             "tokio-rustls",
+            "utoipa",
         ],
         test_libraries: &[],
     },
-    Room {
+    Crate {
         name: "bench",
         uses: &["node", "store", "sys", "terms", "workspace"],
         libraries: &["rustix", "serde", "serde_json"],
         test_libraries: &[],
     },
-    Room {
+    Crate {
         name: "cli",
         uses: &["bench", "client", "host", "node", "server", "terms"],
-        libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json"],
+        libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json", "unicode-width"],
         test_libraries: &["base64", "serde_json"],
     },
 ];
 
-/// Every outside library, with the reason it is here.
+/// Every outside library, with the reason for it.
 const LIBRARIES: &[(&str, &str)] = &[
     ("aho-corasick", "finds the spellings of a secret in an answer in one pass"),
     ("axum", "routes, extractors, server-sent events and WebSockets of the HTTP API"),
@@ -151,6 +169,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
+    ("data-encoding", "hexadecimal digits of digests, ids and attributes"),
     ("futures-util", "streams of events and of bodies"),
     ("globset", "paths that are chosen in review by pattern, and names of build artefacts"),
     ("h2", "HTTP/2 towards the guest and towards servers, with its flow control"),
@@ -158,6 +177,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("http-body-util", "bodies with an end that is known before they are read"),
     ("hyper", "HTTP/1.1 as a server, and as a client of it"),
     ("hyper-util", "the same on sockets of tokio, with time limits on heads"),
+    ("ipnet", "prefixes of address ranges: masks, and which range holds which"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
@@ -168,6 +188,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("rusqlite", "records and the journal in one file that survives a power failure"),
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
     ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),
+    ("rustls-webpki", "why a certificate is not trusted, as a value: the daemon's own may be one for signing others"),
     ("serde", "documents that leave the product, and policies that enter it, as types"),
     ("serde_json", "JSON: outcomes, faults, policies"),
     ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),
@@ -177,9 +198,14 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("tar", "workspaces as one file that other tools can look into"),
     ("tokio", "thousands of connections of a guest on one thread, each written as if it were alone"),
     ("tokio-rustls", "TLS without OpenSSL, towards the guest and towards servers"),
+    ("tokio-util", "the token that cancels long-lived tasks of the daemon, and the tracker that waits for them"),
     ("toml", "policies and the configuration in TOML, and the permissions of a neighbour to import"),
     ("tower", "layers that stand before every route"),
+    ("tracing", "log lines and spans of the daemon, with fields that keep their types"),
+    ("tracing-subscriber", "the registry that holds open spans; the line format is our own"),
     ("unicode-normalization", "names that other systems take for the same, and patterns that must not miss them"),
+    ("unicode-width", "cells of a character on a terminal, by the tables of Unicode"),
+    ("url", "reads hosts of redirects as browsers do, to compare ours with; tests only"),
     ("utoipa", "the OpenAPI document from the types that routes take and give"),
     ("utoipa-axum", "a route and its description in one place, so that none lacks the other"),
     ("zeroize", "wipes the copies of secrets that were made to send them"),
@@ -190,7 +216,7 @@ fn root() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
 }
 
-/// The packages of the workspace as cargo itself sees them.
+/// Packages of the workspace, from `cargo metadata`.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked", "--offline"])
@@ -202,8 +228,8 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// The name a crate goes by in the house: `terms` for `cofferdam-terms`, `cli` for the binary.
-fn house_name(package: &str) -> Option<&str> {
+/// The short name of a crate: `terms` for `cofferdam-terms`, `cli` for the binary.
+fn crate_name(package: &str) -> Option<&str> {
     match package {
         "cofferdam" => Some("cli"),
         other => other.strip_prefix("cofferdam-"),
@@ -215,27 +241,27 @@ fn text_of(value: &Value) -> &str {
 }
 
 #[test]
-fn the_house_is_as_drawn() {
+fn the_build_is_as_drawn() {
     let packages = packages();
-    let built: BTreeSet<&str> = packages.iter().filter_map(|p| house_name(text_of(&p["name"]))).collect();
-    let drawn: BTreeSet<&str> = HOUSE.iter().map(|r| r.name).collect();
-    assert_eq!(built, drawn, "every crate has a row in HOUSE, and every row a crate");
+    let built: BTreeSet<&str> = packages.iter().filter_map(|p| crate_name(text_of(&p["name"]))).collect();
+    let drawn: BTreeSet<&str> = CRATES.iter().map(|r| r.name).collect();
+    assert_eq!(built, drawn, "every crate has a row in CRATES, and every row a crate");
     for package in &packages {
-        let name = house_name(text_of(&package["name"])).expect("a crate of the house");
-        let room = HOUSE.iter().find(|r| r.name == name).unwrap();
+        let name = crate_name(text_of(&package["name"])).expect("a crate of the workspace");
+        let row = CRATES.iter().find(|r| r.name == name).unwrap();
         for dependency in package["dependencies"].as_array().unwrap() {
             let used = text_of(&dependency["name"]);
             let kind = dependency["kind"].as_str().unwrap_or("normal");
-            let allowed = match (house_name(used), kind) {
-                (Some(neighbour), "normal") => room.uses.contains(&neighbour),
-                (None, "normal") => room.libraries.contains(&used),
-                (None, "dev") => room.test_libraries.contains(&used),
-                // What tests of several crates share; nothing that is shipped may use it.
+            let allowed = match (crate_name(used), kind) {
+                (Some(neighbour), "normal") => row.uses.contains(&neighbour),
+                (None, "normal") => row.libraries.contains(&used),
+                (None, "dev") => row.test_libraries.contains(&used),
+                // Shared test code; no shipped crate may use it.
                 (Some("testkit"), "dev") => true,
-                // What tests use must not draw an edge that the house does not have; build scripts there are none.
+                // Test dependencies must not add an edge that the table lacks; there are no build scripts.
                 _ => false,
             };
-            assert!(allowed, "{name} uses {used} ({kind}), and HOUSE does not say so");
+            assert!(allowed, "{name} uses {used} ({kind}), and CRATES does not say so");
         }
     }
 }
@@ -243,18 +269,18 @@ fn the_house_is_as_drawn() {
 #[test]
 fn nothing_in_the_table_is_unused() {
     let packages = packages();
-    for room in HOUSE {
-        let package = packages.iter().find(|p| house_name(text_of(&p["name"])) == Some(room.name)).unwrap();
+    for row in CRATES {
+        let package = packages.iter().find(|p| crate_name(text_of(&p["name"])) == Some(row.name)).unwrap();
         let used: BTreeSet<&str> =
             package["dependencies"].as_array().unwrap().iter().map(|d| text_of(&d["name"])).collect();
-        for library in room.libraries.iter().chain(room.test_libraries) {
-            assert!(used.contains(library), "{} no longer uses {library}", room.name);
+        for library in row.libraries.iter().chain(row.test_libraries) {
+            assert!(used.contains(library), "{} no longer uses {library}", row.name);
         }
-        for neighbour in room.uses {
+        for neighbour in row.uses {
             assert!(
                 used.contains(format!("cofferdam-{neighbour}").as_str()),
                 "{} no longer uses {neighbour}",
-                room.name
+                row.name
             );
         }
     }
@@ -266,13 +292,13 @@ fn every_library_has_a_reason() {
     let section = manifest.split("[workspace.dependencies]\n").nth(1).expect("the section");
     let section = section.split("\n[").next().unwrap();
     let named = section.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.split_once('=')?.0.trim()));
-    let outside: BTreeSet<&str> = named.filter(|name| !HOUSE.iter().any(|r| r.name == *name)).collect();
+    let outside: BTreeSet<&str> = named.filter(|name| !CRATES.iter().any(|r| r.name == *name)).collect();
     let reasoned: BTreeSet<&str> = LIBRARIES.iter().map(|(name, _)| *name).collect();
     assert_eq!(outside, reasoned, "[workspace.dependencies] and LIBRARIES name the same");
     assert!(LIBRARIES.iter().all(|(_, reason)| reason.len() > 10));
-    for room in HOUSE {
-        let listed = room.libraries.iter().chain(room.test_libraries);
-        listed.for_each(|l| assert!(reasoned.contains(l), "{} uses {l}, which has no reason", room.name));
+    for row in CRATES {
+        let listed = row.libraries.iter().chain(row.test_libraries);
+        listed.for_each(|l| assert!(reasoned.contains(l), "{} uses {l}, which has no reason", row.name));
     }
 }
 
@@ -281,20 +307,20 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sys() {
     let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let lints = workspace.split("[workspace.lints.rust]\n").nth(1).expect("the section");
     assert!(lints.split("\n[").next().unwrap().lines().any(|l| l == "unsafe_code = \"forbid\""));
-    for room in HOUSE.iter().filter(|r| r.name != "sys") {
-        let manifest = fs::read_to_string(root().join("crates").join(room.name).join("Cargo.toml")).unwrap();
-        assert!(manifest.contains("\n[lints]\nworkspace = true\n"), "{} must take the workspace's lints", room.name);
+    for row in CRATES.iter().filter(|r| r.name != "sys") {
+        let manifest = fs::read_to_string(root().join("crates").join(row.name).join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("\n[lints]\nworkspace = true\n"), "{} must take the workspace's lints", row.name);
     }
     let sys = fs::read_to_string(root().join("crates/sys/Cargo.toml")).unwrap();
     assert!(sys.contains("undocumented_unsafe_blocks"), "sys must say why each block is sound");
 }
 
-/// The standard library asks for some calls as for ones that the C library may not have. A release is linked as one program from an
-/// archive, and then they are null, whoever else calls them: a start once died of that in releases alone. In a program that is linked
-/// piece by piece, such a name is there as soon as anything calls it, ours or a library's, and that is seen here.
+/// The standard library references some C functions weakly. A release is linked as one program from an archive, where
+/// they are null for every caller; regression: a start crashed on that in releases only. In a program linked object by
+/// object, such a name is defined as soon as any code calls it, ours or a library's, which this test detects.
 #[test]
 fn nothing_is_called_that_a_release_does_not_have() {
-    // Those that this test's own program asks for, and some that it has no use for itself.
+    // Weak symbols of this test's own program, and some that it does not use itself.
     let asked: BTreeSet<String> = symbols(&std::env::current_exe().unwrap()).missing;
     let known = ["copy_file_range", "gettid", "pidfd_getpid", "statx"].map(str::to_owned);
     let program = symbols(Path::new(env!("CARGO_BIN_EXE_cofferdam")));
@@ -305,7 +331,7 @@ fn nothing_is_called_that_a_release_does_not_have() {
     assert!(program.there.contains("getpid"), "the control: what is called is there");
 }
 
-/// The names of a linked program: those that are there, and those that may be missing and are.
+/// Symbols of a linked program: defined ones, and weak ones that are undefined.
 struct Symbols {
     there: BTreeSet<String>,
     missing: BTreeSet<String>,
@@ -328,7 +354,7 @@ fn symbols(program: &Path) -> Symbols {
 #[test]
 fn every_source_file_says_what_it_is_for() {
     let files = files_below(&root().join("crates"), &["rs"]);
-    // Tests kept in a file of their own are explained by the file they stand beside.
+    // Tests in a file of their own are described by the module that they belong to.
     let is_test = |f: &Path| f.to_string_lossy().ends_with("_test.rs");
     let in_src = |f: &Path| f.components().any(|c| c.as_os_str() == "src");
     let sources: Vec<_> = files.iter().filter(|f| in_src(f) && !is_test(f)).collect();
@@ -339,8 +365,113 @@ fn every_source_file_says_what_it_is_for() {
     }
 }
 
-/// What belongs to the making of the product and not to the product. Each is written in two parts, so that this file
-/// passes its own test.
+/// Largest sum of lines of one crate's modules that import each other in a ring.
+const LARGEST_RING: usize = 1_500;
+
+/// Modules use those below them. A ring of imports must be small enough to be read as one unit.
+#[test]
+fn modules_do_not_import_each_other_in_large_rings() {
+    let mut crates = 0;
+    for row in CRATES {
+        let modules = modules_of(&root().join("crates").join(row.name).join("src"));
+        crates += usize::from(modules.len() > 3);
+        for name in modules.keys() {
+            let ring: Vec<&String> = modules
+                .keys()
+                .filter(|other| reaches(&modules, name, other) && reaches(&modules, other, name))
+                .collect();
+            let lines: usize = ring.iter().map(|name| modules[*name].lines).sum();
+            assert!(
+                ring.len() == 1 || lines <= LARGEST_RING,
+                "{}: {lines} lines import each other in a ring: {ring:?}",
+                row.name
+            );
+        }
+    }
+    assert!(crates > 10, "the modules are found");
+}
+
+/// A top-level module with its submodules: lines, and the other top-level modules that it uses.
+#[derive(Default)]
+struct Module {
+    lines: usize,
+    uses: BTreeSet<String>,
+}
+
+fn modules_of(src: &Path) -> BTreeMap<String, Module> {
+    let mut modules: BTreeMap<String, Module> = BTreeMap::new();
+    for file in files_below(src, &["rs"]) {
+        let path = file.strip_prefix(src).unwrap().with_extension("");
+        let path: Vec<&str> = path.iter().map(|part| part.to_str().unwrap()).collect();
+        if path == ["lib"] || path == ["main"] || path.last().unwrap().ends_with("_test") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+        let module = modules.entry(path[0].to_owned()).or_default();
+        module.lines += text.lines().count();
+        let code: String = text.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
+        let depth = path.len();
+        module.uses.extend(named_after(&code, "crate::"));
+        // `super` of a top-level module is the crate itself.
+        module.uses.extend(named_after(&code, &"super::".repeat(depth)));
+    }
+    let known: BTreeSet<String> = modules.keys().cloned().collect();
+    for (name, module) in &mut modules {
+        module.uses.retain(|used| used != name && known.contains(used));
+    }
+    modules
+}
+
+/// Names directly after a path: one, or a list in braces.
+fn named_after(code: &str, path: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut named = BTreeSet::new();
+    for (at, _) in code.match_indices(path) {
+        // Part of a longer path.
+        if code[..at].ends_with(|c: char| is_part(c) || c == ':') {
+            continue;
+        }
+        let rest = &code[at + path.len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            named.insert(rest.split(|c| !is_part(c)).next().unwrap().to_owned());
+            continue;
+        };
+        let (mut depth, mut begins) = (0, true);
+        let mut name = String::new();
+        for c in list.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                c if is_part(c) && begins => name.push(c),
+                _ if !name.is_empty() => begins = false,
+                _ => {}
+            }
+            if !begins || c == ',' {
+                named.insert(std::mem::take(&mut name));
+            }
+        }
+        named.insert(name);
+    }
+    named
+}
+
+/// Reachability of one module from another, directly or through others.
+fn reaches(modules: &BTreeMap<String, Module>, from: &str, to: &str) -> bool {
+    let (mut seen, mut waiting) = (BTreeSet::from([from]), vec![from]);
+    while let Some(name) = waiting.pop() {
+        if name == to {
+            return true;
+        }
+        let uses = modules.get(name).into_iter().flat_map(|module| &module.uses);
+        waiting.extend(uses.map(String::as_str).filter(|used| seen.insert(used)));
+    }
+    false
+}
+
+/// Phrases about the making of the product. Each is written in two parts, so that this file passes its own test.
 const OUT_OF_PLACE: [(&str, &str); 8] = [
     ("issue", " #"),
     ("fix", "me"),
@@ -367,7 +498,7 @@ fn nothing_speaks_of_its_own_making() {
     }
 }
 
-/// Links between documents lead somewhere.
+/// Links between documents have existing targets.
 #[test]
 fn documents_link_to_what_is_there() {
     let mut files = files_below(&root().join("docs"), &["md"]);
@@ -389,25 +520,47 @@ fn documents_link_to_what_is_there() {
     assert!(links > 20, "the links are found");
 }
 
-/// A promise names the tests that show it, and they exist.
+/// A word of the glossary and the public types that carry its name agree: the entry names each of them, so that a second thing
+/// under one word is seen.
 #[test]
-fn every_promise_has_its_test() {
-    let page = fs::read_to_string(root().join("PROMISES.md")).unwrap();
-    let sources: String =
-        files_below(&root().join("crates"), &["rs"]).iter().map(|f| fs::read_to_string(f).unwrap()).collect();
-    // Looked up by name: to search megabytes for each takes half a minute.
-    let functions: BTreeSet<&str> = sources.split("fn ").filter_map(|rest| rest.split('(').next()).collect();
-    let mut named = 0;
-    for row in page.lines().filter(|l| l.starts_with("| ")) {
-        let shown_by = row.trim_end_matches('|').rsplit('|').next().unwrap();
-        let names = shown_by.split('`').skip(1).step_by(2);
-        let tests = names.filter(|n| n.contains('_') && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
-        for test in tests {
-            named += 1;
-            assert!(functions.contains(test), "PROMISES.md names {test}, which is no test");
+fn the_glossary_names_the_types_of_its_words() {
+    let page = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let defined = public_types();
+    let mut words = Vec::new();
+    for line in page.lines() {
+        let Some((word, entry)) = line.strip_prefix("**").and_then(|line| line.split_once("**: ")) else { continue };
+        let name: String = word.split(' ').map(|part| part[..1].to_uppercase() + &part[1..]).collect();
+        let types: BTreeSet<String> =
+            defined.iter().filter(|path| path.ends_with(&format!("::{name}"))).cloned().collect();
+        let named = entry.split_once(" Type").map_or("", |(_, types)| types).split('`').skip(1).step_by(2);
+        let named: BTreeSet<String> = named.map(str::to_owned).collect();
+        assert_eq!(named, types, "docs/glossary.md: types of the word {word:?}, named there and defined in the crates");
+        words.push(word.to_owned());
+    }
+    assert!(words.len() > 50 && words.is_sorted(), "the words are found and sorted: {words:?}");
+}
+
+/// Public types of the crates that are shipped, each `crate::Name`.
+fn public_types() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for package in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        let name = package.file_name().into_string().unwrap();
+        if name == "testkit" {
+            continue;
+        }
+        for file in files_below(&package.path().join("src"), &["rs"]) {
+            for line in fs::read_to_string(file).unwrap().lines() {
+                let mut words = line.split_whitespace();
+                let kind = (words.next(), words.next());
+                if matches!(kind, (Some("pub"), Some("struct" | "enum" | "trait" | "type"))) {
+                    let defined =
+                        words.next().unwrap_or_default().split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                    found.insert(format!("{name}::{}", defined.unwrap_or_default()));
+                }
+            }
         }
     }
-    assert!(named > 50, "the tests are found: {named}");
+    found
 }
 
 fn files_below(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {

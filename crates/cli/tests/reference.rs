@@ -1,9 +1,10 @@
-//! The pages of `docs/reference` about the command line, faults and outcomes are what the code says.
-//! `UPDATE_REFERENCE=1 cargo test` writes them anew.
+//! Generated pages of `docs/reference` (command line, faults, outcomes) match the code. `UPDATE_REFERENCE=1 cargo test`
+//! writes them anew.
 
 #[allow(dead_code, unused_imports)] // The tree of flags is all that is wanted of it here.
 #[path = "../src/args/mod.rs"]
 mod args;
+mod promises;
 
 use clap::Command;
 use serde_json::Value;
@@ -20,11 +21,37 @@ fn check(name: &str, text: &str) {
     assert!(kept == text, "docs/reference/{name} is old; run this test with UPDATE_REFERENCE=1");
 }
 
-/// The HTTP API, as the daemon describes it.
+/// The OpenAPI document of the daemon.
 #[test]
 fn the_http_api() {
     let text = serde_json::to_string_pretty(&server::document()).unwrap();
     check("openapi.json", &format!("{text}\n"));
+}
+
+/// Tests behind each promise. Every promise has at least one, and every mark names an existing promise.
+#[test]
+fn the_promises() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let promises = promises::titles(&std::fs::read_to_string(root.join("PROMISES.md")).unwrap());
+    let marks = promises::marks(&root);
+    let unknown: Vec<_> = marks.iter().filter(|mark| !promises.contains_key(&mark.promise)).collect();
+    assert!(unknown.is_empty(), "PROMISES.md has no such promise: {unknown:?}");
+    let mut page = String::from(
+        "# Tests of each promise\n\nGenerated from marks on tests (`// promise N`); do not edit. The promises themselves: \
+         [PROMISES.md](../../PROMISES.md).\n",
+    );
+    for (number, title) in &promises {
+        page.push_str(&format!("\n## {number}. {title}\n\n"));
+        let tests: Vec<_> = marks.iter().filter(|mark| mark.promise == *number).collect();
+        assert!(!tests.is_empty(), "no test is marked `// promise {number}`");
+        for same_file in tests.chunk_by(|one, next| one.file == next.file) {
+            page.push_str(&format!("`{}`\n", same_file[0].file));
+            same_file.iter().for_each(|mark| page.push_str(&format!("- {}\n", mark.test.replace('_', " "))));
+            page.push('\n');
+        }
+        page.pop();
+    }
+    check("promises.md", &page);
 }
 
 #[test]
@@ -42,11 +69,11 @@ fn the_command_line() {
 fn configuration() {
     use node::config::{KEYS, Kind};
     let mut page = String::from(
-        "# Configuration\n\nGenerated from `crates/node/src/config/keys.rs`; do not edit. Where the file is and who wins: \
+        "# Configuration\n\nGenerated from `crates/state/src/config/keys.rs`; do not edit. Where the file is and who wins: \
          [guide/operations.md](../guide/operations.md).\n\n\
          | key | written as | default | variable | flag of `serve` | meaning |\n|---|---|---|---|---|---|\n",
     );
-    for key in KEYS {
+    for key in KEYS.iter() {
         let form = match key.kind {
             Kind::Path => "absolute path".to_owned(),
             Kind::Text => "text".to_owned(),
@@ -87,7 +114,7 @@ fn write_help(page: &mut String, command: &mut Command, name: &str) {
     }
 }
 
-/// Every verb that the binary hears is in the tree that help, man page and this reference are made from.
+/// Every verb that the binary accepts is in the tree from which help, man page and this reference are generated.
 #[test]
 fn no_verb_is_hidden() {
     for verb in args::all_verbs().filter(|v| *v != "help") {
@@ -110,7 +137,7 @@ const KINDS: [ErrorKind; 12] = [
     ErrorKind::Internal,
 ];
 
-/// HTTP status, meaning, what to do. A kind without a row does not compile.
+/// HTTP status, meaning and remedy of a kind. A kind without a row does not compile.
 fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
     match kind {
         ErrorKind::InvalidRequest => (
@@ -395,7 +422,7 @@ may be refused something, carry on and succeed; its verdict is then `ok` and `de
 When the run could not be started the document is a [fault](errors.md) instead.
 ";
 
-/// The table has every field that the document has, and no other.
+/// The table lists exactly the fields of the document.
 #[test]
 fn the_table_of_fields_is_complete() {
     let mut found = Vec::new();

@@ -1,5 +1,4 @@
-//! What is believed of others, and what is told to them alone: the certificates that prove who somebody is, and files with
-//! secrets in them. No error repeats what such a file says.
+//! TLS certificates that are trusted, and files that hold secrets. No error shows the content of such a file.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,8 +11,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Speaks HTTP/1.1 over TLS to one who proves his name. `ca` is a file of certificates that are believed instead of those of
-/// the system; `setting` is how its user named it, and `whose` who is spoken to.
+/// Returns a TLS connector for HTTP/1.1 that verifies the server's name. `ca` is a file of certificates that are trusted instead of those
+/// of the system; faults name it by `setting`, and the server by `whose`.
 pub fn connector(ca: Option<&Path>, setting: &str, whose: &str) -> Result<TlsConnector, Fault> {
     let mut roots = RootCertStore::empty();
     match ca {
@@ -47,9 +46,9 @@ pub fn connector(ca: Option<&Path>, setting: &str, whose: &str) -> Result<TlsCon
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The text of a file that nobody else can read or change, of at most so many bytes; or why it is not taken.
+/// Reads a text file of at most `most` bytes that no other user can read or change.
 pub fn secret_text(file: &Path, most: u64) -> Result<String, String> {
-    // Something that blocks when it is opened is no file with a secret.
+    // A FIFO or device that blocks on open is no secret file.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file);
     let opened = opened.map_err(|e| e.to_string())?;

@@ -1,10 +1,10 @@
-//! A host with a port, as it stands in a request or in its Host field. One reader for both, so that the two can be
-//! compared.
+//! The authority part of a URL, `host[:port]`, as in a request target or a Host field. Both use one parser, so that the
+//! two can be compared.
 
 use policy::HostName;
 
-/// Reads `host`, `host:port`, `[v6]` or `[v6]:port`. `None` for userinfo, an empty or odd port, and any host that the
-/// policy would not take.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`. Returns `None` for userinfo, an empty or non-canonical port, and
+/// any host that the policy rejects.
 pub(crate) fn parse(text: &str) -> Option<(HostName, Option<u16>)> {
     let name_end = match text.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Option<(HostName, Option<u16>)> {
     Some((HostName::parse(host).ok()?, port))
 }
 
-/// 1 to 65535 in its one spelling: no sign, no zeros before it.
+/// Parses a port from 1 to 65535 without sign or leading zeros.
 fn port(digits: &str) -> Option<u16> {
     let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
     digits.parse().ok().filter(|_| plain)

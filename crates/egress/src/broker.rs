@@ -1,13 +1,13 @@
-//! The broker of one guest, as whoever runs the guest sees it: a thread of its own behind a few calls.
+//! The broker of one guest as its supervisor uses it: a thread behind a few calls.
 
-use crate::asks::Questions;
-use crate::authority_of_guest::Authority;
-use crate::entrance::Entrance;
-use crate::event::{Event, Socket};
+use crate::connection::Services;
+use crate::event::Event;
 use crate::gate::Gate;
+use crate::guest_ca::GuestCa;
 use crate::inspect::{Settings, Tls};
-use crate::names::Names;
-use crate::tcp::World;
+use crate::pending_connections::PendingConnections;
+use crate::resolver::Resolver;
+pub use crate::setup::{ProcessLookup, RunContext, RunLookup, SecretValue};
 use crate::udp::Datagrams;
 pub use crate::upstream::{Resolvers, Upstream};
 use policy::{Proto, Resolved};
@@ -19,102 +19,73 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::host::{Bound, Bounded, bound};
 use sys::net::{Door, Doors};
-use terms::{Actor, ErrorKind, Fault};
+use terms::{ErrorKind, Fault};
 use tokio::runtime;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// How long a guest that is gone may have bytes on their way: a kernel would send them, too.
-const ON_THE_WAY: Duration = Duration::from_secs(1);
-/// Turns of the thread after which all that has come to a door was taken.
-const TURNS: usize = 8;
-/// Connections at once. Those beyond wait before they are let in.
+/// Time to relay bytes that an exited guest had already sent, as a kernel would still send them.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Yields of the runtime after which every packet that had reached a door was read.
+const DRAIN_YIELDS: usize = 8;
+/// Upper bound on concurrent connections. A connection beyond it waits with its SYN unanswered.
 const MAX_CONNECTIONS: u64 = 4096;
-/// Even where descriptors are scarce, more than the doors and the command's first needs.
+/// Lower bound on concurrent connections where descriptors are scarce.
 const MIN_CONNECTIONS: u64 = 4;
-/// Two for each connection, and the rest for pipes, names and datagrams.
+/// Descriptors per connection: two for its sockets, the rest for pipes, DNS queries and datagram flows.
 const DESCRIPTORS_EACH: u64 = 4;
-/// For everything else that this process does: a guest must not be able to keep it from seeing what happens.
+/// Descriptors reserved for the rest of this process, so that a guest cannot keep the supervisor from observing it.
 const DESCRIPTORS_KEPT: u64 = 64;
 const DESCRIPTORS: u64 = DESCRIPTORS_EACH * MAX_CONNECTIONS + DESCRIPTORS_KEPT;
-/// Programs inside that ping, and places they ping, for each protocol.
+/// Limit on ping flows (pairs of echo id and target) for each IP version.
 const MAX_ECHO_FLOWS: usize = 32;
-/// What tasks may still do once everything is to end.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Time for tasks to finish after the broker was told to stop.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How much may go on at once, so that descriptors last.
+/// Concurrency limits derived from the descriptor limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     pub connections: usize,
-    /// Pipes of two descriptors, for connections that much passes through.
+    /// Splice pipes of two descriptors each, for connections with much traffic.
     pub pipes: usize,
-    /// Flows of datagrams, for each door.
+    /// Datagram flows for each door.
     pub flows: usize,
-    /// Questions for names.
-    pub questions: usize,
+    /// Concurrent DNS queries.
+    pub dns_queries: usize,
 }
 
-impl Room {
-    fn within(descriptors: u64) -> Room {
+impl Capacity {
+    fn for_descriptors(descriptors: u64) -> Capacity {
         let connections = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
         let connections = connections.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize;
-        let questions = (connections / 16).max(MIN_CONNECTIONS as usize);
-        Room { connections, pipes: connections / 2, flows: connections / 4, questions }
+        let dns_queries = (connections / 16).max(MIN_CONNECTIONS as usize);
+        Capacity { connections, pipes: connections / 2, flows: connections / 4, dns_queries }
     }
-}
-
-/// A secret with its value. The value is never printed.
-pub struct SecretValue {
-    /// As in the policy.
-    pub name: String,
-    /// What the guest has instead.
-    pub placeholder: String,
-    pub value: Vec<u8>,
 }
 
 pub struct Setup {
     pub doors: Doors,
     pub policy: Resolved,
-    /// Which version of the rules these are.
+    /// Revision of the rules in `policy`.
     pub revision: u64,
     pub secrets: Vec<SecretValue>,
-    /// Signs for hosts whose requests must be read; made by the caller because the guest must be told to trust it.
-    pub authority: Option<Arc<Authority>>,
+    /// Certificate authority for inspected hosts. The caller creates it, because the guest must be configured to trust
+    /// it.
+    pub authority: Option<Arc<GuestCa>>,
     pub max_net_bytes: Option<u64>,
-    pub around: Around,
+    pub run_context: RunContext,
 }
 
-/// Says which process of the guest holds a socket. Called on the broker's thread, which waits for it.
-pub type Who = Box<dyn FnMut(Socket) -> Option<Actor> + Send>;
-
-/// Says which run of the guest a socket belongs to; without a socket, whichever it can only be. Called like the other.
-pub type Whose = Box<dyn FnMut(Option<Socket>) -> Option<Arc<str>> + Send>;
-
-/// What a run has beside its rules.
-#[derive(Default)]
-pub struct Around {
-    pub who: Option<Who>,
-    pub whose: Option<Whose>,
-    /// Descriptors of this process that others are to have.
-    pub descriptors: u64,
-    /// A name that may not be asked for gets an address all the same, one that leads nowhere, so that the place the
-    /// guest wants to reach there is told. Nobody is asked for it.
-    pub imagines: bool,
-    /// Where a person is asked; without, what asks is refused.
-    pub asks: Option<Arc<Questions>>,
-    pub(crate) imagined: u32,
-}
-
-/// What a host or a test may have otherwise.
+/// Parameters that a host or a test may change.
 pub struct Tuning {
-    /// Whom to ask for names.
+    /// Resolvers and hosts table.
     pub upstream: Upstream,
-    /// How long a server may take to accept a connection that a client of a proxy asks for.
+    /// Deadline for a server to accept a connection that a proxy client requests.
     pub connect_timeout: Duration,
-    /// After how long a flow of datagrams that nothing passes through is over.
+    /// Idle time after which a datagram flow ends.
     pub udp_idle: Duration,
-    /// How requests are read, and whom servers may be vouched for by.
+    /// Timeouts of the request inspector, and extra root certificates for servers.
     pub inspect: Settings,
 }
 
@@ -132,112 +103,113 @@ impl Default for Tuning {
 pub struct Broker {
     gate: Arc<Gate>,
     wake: OwnedFd,
-    /// The thread ends when this is gone.
+    /// Dropping the sender stops the thread.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Puts other rules in force; whoever has it need not have the broker.
+/// Replaces rules and secrets of a running broker, independent of the `Broker` value.
 #[derive(Clone)]
 pub struct Handle {
     gate: Arc<Gate>,
 }
 
 impl Handle {
-    /// Closes what the rules forbid. `revision` is what they are called from now on.
+    /// Puts other rules in force under this revision, and closes connections that they forbid.
     pub fn replace(&self, policy: Resolved, revision: u64) {
         self.gate.replace(policy, |_| revision);
     }
 
-    /// Values for secrets that were not known when it was started, in the place of all that were.
-    pub fn give(&self, secrets: Vec<SecretValue>) {
-        self.gate.give(secrets);
+    /// Replaces all secret values, for secrets that become known after the start.
+    pub fn replace_secrets(&self, secrets: Vec<SecretValue>) {
+        self.gate.replace_secrets(secrets);
     }
 }
 
 impl Broker {
-    /// Starts the broker's thread. Call it only after the last clone.
+    /// Starts the broker's thread. Must not be called before the last clone of this process.
     pub fn start(setup: Setup) -> Result<Broker, Fault> {
         Broker::start_with(setup, Tuning::default())
     }
 
     pub fn start_with(setup: Setup, tuning: Tuning) -> Result<Broker, Fault> {
-        let room = Room::within(want_descriptors().saturating_sub(setup.around.descriptors));
+        let capacity =
+            Capacity::for_descriptors(want_descriptors().saturating_sub(setup.run_context.reserved_descriptors));
         let rules = (setup.policy, setup.revision);
-        let gate = Gate::new(rules, setup.secrets, setup.max_net_bytes, room.pipes).map_err(fault)?;
-        let gate = Arc::new(gate.with(setup.around));
-        let wake = gate.journal.wake_handle().map_err(fault)?;
+        let gate = Gate::new(rules, setup.secrets, setup.max_net_bytes, capacity.pipes).map_err(fault)?;
+        let gate = Arc::new(gate.with(setup.run_context));
+        let wake = gate.events.wake_handle().map_err(fault)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(fault)?;
         let (stop, stopped) = oneshot::channel();
-        let names = Arc::new(Names::new(gate.clone(), tuning.upstream, room.questions));
-        let slots = Arc::new(Semaphore::new(room.connections));
+        let resolver = Arc::new(Resolver::new(gate.clone(), tuning.upstream, capacity.dns_queries));
+        let slots = Arc::new(Semaphore::new(capacity.connections));
         let tls = Arc::new(Tls::new(setup.authority, tuning.inspect));
-        let world = World { gate: gate.clone(), names, slots, tls, connect_timeout: tuning.connect_timeout };
+        let services = Services { gate: gate.clone(), resolver, slots, tls, connect_timeout: tuning.connect_timeout };
         let last = gate.clone();
         let work = move || {
             runtime.block_on(async {
-                open(&Arc::new(world), setup.doors, tuning.udp_idle, room.flows);
+                open(&Arc::new(services), setup.doors, tuning.udp_idle, capacity.flows);
                 let _ = stopped.await;
-                for _ in 0..TURNS {
+                for _ in 0..DRAIN_YIELDS {
                     yield_now().await;
                 }
-                if !last.is_over() {
-                    let _ = timeout(ON_THE_WAY, last.all_said()).await;
+                if !last.is_over_limit() {
+                    let _ = timeout(DRAIN_TIMEOUT, last.uploads_done()).await;
                 }
             });
-            // Connections end with their tasks, and tell so.
-            runtime.shutdown_timeout(LAST_WORDS);
+            // Dropping the tasks closes their connections and queues the closing events.
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         };
         let thread = std::thread::Builder::new().name("broker".to_owned()).spawn(work).map_err(fault)?;
         Ok(Broker { gate, wake, running: Some((stop, thread)) })
     }
 
-    /// Readable when there are events to take or the byte limit was met.
+    /// Descriptor that is readable while events wait or after the byte limit was exceeded.
     pub fn wake(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.wake.as_fd()
     }
 
-    /// What happened since the last call, and how many events were dropped because nobody took them.
+    /// Returns the events since the last call, and the number of events dropped because the queue was full.
     pub fn events(&mut self) -> (Vec<Event>, u64) {
-        self.gate.journal.take()
+        self.gate.events.take()
     }
 
-    /// Bytes both ways so far.
+    /// Bytes in both directions so far.
     pub fn net_bytes(&self) -> u64 {
         self.gate.spent()
     }
 
-    /// Whether the guest went over `max_net_bytes`; nothing passes from then on.
-    pub fn over_limit(&self) -> bool {
-        self.gate.is_over()
+    /// Returns true if the guest exceeded `max_net_bytes`; from then on all traffic is refused.
+    pub fn is_over_limit(&self) -> bool {
+        self.gate.is_over_limit()
     }
 
-    /// Puts other rules in force and closes what they forbid; the revision they got.
+    /// Puts other rules in force, closes connections that they forbid, and returns the new revision.
     pub fn replace(&self, policy: Resolved) -> u64 {
         self.gate.replace(policy, |before| before + 1)
     }
 
-    /// A handle by which others put other rules in force.
+    /// Returns a handle that replaces rules and secrets.
     pub fn handle(&self) -> Handle {
         Handle { gate: self.gate.clone() }
     }
 
-    /// Ends everything and gives the last events.
+    /// Stops the broker and returns the last events.
     pub fn stop(mut self) -> (Vec<Event>, u64) {
         self.end();
-        self.gate.journal.take()
+        self.gate.events.take()
     }
 
     fn end(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
-            // It catches what its tasks do wrong; there is nothing to learn from how it ended.
+            // The runtime catches panics of tasks; the thread's result adds nothing.
             let _ = thread.join();
         }
     }
 }
 
-/// Whether this host lets us send echo requests for a guest.
+/// Fails if this host does not permit unprivileged ICMP echo sockets.
 pub fn may_echo() -> std::io::Result<()> {
     crate::udp::may_echo()
 }
@@ -248,33 +220,35 @@ impl Drop for Broker {
     }
 }
 
-/// Sets somebody to each door.
-fn open(world: &Arc<World>, doors: Doors, udp_idle: Duration, flows: usize) {
-    let gate = world.gate.clone();
-    tokio::spawn(async move { gate.journal.tend().await });
+/// Starts the tasks that serve each door.
+fn open(services: &Arc<Services>, doors: Doors, udp_idle: Duration, flows: usize) {
+    let gate = services.gate.clone();
+    tokio::spawn(async move { gate.events.signal_batches().await });
     let (v4, v6): (Vec<_>, Vec<_>) =
-        doors.loopback.into_iter().filter_map(with_place).partition(|(at, _)| at.is_ipv4());
+        doors.loopback.into_iter().filter_map(with_local_addr).partition(|(at, _)| at.is_ipv4());
     for (door, inside) in [Some(doors.v4).zip(Some(v4)), doors.v6.zip(Some(v6))].into_iter().flatten() {
-        let Door { tcp, dns, udp, out, knocks, again } = door;
+        let Door { tcp, dns, udp, out, captured, again } = door;
         let out = Arc::new(out);
-        let datagrams = |proto, most| Datagrams::new(world.gate.clone(), proto, out.clone(), udp_idle, most);
+        let datagrams = |proto, most| Datagrams::new(services.gate.clone(), proto, out.clone(), udp_idle, most);
         let echoes = datagrams(Proto::Icmp, flows.min(MAX_ECHO_FLOWS));
-        if let Ok(entrance) = Entrance::new(world.clone(), (tcp, knocks, again), out.clone(), echoes, inside) {
-            entrance.open();
+        if let Ok(pending) =
+            PendingConnections::new(services.clone(), (tcp, captured, again), out.clone(), echoes, inside)
+        {
+            pending.open();
         }
-        tokio::spawn(world.names.clone().serve(dns, out.clone()));
+        tokio::spawn(services.resolver.clone().serve(dns, out.clone()));
         tokio::spawn(datagrams(Proto::Udp, flows).serve(udp));
     }
 }
 
-/// A door on the guest's loopback, with where it stands.
-fn with_place(door: OwnedFd) -> Option<(SocketAddr, OwnedFd)> {
+/// Pairs a listener on the guest's loopback with its local address.
+fn with_local_addr(door: OwnedFd) -> Option<(SocketAddr, OwnedFd)> {
     let door = TcpListener::from(door);
     Some((door.local_addr().ok()?, door.into()))
 }
 
-/// Every connection takes descriptors of this process, and the usual limit is for programs that have few. How many there
-/// may be in the end.
+/// Raises the soft limit on open files towards what the broker needs, since every connection takes descriptors of this
+/// process and the usual soft limit is low. Returns the limit in effect.
 fn want_descriptors() -> u64 {
     let Bound { current, maximum } = bound(Bounded::OpenFiles);
     let wanted = maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
@@ -297,13 +271,13 @@ mod test {
 
     #[test]
     fn descriptors_last() {
-        let most = Room::within(DESCRIPTORS);
-        assert_eq!(most, Room { connections: 4096, pipes: 2048, flows: 1024, questions: 256 });
-        assert_eq!(Room::within(u64::MAX), most);
+        let most = Capacity::for_descriptors(DESCRIPTORS);
+        assert_eq!(most, Capacity { connections: 4096, pipes: 2048, flows: 1024, dns_queries: 256 });
+        assert_eq!(Capacity::for_descriptors(u64::MAX), most);
         for few in [256, 1024, 4096] {
-            let Room { connections, pipes, flows, questions } = Room::within(few);
-            assert!(2 * connections + 2 * pipes + 2 * flows + questions + 64 <= few as usize, "{few}");
+            let Capacity { connections, pipes, flows, dns_queries } = Capacity::for_descriptors(few);
+            assert!(2 * connections + 2 * pipes + 2 * flows + dns_queries + 64 <= few as usize, "{few}");
         }
-        assert_eq!(Room::within(0), Room { connections: 4, pipes: 2, flows: 1, questions: 4 });
+        assert_eq!(Capacity::for_descriptors(0), Capacity { connections: 4, pipes: 2, flows: 1, dns_queries: 4 });
     }
 }

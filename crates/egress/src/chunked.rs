@@ -1,38 +1,38 @@
-//! Bodies in chunks, decoded as they come. Each byte is read once and nothing of the body is kept, so a chunk may be of
-//! any size; what stands around the chunks is bounded.
+//! Streaming decoder for chunked bodies. Each byte is read once and no part of the body is buffered, so a chunk may
+//! have any size; extensions and trailers are bounded.
 
 use crate::http1::{Fields, field, lines};
 use std::ops::Range;
 
-/// Extensions mean nothing to anyone, so a few bytes of them are enough, and not many times a few.
+/// Limits on chunk extensions, for one chunk and for all of a body. No receiver uses them.
 const MAX_EXTENSION: usize = 256;
 const MAX_EXTENSIONS: usize = 16 * 1024;
 const MAX_TRAILERS: usize = 8 * 1024;
 const MAX_TRAILER_FIELDS: usize = 64;
-/// Fifteen digits are less than what any reader holds in 64 bits, signed or not.
+/// Limit on digits of a chunk size: fifteen hexadecimal digits fit into any 64-bit integer, signed or not.
 const MAX_DIGITS: u8 = 15;
 
-/// What ends a body without trailers.
+/// Last chunk of a body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// What stands before a chunk of so many bytes; after it stands `\r\n`. A chunk of none would end the body.
+/// Returns the size line of a chunk; `\r\n` follows the data. A length of zero would end the body.
 pub fn chunk_head(len: usize) -> Vec<u8> {
     format!("{len:x}\r\n").into_bytes()
 }
 
-/// What the decoder found in the bytes it was given.
+/// Result of one decoder step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// All bytes are used up; more are needed.
+    /// All bytes are consumed.
     NeedMore,
-    /// These bytes are of the body. Go on with those after the range.
+    /// Range of body bytes; continue after it.
     Data(Range<usize>),
-    /// The body has ended, and so many bytes were the last of it.
+    /// End of the body, with the number of bytes consumed.
     End(usize),
     Bad(&'static str),
 }
 
-/// One body. After `End` or `Bad` it says the same again.
+/// Decoder for one body. After `End` or `Bad` it returns the same result again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
     state: State,
@@ -69,7 +69,7 @@ impl Chunked {
         Chunked::default()
     }
 
-    /// Reads up to the next piece of the body.
+    /// Decodes up to the next piece of the body.
     pub fn next(&mut self, bytes: &[u8]) -> Piece {
         let mut used = 0;
         loop {
@@ -92,7 +92,7 @@ impl Chunked {
         }
     }
 
-    /// The fields after the last chunk, once the body has ended.
+    /// Returns the trailer fields, once the body has ended.
     pub fn trailers(&self) -> &Fields {
         &self.trailers
     }
@@ -116,7 +116,7 @@ impl Chunked {
             (State::DataReturn, b'\r') => Ok(State::DataEnd),
             (State::DataReturn, _) => Err("a chunk is longer than its size"),
             (State::Trailers, byte) => self.trailer(byte),
-            // These take no single bytes.
+            // These states take no single bytes.
             (state @ (State::Data { .. } | State::Ended | State::Failed(_)), _) => Ok(state),
         }
     }
@@ -151,7 +151,7 @@ impl Chunked {
         }
     }
 
-    /// Trailers are read like fields, and must not say anew what only a head may say.
+    /// Parses the trailers like header fields. Fields that only a head may carry are refused.
     fn end(&mut self) -> Result<State, &'static str> {
         const OF_HEADS: [&str; 4] = ["content-length", "transfer-encoding", "host", "trailer"];
         for line in lines(&std::mem::take(&mut self.raw_trailers)) {

@@ -1,4 +1,4 @@
-//! What the broker tells: every name asked for, connection and request, allowed or refused, with the rule that decided.
+//! Events of the broker: every name, connection and request, allowed or refused, with the rule that decided.
 
 use policy::Proto;
 use std::net::SocketAddr;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use terms::{Action, Actor};
 use tokio::net::TcpStream;
 
-/// What was done or tried.
+/// Operation that the guest attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A name was asked for.
+    /// A DNS query for a name.
     Resolve,
     /// A connection, or the first datagram of a flow.
     Connect,
-    /// An HTTP request that was read.
+    /// An inspected HTTP request.
     Request,
 }
 
@@ -27,22 +27,22 @@ impl Op {
     }
 }
 
-/// How far it came.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Held until somebody answers.
+    /// Held until a person answers.
     Asked,
-    /// Let through; a connection has begun.
+    /// Allowed; a connection is open.
     Opened,
-    /// Not let through.
+    /// Refused by a rule, by a person or by the broker.
     Refused,
-    /// Let through, and the other side could not be reached.
+    /// Allowed, and the server could not be reached.
     Failed,
-    /// Over; the byte counts are final.
+    /// Ended; the byte counts are final.
     Closed,
 }
 
-/// A socket of the guest, by its two ends as the guest sees them.
+/// A socket of the guest, by its local and remote address as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub proto: Proto,
@@ -51,7 +51,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The guest's end of a connection that came to a door.
+    /// Returns the guest's end of a connection that the broker accepted.
     pub(crate) fn of(guest: &TcpStream) -> Option<Socket> {
         let (own, to) = (guest.peer_addr().ok()?, guest.local_addr().ok()?);
         Some(Socket { proto: Proto::Tcp, own, to })
@@ -64,29 +64,30 @@ pub struct Event {
     pub stage: Stage,
     pub action: Action,
     pub rule: String,
-    /// Which version of the rules decided.
+    /// Revision of the rules that decided.
     pub revision: u64,
     pub proto: Proto,
     pub name: Option<String>,
     pub address: Option<SocketAddr>,
     pub method: Option<String>,
     pub path: Option<String>,
-    /// To the guest, and from it.
+    /// Bytes to the guest, and from it.
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Why it was refused or failed, where the rule alone does not say it.
+    /// Reason for a refusal or failure, unless the rule alone gives it.
     pub reason: Option<String>,
-    /// How to allow it.
+    /// Hint that tells an operator how to allow it.
     pub hint: Option<String>,
-    /// Where it came from, and whose that is: looked up for what is refused or warned of, and where it can be found.
+    /// Socket and process that it came from. The process is looked up for refusals and warnings only, and may not be
+    /// found.
     pub socket: Option<Socket>,
     pub actor: Option<Actor>,
-    /// Which run of the guest it came from, where that can be told.
+    /// Run of the guest that it came from, if known.
     pub run: Option<Arc<str>>,
 }
 
 impl Event {
-    /// Whether somebody should be told of it: a refusal, or what was let through with a warning.
+    /// Returns true for refusals and for operations that were allowed with a warning.
     pub fn is_notable(&self) -> bool {
         let warned = self.action == Action::Warn && matches!(self.stage, Stage::Opened | Stage::Failed);
         warned || self.stage == Stage::Refused

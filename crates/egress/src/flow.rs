@@ -1,9 +1,8 @@
-//! One flow of bytes between the guest and the outside: its count, what is told about it, and how streams are read,
-//! written and ended.
+//! One flow of bytes between the guest and a server: byte counts, events, and helpers to read, write and close streams.
 
-use crate::court::Court;
 use crate::event::{Op, Socket, Stage};
 use crate::gate::{Gate, Ruling};
+use crate::request_judge::RequestJudge;
 use policy::Proto;
 use rustix::net::Shutdown;
 use std::cell::RefCell;
@@ -18,37 +17,37 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::sleep;
 
-/// What is read at once. One buffer serves all flows of the thread, so that a thousand idle ones cost nothing.
+/// Size of the read buffer. All flows of the thread share one, so that idle flows hold no buffer.
 const CHUNK: usize = 64 * 1024;
 
-/// After the kernel had no descriptor or no memory for what came.
+/// Back-off after the kernel had no descriptor or no memory for an incoming item.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Lends out the thread's buffer, which holds the largest datagram.
+/// Lends the thread's buffer, which holds the largest datagram.
 pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|buffer| work(buffer))
 }
 
-/// A descriptor at which things come one by one.
-pub(crate) struct Watched {
-    /// Whatever it is, this knows when something is there; it is not read from.
+/// Readiness of a descriptor from which packets, datagrams or connections are taken one by one.
+pub(crate) struct ReadableFd {
+    /// Used for readiness only, whatever type of socket it is; never read from.
     ready: UdpSocket,
 }
 
-impl Watched {
-    pub fn new(fd: OwnedFd) -> Result<Watched, Error> {
-        Ok(Watched { ready: UdpSocket::from_std(fd.into())? })
+impl ReadableFd {
+    pub fn new(fd: OwnedFd) -> Result<ReadableFd, Error> {
+        Ok(ReadableFd { ready: UdpSocket::from_std(fd.into())? })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// What `take` finds, once there is something.
+    /// Waits until `take` returns an item.
     pub async fn next<T>(
         &self,
         mut take: impl FnMut(BorrowedFd<'_>) -> Result<Option<T>, CallError>,
@@ -56,11 +55,11 @@ impl Watched {
         loop {
             self.ready.readable().await?;
             let got = self.ready.try_io(Interest::READABLE, || match take(self.fd()) {
-                Ok(came) => came.ok_or_else(|| ErrorKind::WouldBlock.into()),
+                Ok(item) => item.ok_or_else(|| ErrorKind::WouldBlock.into()),
                 Err(error) => Err(Error::from_raw_os_error(error.errno)),
             });
             match got {
-                Ok(came) => return Ok(came),
+                Ok(item) => return Ok(item),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => sleep(AFTER_ERROR).await,
             }
@@ -68,31 +67,31 @@ impl Watched {
     }
 }
 
-/// A flow and the story of it: opened once, and closed when it is gone unless it was told to have ended otherwise.
+/// A flow and its events: reported as opened once, and as closed on drop unless it was refused or failed.
 pub(crate) struct Flow {
     pub gate: Arc<Gate>,
     proto: Proto,
     addr: SocketAddr,
     socket: Option<Socket>,
-    /// Whose it is, looked for when it is first told of: later its socket may be gone.
+    /// Run that the flow belongs to, looked up at the first event: later the socket may be gone.
     run: OnceLock<Option<Arc<str>>>,
     to_guest: AtomicU64,
     from_guest: AtomicU64,
-    story: Mutex<Story>,
+    state: Mutex<FlowState>,
 }
 
 #[derive(Default)]
-struct Story {
-    /// What let it through, once that was told.
+struct FlowState {
+    /// Ruling that allowed the flow, once reported.
     opened: Option<Ruling>,
     ended: bool,
-    /// The guest may still have bytes in it that were not passed on.
-    speaking: bool,
+    /// True while bytes of the guest may not have been relayed yet.
+    is_uploading: bool,
 }
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     ToGuest,
     FromGuest,
 }
@@ -101,12 +100,12 @@ impl Flow {
     /// A flow to an address, from a socket of the guest.
     pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr, socket: Option<Socket>) -> Flow {
         let zero = AtomicU64::default;
-        // Datagrams are passed on when they come, or never.
-        let speaking = proto == Proto::Tcp;
-        if speaking {
-            gate.begin_speaking();
+        // Datagrams are relayed at once or dropped.
+        let is_uploading = proto == Proto::Tcp;
+        if is_uploading {
+            gate.begin_upload();
         }
-        let story = Mutex::new(Story { speaking, ..Story::default() });
+        let state = Mutex::new(FlowState { is_uploading, ..FlowState::default() });
         Flow {
             gate: gate.clone(),
             proto,
@@ -115,26 +114,26 @@ impl Flow {
             run: OnceLock::new(),
             to_guest: zero(),
             from_guest: zero(),
-            story,
+            state,
         }
     }
 
-    /// All that the guest had to say was passed on.
-    pub fn said_all(&self) {
-        if std::mem::take(&mut self.story().speaking) {
-            self.gate.end_speaking();
+    /// Marks all bytes of the guest as relayed.
+    pub fn finish_upload(&self) {
+        if std::mem::take(&mut self.state().is_uploading) {
+            self.gate.end_upload();
         }
     }
 
-    /// Counts bytes before they are passed on; an error when the run may have no more.
-    pub fn spend(&self, way: Way, bytes: usize) -> Result<(), Error> {
+    /// Counts bytes before they are relayed. Fails if the run exceeds its byte limit.
+    pub fn count_bytes(&self, direction: Direction, bytes: usize) -> Result<(), Error> {
         let bytes = bytes as u64;
-        let (counter, into, out) = match way {
-            Way::ToGuest => (&self.to_guest, bytes, 0),
-            Way::FromGuest => (&self.from_guest, 0, bytes),
+        let (counter, into, out) = match direction {
+            Direction::ToGuest => (&self.to_guest, bytes, 0),
+            Direction::FromGuest => (&self.from_guest, 0, bytes),
         };
-        if !self.gate.spend(into, out) {
-            return Err(Error::new(ErrorKind::QuotaExceeded, "the bytes of this run are used up"));
+        if !self.gate.count_bytes(into, out) {
+            return Err(Error::new(ErrorKind::QuotaExceeded, "the run exceeds limits.max_net_bytes"));
         }
         counter.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -148,60 +147,61 @@ impl Flow {
         self.socket
     }
 
-    /// Whether the guest got bytes.
-    pub fn has_spoken(&self) -> bool {
+    /// Returns true if bytes were relayed to the guest.
+    pub fn has_bytes_to_guest(&self) -> bool {
         self.to_guest.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether bytes of the guest were passed on.
-    pub fn guest_has_spoken(&self) -> bool {
+    /// Returns true if bytes of the guest were relayed.
+    pub fn has_bytes_from_guest(&self) -> bool {
         self.from_guest.load(Ordering::Relaxed) > 0
     }
 
-    /// Tells that it began, the first time; later rulings only say better in whose name.
+    /// Reports the flow as opened, the first time. A later ruling replaces the stored one, since it knows the host name
+    /// better.
     pub fn opened(&self, ruling: &Ruling) {
-        let before = self.story().opened.replace(ruling.clone());
+        let before = self.state().opened.replace(ruling.clone());
         if before.is_none() {
-            self.tell(ruling, Stage::Opened);
+            self.record(ruling, Stage::Opened);
         }
     }
 
     pub fn refused(&self, ruling: &Ruling) {
-        self.story().ended = true;
-        self.tell(ruling, Stage::Refused);
+        self.state().ended = true;
+        self.record(ruling, Stage::Refused);
     }
 
     pub fn failed(&self, ruling: &Ruling, reason: String) {
-        self.story().ended = true;
-        self.tell(&Ruling { reason: Some(reason), ..ruling.clone() }, Stage::Failed);
+        self.state().ended = true;
+        self.record(&Ruling { reason: Some(reason), ..ruling.clone() }, Stage::Failed);
     }
 
-    fn story(&self) -> MutexGuard<'_, Story> {
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, FlowState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, ruling: &Ruling, stage: Stage) {
+    fn record(&self, ruling: &Ruling, stage: Stage) {
         let mut event = ruling.event(Op::Connect, stage, self.proto, Some(self.addr));
         event.socket = self.socket;
         event.run = self.run.get_or_init(|| self.gate.run_of(self.socket)).clone();
         event.bytes_in = self.to_guest.load(Ordering::Relaxed);
         event.bytes_out = self.from_guest.load(Ordering::Relaxed);
-        self.gate.tell(event);
+        self.gate.record(event);
     }
 }
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.said_all();
-        let Story { opened, ended, .. } = std::mem::take(&mut *self.story());
+        self.finish_upload();
+        let FlowState { opened, ended, .. } = std::mem::take(&mut *self.state());
         if let Some(ruling) = opened.filter(|_| !ended) {
-            self.tell(&ruling, Stage::Closed);
+            self.record(&ruling, Stage::Closed);
         }
     }
 }
 
-/// What was written, which may be nothing.
-pub(crate) fn some(written: Result<usize, Error>) -> Result<usize, Error> {
+/// Maps `WouldBlock` to zero bytes written.
+pub(crate) fn or_zero(written: Result<usize, Error>) -> Result<usize, Error> {
     match written {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
         other => other,
@@ -211,16 +211,16 @@ pub(crate) fn some(written: Result<usize, Error>) -> Result<usize, Error> {
 pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> Result<(), Error> {
     while !bytes.is_empty() {
         to.writable().await?;
-        bytes = &bytes[some(to.try_write(bytes))?..];
+        bytes = &bytes[or_zero(to.try_write(bytes))?..];
     }
     Ok(())
 }
 
-/// Reads what is there, once there is some, at most up to a length of `most`; 0 at the end.
+/// Waits for data and appends it, up to a total length of `most`. Returns 0 at end of stream.
 pub(crate) async fn read_more(from: &TcpStream, bytes: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
     let room = most.saturating_sub(bytes.len()).min(CHUNK);
     if room == 0 {
-        return Err(Error::new(ErrorKind::InvalidData, "more comes than is read at once"));
+        return Err(Error::new(ErrorKind::InvalidData, "more bytes than the limit for one message"));
     }
     loop {
         from.readable().await?;
@@ -236,13 +236,13 @@ pub(crate) async fn read_more(from: &TcpStream, bytes: &mut Vec<u8>, most: usize
     }
 }
 
-/// Says that no more bytes come.
-pub(crate) fn hang_up(stream: &TcpStream) {
-    // It fails when the other end is gone, which the reading side learns by itself.
+/// Half-closes the stream: no more bytes follow.
+pub(crate) fn half_close(stream: &TcpStream) {
+    // Fails if the peer is gone, which the reading side detects itself.
     let _ = rustix::net::shutdown(stream, Shutdown::Write);
 }
 
-/// Ends a connection so that its other end sees a reset and not an orderly end.
+/// Makes the coming close send a reset (SO_LINGER with zero time) instead of an orderly FIN.
 pub(crate) fn reset(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
 }

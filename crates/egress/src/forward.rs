@@ -1,62 +1,62 @@
-//! Plain HTTP/1 in the name of a host: every request is read strictly and judged by its host before it is passed on, so
-//! that a connection to one host does not carry requests for another. Requests go one at a time; bodies are passed on
-//! as they come.
+//! Plain HTTP/1 under a host name: every request is parsed strictly and judged by its host before it is forwarded, so
+//! that a connection to one host does not carry requests for another. Requests go one at a time; bodies are streamed.
 
 use crate::chunked::{Chunked, Piece};
 use crate::event::Socket;
-use crate::flow::{Flow, Way, hang_up, read_more, write_all};
-use crate::gate::{Place, Ruling, Settled, Verdict};
-use crate::http1::{self, Body, Connection, Head, MAX_HEAD, Request, Seen};
+use crate::flow::{Direction, Flow, half_close, read_more, write_all};
+use crate::gate::{ApprovalOutcome, QuestionContext, Remote, Ruling, StreamDecision};
+use crate::http1::{self, Body, Connection, Head, HeadScan, MAX_HEAD, Request};
 use crate::pump::{Pump, relay};
-use crate::tcp::asking;
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// How long a head may take from its first byte on.
-const HEAD: Duration = Duration::from_secs(30);
-/// How much of a body is held at once.
+/// Deadline for a complete head, from its first byte on.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit on buffered bytes of a body.
 const PIECE: usize = 64 * 1024;
 
-/// What becomes of the connection after an exchange.
+/// Use of the connection after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum AfterExchange {
     Again,
     Close,
-    /// Both ends have agreed on another protocol.
+    /// Both peers have agreed to switch protocols.
     Tunnel,
 }
 
-/// A way to one server, with what was read from it beyond the last response.
-pub(crate) struct Server<'a> {
+/// A connection to a server, with bytes read beyond the last response.
+pub(crate) struct ServerStream<'a> {
     pub flow: &'a Flow,
     pub stream: &'a TcpStream,
     pub ahead: Vec<u8>,
 }
 
-/// Passes requests to one server, as long as they are for a host that may be reached there. Of the first bytes, so many have
-/// passed already.
-pub(crate) async fn along(
+/// Forwards requests to one server as long as they are for a host that is allowed there. `passed` counts the leading
+/// bytes that went to the server already.
+pub(crate) async fn forward_requests(
     flow: &Flow,
     guest: &TcpStream,
     (mut bytes, mut passed): (Vec<u8>, usize),
     outside: &TcpStream,
-    place: &Place,
+    remote: &Remote,
 ) -> Result<(), Error> {
-    let mut place = place.clone();
-    let mut server = Server { flow, stream: outside, ahead: Vec::new() };
+    let mut remote = remote.clone();
+    let mut server = ServerStream { flow, stream: outside, ahead: Vec::new() };
     while let Some(request) = read_head(guest, &mut bytes, http1::resume_request).await? {
         let mut request = match request {
             Ok(request) => request,
             Err((status, reason)) => return refuse(flow, guest, status, &flow.gate.refusal(None, reason)).await,
         };
-        let ruling = match answered(flow, guest, &mut place, &request.host.to_string()).await {
-            Verdict::Pass(ruling) if request.method == "CONNECT" => Some((405, ruling.refused("it is no proxy"))),
-            Verdict::Pass(_) => None,
-            Verdict::Refuse(ruling) | Verdict::Ask(_, ruling) => Some((403, ruling)),
-            Verdict::Inspect(_) => {
+        let ruling = match judge_with_approval(flow, guest, &mut remote, &request.host.to_string()).await {
+            StreamDecision::Pass(ruling) if request.method == "CONNECT" => {
+                Some((405, ruling.refused("this server is not a proxy")))
+            }
+            StreamDecision::Pass(_) => None,
+            StreamDecision::Refuse(ruling) | StreamDecision::Ask(_, ruling) => Some((403, ruling)),
+            StreamDecision::Inspect(_) => {
                 let reason = "requests to this host are read, and need a connection of their own";
                 Some((421, flow.gate.refusal(Some(&request.host.to_string()), reason)))
             }
@@ -65,42 +65,43 @@ pub(crate) async fn along(
             return refuse(flow, guest, status, &ruling).await;
         }
         let mut head: Vec<u8> = bytes.drain(..request.consumed).collect();
-        if request.take_back_offer() {
-            // What has passed already is of the first line, which stays.
-            head = http1::without_offer(&head);
+        if request.remove_upgrade_offer() {
+            // Bytes that went to the server are part of the request line, which stays.
+            head = http1::without_upgrade_offer(&head);
         }
         let rest = &head[std::mem::take(&mut passed)..];
         match server.exchange(guest, rest, &request, &mut bytes).await? {
-            After::Again => {}
-            After::Close => return Ok(()),
-            After::Tunnel => return server.tunnel(guest, bytes).await,
+            AfterExchange::Again => {}
+            AfterExchange::Close => return Ok(()),
+            AfterExchange::Tunnel => return server.tunnel(guest, bytes).await,
         }
     }
     Ok(())
 }
 
-/// What holds for a request to a host, once a person has answered where one must be asked.
-async fn answered(flow: &Flow, guest: &TcpStream, place: &mut Place, host: &str) -> Verdict {
+/// Judges a request for a host, and awaits a person's answer if the rule says `ask`.
+async fn judge_with_approval(flow: &Flow, guest: &TcpStream, remote: &mut Remote, host: &str) -> StreamDecision {
     loop {
-        let (matter, ruling) = match flow.gate.named(place, host) {
-            Verdict::Ask(matter, ruling) => (matter, ruling),
-            verdict => return verdict,
+        let (subject, ruling) = match flow.gate.judge_named(remote, host) {
+            StreamDecision::Ask(subject, ruling) => (subject, ruling),
+            decision => return decision,
         };
-        match flow.gate.settle(&matter, &ruling, asking(place, Socket::of(guest))).await {
-            Settled::Allowed => place.leave.add(matter),
-            Settled::Refused(ruling) => return Verdict::Refuse(ruling),
-            Settled::Changed => {}
+        match flow.gate.await_approval(&subject, &ruling, QuestionContext::connection(remote, Socket::of(guest))).await
+        {
+            ApprovalOutcome::Approved => remote.approved.add(subject),
+            ApprovalOutcome::Refused(ruling) => return StreamDecision::Refuse(ruling),
+            ApprovalOutcome::Changed => {}
         }
     }
 }
 
-/// The next request, or the status and the reason for which it cannot be read; `None` when no more come.
+/// Reads the next request, or the status and reason with which it is refused; `None` at end of stream.
 pub(crate) async fn read_head(
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
-    read: fn(&[u8], &mut Seen) -> Head<Request>,
+    read: fn(&[u8], &mut HeadScan) -> Head<Request>,
 ) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
-    let mut seen = Seen::default();
+    let mut seen = HeadScan::default();
     if bytes.is_empty() && read_more(guest, bytes, PIECE).await? == 0 {
         return Ok(None);
     }
@@ -116,23 +117,23 @@ pub(crate) async fn read_head(
             }
         }
     };
-    timeout(HEAD, whole).await.unwrap_or(Ok(Some(Err((408, "the head takes too long")))))
+    timeout(HEAD_TIMEOUT, whole).await.unwrap_or(Ok(Some(Err((408, "the head takes too long")))))
 }
 
-impl Server<'_> {
-    /// One request with its body, and its response. `head` is what the server gets; `bytes` follow it.
+impl ServerStream<'_> {
+    /// Forwards one request with its body, and its response. `head` is sent to the server; `bytes` follow it.
     pub async fn exchange(
         &mut self,
         guest: &TcpStream,
         head: &[u8],
         request: &Request,
         bytes: &mut Vec<u8>,
-    ) -> Result<After, Error> {
+    ) -> Result<AfterExchange, Error> {
         let (flow, stream, ahead) = (self.flow, self.stream, &mut self.ahead);
-        flow.spend(Way::FromGuest, head.len())?;
+        flow.count_bytes(Direction::FromGuest, head.len())?;
         write_all(stream, head).await?;
-        let sending = pass_body(flow, Way::FromGuest, guest, bytes, stream, request.body);
-        let receiving = respond(flow, stream, ahead, guest, &request.method);
+        let sending = pass_body(flow, Direction::FromGuest, guest, bytes, stream, request.body);
+        let receiving = forward_response(flow, stream, ahead, guest, &request.method);
         tokio::pin!(sending, receiving);
         let mut all_sent = false;
         let after = loop {
@@ -146,33 +147,37 @@ impl Server<'_> {
             }
         };
         match (&request.connection, after) {
-            (Connection::Upgrade(_), After::Tunnel) if all_sent => Ok(After::Tunnel),
-            (_, After::Tunnel) => Err(Error::new(ErrorKind::InvalidData, "it changes the protocol unasked")),
-            // It answered before it had heard all, and will not hear the rest.
-            (Connection::KeepAlive | Connection::Upgrade(_), After::Again) if all_sent => Ok(After::Again),
-            _ => Ok(After::Close),
+            (Connection::Upgrade(_), AfterExchange::Tunnel) if all_sent => Ok(AfterExchange::Tunnel),
+            (_, AfterExchange::Tunnel) => {
+                Err(Error::new(ErrorKind::InvalidData, "the server switches protocols without being asked"))
+            }
+            // Closed otherwise: the server answered before the end of the request and will not read the rest.
+            (Connection::KeepAlive | Connection::Upgrade(_), AfterExchange::Again) if all_sent => {
+                Ok(AfterExchange::Again)
+            }
+            _ => Ok(AfterExchange::Close),
         }
     }
 
-    /// Passes on everything from now on.
+    /// Relays bytes in both directions after a protocol switch.
     pub async fn tunnel(self, guest: &TcpStream, bytes: Vec<u8>) -> Result<(), Error> {
-        self.flow.spend(Way::FromGuest, bytes.len())?;
-        self.flow.spend(Way::ToGuest, self.ahead.len())?;
+        self.flow.count_bytes(Direction::FromGuest, bytes.len())?;
+        self.flow.count_bytes(Direction::ToGuest, self.ahead.len())?;
         tokio::try_join!(write_all(self.stream, &bytes), write_all(guest, &self.ahead))?;
-        relay(self.flow, guest, self.stream, Pump::new(Way::ToGuest)).await
+        relay(self.flow, guest, self.stream, Pump::new(Direction::ToGuest)).await
     }
 }
 
-/// Passes on the response to a request, and all that comes before it.
-async fn respond(
+/// Forwards the response to a request, and interim responses before it.
+async fn forward_response(
     flow: &Flow,
     server: &TcpStream,
     ahead: &mut Vec<u8>,
     guest: &TcpStream,
     method: &str,
-) -> Result<After, Error> {
+) -> Result<AfterExchange, Error> {
     loop {
-        let mut seen = Seen::default();
+        let mut seen = HeadScan::default();
         let response = loop {
             match http1::resume_response(ahead, method, &mut seen) {
                 Head::Done(response) => break response,
@@ -184,32 +189,32 @@ async fn respond(
             }
         };
         let head: Vec<u8> = ahead.drain(..response.consumed).collect();
-        flow.spend(Way::ToGuest, head.len())?;
+        flow.count_bytes(Direction::ToGuest, head.len())?;
         write_all(guest, &head).await?;
         match response.status {
-            101 => return Ok(After::Tunnel),
+            101 => return Ok(AfterExchange::Tunnel),
             100..=199 => continue,
             _ => {}
         }
-        pass_body(flow, Way::ToGuest, server, ahead, guest, response.body).await?;
+        pass_body(flow, Direction::ToGuest, server, ahead, guest, response.body).await?;
         let ends = response.body == Body::UntilClose || response.connection == Connection::Close;
-        return Ok(if ends { After::Close } else { After::Again });
+        return Ok(if ends { AfterExchange::Close } else { AfterExchange::Again });
     }
 }
 
-/// Passes on a body as it is, up to its end. `ahead` was read already; what is left in it follows the body.
+/// Streams a body unchanged to its end. `ahead` holds bytes already read; bytes left in it follow the body.
 async fn pass_body(
     flow: &Flow,
-    way: Way,
+    direction: Direction,
     from: &TcpStream,
     ahead: &mut Vec<u8>,
     to: &TcpStream,
     body: Body,
 ) -> Result<(), Error> {
-    let mut end = Ending::of(body);
+    let mut end = BodyEnd::of(body);
     loop {
         let (len, over) = end.within(ahead)?;
-        flow.spend(way, len)?;
+        flow.count_bytes(direction, len)?;
         write_all(to, &ahead[..len]).await?;
         ahead.drain(..len);
         if over {
@@ -218,38 +223,38 @@ async fn pass_body(
         if read_more(from, ahead, PIECE).await? == 0 {
             return if body == Body::UntilClose { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) };
         }
-        // Two ends that are always ready would keep the thread for themselves.
+        // Two peers that are always ready would starve other tasks.
         consume_budget().await;
     }
 }
 
 /// Finds the end of a body.
-enum Ending {
+enum BodyEnd {
     After(u64),
     Chunked(Box<Chunked>),
     Never,
 }
 
-impl Ending {
-    fn of(body: Body) -> Ending {
+impl BodyEnd {
+    fn of(body: Body) -> BodyEnd {
         match body {
-            Body::None => Ending::After(0),
-            Body::Length(len) => Ending::After(len),
-            Body::Chunked => Ending::Chunked(Box::default()),
-            Body::UntilClose => Ending::Never,
+            Body::None => BodyEnd::After(0),
+            Body::Length(len) => BodyEnd::After(len),
+            Body::Chunked => BodyEnd::Chunked(Box::default()),
+            Body::UntilClose => BodyEnd::Never,
         }
     }
 
-    /// How many of the bytes are of the body, and whether it ends with them.
+    /// Returns how many of the bytes belong to the body, and whether the body ends with them.
     fn within(&mut self, bytes: &[u8]) -> Result<(usize, bool), Error> {
         match self {
-            Ending::Never => Ok((bytes.len(), false)),
-            Ending::After(left) => {
+            BodyEnd::Never => Ok((bytes.len(), false)),
+            BodyEnd::After(left) => {
                 let len = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                 *left -= len as u64;
                 Ok((len, *left == 0))
             }
-            Ending::Chunked(decoder) => {
+            BodyEnd::Chunked(decoder) => {
                 let mut at = 0;
                 loop {
                     match decoder.next(&bytes[at..]) {
@@ -264,18 +269,18 @@ impl Ending {
     }
 }
 
-/// Tells a client that speaks HTTP why it does not go on.
+/// Reports a refusal and answers the HTTP client with it.
 pub(crate) async fn refuse(flow: &Flow, guest: &TcpStream, status: u16, ruling: &Ruling) -> Result<(), Error> {
     flow.refused(ruling);
-    say(guest, status, ruling).await
+    send_refusal(guest, status, ruling).await
 }
 
-/// A response that says what a ruling says, after which the connection ends.
-pub(crate) async fn say(guest: &TcpStream, status: u16, ruling: &Ruling) -> Result<(), Error> {
+/// Sends an error response for a ruling and closes the connection.
+pub(crate) async fn send_refusal(guest: &TcpStream, status: u16, ruling: &Ruling) -> Result<(), Error> {
     let message = ruling.reason.clone().unwrap_or_else(|| format!("{} does not allow it", ruling.rule));
     let kind = if status == 502 { "provider_failed" } else { "policy_denied" };
-    let hint = ruling.hint.as_deref().map(|hint| format!(r#","hint":{}"#, quoted(hint))).unwrap_or_default();
-    let (rule, message) = (quoted(&ruling.rule), quoted(&message));
+    let hint = ruling.hint.as_deref().map(|hint| format!(r#","hint":{}"#, json_string(hint))).unwrap_or_default();
+    let (rule, message) = (json_string(&ruling.rule), json_string(&message));
     let body = format!("{{\"error_kind\":\"{kind}\",\"rule\":{rule},\"message\":{message}{hint}}}\n");
     let mut fields = http1::Fields::default();
     fields.add("cofferdam-rule", ruling.rule.as_bytes());
@@ -286,15 +291,15 @@ pub(crate) async fn say(guest: &TcpStream, status: u16, ruling: &Ruling) -> Resu
     let mut bytes = head.map_err(|unwritable| Error::new(ErrorKind::InvalidData, unwritable.0))?;
     bytes.extend(body.into_bytes());
     write_all(guest, &bytes).await?;
-    part(guest).await;
+    close_gracefully(guest).await;
     Ok(())
 }
 
-/// Ends a connection so that what was said last is heard: closing it on bytes that nobody read would be a reset.
-async fn part(guest: &TcpStream) {
+/// Closes a connection so that the last response arrives: closing a socket with unread bytes would send a reset.
+async fn close_gracefully(guest: &TcpStream) {
     const PATIENCE: Duration = Duration::from_secs(1);
     const MAX_BYTES: usize = 1 << 20;
-    hang_up(guest);
+    half_close(guest);
     let drained = async {
         let (mut bytes, mut total) = (Vec::new(), 0);
         while let Ok(got @ 1..) = read_more(guest, &mut bytes, PIECE).await {
@@ -308,8 +313,8 @@ async fn part(guest: &TcpStream) {
     let _ = timeout(PATIENCE, drained).await;
 }
 
-/// A string of JSON.
-fn quoted(text: &str) -> String {
+/// Quotes a JSON string.
+fn json_string(text: &str) -> String {
     let mut out = String::from('"');
     for c in text.chars() {
         match c {

@@ -1,14 +1,14 @@
-//! `/etc/hosts`: names that the host itself knows. Lines that cannot be read are passed over, as the C library does.
+//! Parser for `/etc/hosts`. Malformed lines are skipped, as the C library does.
 
 use policy::HostName;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Lists that block advertisements have some hundred thousand lines; beyond that it is no table of hosts.
+/// Limit on names. Blocklists for advertisements have some hundred thousand lines.
 const MAX_NAMES: usize = 1_000_000;
 const MAX_ADDRESSES: usize = 64;
 
-/// Names with their addresses, each in the order of the file.
+/// Names with their addresses in file order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     names: BTreeMap<String, Vec<IpAddr>>,
@@ -23,7 +23,7 @@ impl Hosts {
         hosts
     }
 
-    /// The addresses of a name, however it is spelled; none when the file does not name it.
+    /// Returns the addresses of a name in any spelling; empty if the file does not list it.
     pub fn lookup(&self, name: &str) -> &[IpAddr] {
         match HostName::parse(name) {
             Ok(HostName::Name(name)) => self.names.get(&name).map_or(&[], Vec::as_slice),
@@ -54,8 +54,8 @@ impl Hosts {
     }
 }
 
-/// An address as configuration files of the host spell it. A zone names a link of this machine, which a socket takes
-/// from elsewhere; it is left out.
+/// Parses an address of a configuration file. An IPv6 zone (`%eth0`) is dropped, because a socket takes the interface
+/// from elsewhere.
 pub(crate) fn address(word: &str) -> Option<IpAddr> {
     let bare = match word.split_once('%') {
         Some((bare, zone)) if !zone.is_empty() && bare.contains(':') => bare,

@@ -1,53 +1,55 @@
-//! Egress: the network of one guest. `broker` is the face; behind it one thread answers at the guest's doors, asks the
-//! gate about everything that comes, and passes on what may pass.
+//! Egress: the network broker of one guest. `broker` is the entry point; behind it one thread serves the guest's
+//! sockets, has the gate judge every name, connection and request, and relays what the rules allow.
+//!
+//! A module uses only modules below it:
 //!
 //! ```text
-//! broker   starts and stops it all                   event    what is told               asks     questions to a person
-//! gate     rules in force, decisions, bytes          pins     which name led where       journal  what happened
-//! names    questions at the door, resolvers          upstream whom the host asks
-//! entrance connections that are asked for            tcp      connections to their end
-//! first    what first bytes are
-//! flow     bytes counted and told                    pump     the relay
-//! forward  plain HTTP in the name of a host          proxy    clients of a proxy         udp      datagrams
-//! inspect  requests read one by one                  court    what the inspector needs
+//! broker                starts and stops the broker thread
+//! pending_connections   captured SYNs: judged, dialed, admitted     udp        UDP datagrams and ICMP echo requests
+//! endpoint              destination of a connection: own service or remote address
+//! proxy                 SOCKS5 and HTTP proxy clients
+//! connection            one TCP connection, from its first bytes    inspect    HTTP requests read one by one, secrets injected
+//! forward               plain HTTP/1, judged by Host                resolver   the guest's DNS queries
+//! pump                  byte relay (copy, then splice)
+//! flow                  byte counts and events of one flow          dial       TCP connections to servers
+//! gate                  rules in force, rulings, byte limit
+//! request_judge         the gate's interface to `inspect`           pins       which name resolved to which address
+//! event_queue           events not yet taken, behind an eventfd     upstream   the host's resolvers and hosts file
+//! setup, approval, event  inputs, approval by a person, events      first_bytes  protocol detection on first bytes
 //! ```
 //!
-//! Below them are plain functions over bytes. They open no socket, read no clock and never wait; every reader is
-//! bounded, takes any input, and says the same about bytes that come one at a time as about bytes that come at once.
-//!
-//! ```text
-//! dns      questions of the guest, answers to them, questions to the resolvers of the host
-//! hosts    names that the host itself knows          resolv   which resolvers the host uses
-//! hello    the name a TLS client asks for            socks    SOCKS5 as a server
-//! http1    heads of HTTP/1.x                         chunked  bodies in chunks
-//! inspect  requests judged one by one, secrets       court    what it asks of the gate
-//! ```
+//! Below them are pure parsers over bytes. They open no socket, read no clock and never block. Every parser is bounded,
+//! accepts any input, and gives the same result for bytes that arrive one at a time as for bytes that arrive at once:
+//! `dns`, `hosts`, `resolv_conf`, `hello` (TLS ClientHello), `socks`, `http1`, `chunked`.
 
-pub mod asks;
+pub mod approval;
 mod authority;
-pub mod authority_of_guest;
 pub mod broker;
-mod bytes;
+mod byte_reader;
 pub mod chunked;
-pub mod court;
+mod connection;
+mod dial;
 pub mod dns;
-mod entrance;
+mod endpoint;
 pub mod event;
-mod first;
+mod event_queue;
+mod first_bytes;
 mod flow;
 mod forward;
 mod gate;
+pub mod guest_ca;
 pub mod hello;
 pub mod hosts;
 pub mod http1;
 pub mod inspect;
-mod journal;
-mod names;
+mod pending_connections;
 mod pins;
 mod proxy;
 mod pump;
-pub mod resolv;
+pub mod request_judge;
+pub mod resolv_conf;
+mod resolver;
+mod setup;
 pub mod socks;
-mod tcp;
 mod udp;
 mod upstream;

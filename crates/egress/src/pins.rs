@@ -1,15 +1,15 @@
-//! Which names were resolved to which addresses. A guest may connect to an address under a name only if that name led
-//! there; what a guest says about an address counts for nothing.
+//! Table of resolved names: which name led to which address. A guest may connect to an address under a name only if
+//! that name resolved to it; a name that only the guest's own bytes claim does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// More names than a run asks for. Past it the one that was asked for longest ago is forgotten: whoever still wants
-/// it asks again.
+/// Limit on names, more than a run usually resolves. The least recently resolved name is evicted; a guest that still
+/// needs it resolves it again.
 const MAX_NAMES: usize = 4096;
-/// Answers change from one question to the next; the addresses of all of them stay good.
+/// Limit on addresses per name. DNS answers vary from query to query, and the addresses of all of them stay valid.
 const MAX_ADDRESSES: usize = 128;
-/// Names of one address that are looked at when somebody connects to it, latest first.
+/// Limit on names that a connection to one address is judged by, the most recent first.
 const MAX_CANDIDATES: usize = 256;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Pinned {
 }
 
 impl Pins {
-    /// Notes that `name` led to `addresses`.
+    /// Records that `name` resolved to `addresses`.
     pub fn add(&mut self, name: &str, addresses: &[IpAddr]) {
         if addresses.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl Pins {
         self.addresses.get(&addr.to_canonical()).is_some_and(|names| names.contains(name))
     }
 
-    /// The names that led to an address, the latest first.
+    /// Returns the names that resolved to an address, the most recent first.
     pub fn names_of(&self, addr: IpAddr) -> Vec<String> {
         let names = self.addresses.get(&addr.to_canonical()).into_iter().flatten();
         let mut dated: Vec<(u64, &String)> = names.map(|name| (self.asked(name), name)).collect();

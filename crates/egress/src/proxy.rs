@@ -1,13 +1,14 @@
-//! Clients that speak to us as to a proxy, by SOCKS5 or HTTP. They name their host themselves: it is resolved here under
-//! the same rules, and what follows must be for that host and no other.
+//! SOCKS5 and HTTP proxy clients. They name the host themselves: the broker resolves it under the same rules, and the
+//! following bytes must be for that host and no other.
 
+use crate::connection::{self, GuestConnection, Services};
+use crate::dial::{connect_within, reason_of};
 use crate::event::Socket;
 use crate::flow::{Flow, read_more, reset, write_all};
-use crate::forward::{self, After, Server, read_head, say};
-use crate::gate::{Arrival, Place, Ruling, Verdict};
+use crate::forward::{self, AfterExchange, ServerStream, read_head, send_refusal};
+use crate::gate::{ConnectDecision, Remote, Ruling, StreamDecision};
 use crate::http1::{self, Request, Target, Version};
-use crate::socks::{self, Socks, Status, Step};
-use crate::tcp::{self, Talk, World, converse, dial, reason_of};
+use crate::socks::{self, SocksHandshake, Status, Step};
 use policy::{HostName, Proto};
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,25 +17,25 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a client may take to say where it wants to go.
+/// Deadline for a client to send its request to the proxy.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 const MAX_SOCKS: usize = 1024;
-/// Addresses of one name that are tried.
+/// Limit on addresses tried for one name.
 const MAX_TRIES: usize = 4;
 
-/// Why a client of a proxy does not get its connection.
+/// Refusal or failure of a connection that a proxy client requested.
 struct Refusal {
     addr: SocketAddr,
     socket: Option<Socket>,
     ruling: Ruling,
-    /// Set when it may be reached and could not be.
+    /// Set if the rules allow the server and it could not be reached.
     error: Option<Error>,
 }
 
 impl Refusal {
-    /// Tells of it, and says what a client is to be told.
-    fn tell(&self, world: &World) -> Ruling {
-        let flow = Flow::new(&world.gate, Proto::Tcp, self.addr, self.socket);
+    /// Reports the event and returns the ruling to send to the client.
+    fn record(&self, services: &Services) -> Ruling {
+        let flow = Flow::new(&services.gate, Proto::Tcp, self.addr, self.socket);
         match &self.error {
             None => {
                 flow.refused(&self.ruling);
@@ -59,67 +60,68 @@ impl Refusal {
     }
 }
 
-/// Where a client of a proxy gets to. Without a stream, nobody may be called before its requests are read.
-struct Reached {
-    place: Place,
+/// Server that a proxy client gets connected to. Without a stream, no server may be dialed before the client's requests
+/// are inspected.
+struct ProxyRoute {
+    remote: Remote,
     ruling: Option<Ruling>,
     stream: Option<TcpStream>,
 }
 
-/// Resolves, judges and calls what a client named.
-async fn reach(world: &World, guest: &TcpStream, host: &HostName, port: u16) -> Result<Reached, Refusal> {
+/// Resolves, judges and dials the host that a client named.
+async fn find_route(services: &Services, guest: &TcpStream, host: &HostName, port: u16) -> Result<ProxyRoute, Refusal> {
     let socket = Socket::of(guest);
-    let places = match host {
-        HostName::Addr(addr) => vec![Place::at(SocketAddr::new(*addr, port), None)],
+    let remotes = match host {
+        HostName::Addr(addr) => vec![Remote::at(SocketAddr::new(*addr, port), None)],
         HostName::Name(name) => {
-            let addresses = world.names.addresses(name, socket).await.into_iter().take(MAX_TRIES);
-            addresses.map(|addr| Place::at(SocketAddr::new(addr, port), Some(name.clone()))).collect()
+            let addresses = services.resolver.addresses(name, socket).await.into_iter().take(MAX_TRIES);
+            addresses.map(|addr| Remote::at(SocketAddr::new(addr, port), Some(name.clone()))).collect()
         }
     };
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-    let ruling = world.gate.refusal(Some(&host.to_string()), "the name leads nowhere");
+    let ruling = services.gate.refusal(Some(&host.to_string()), "the name does not resolve to an allowed address");
     let mut refusal = Refusal { addr: nowhere, socket, ruling, error: None };
-    for mut place in places {
-        let addr = place.addr;
-        let ruling = match tcp::answered(&world.gate, &mut place, socket).await {
-            Arrival::Wait => return Ok(Reached { place, ruling: None, stream: None }),
-            Arrival::Refuse(ruling) | Arrival::Ask(_, ruling) => {
+    for mut remote in remotes {
+        let addr = remote.addr;
+        let ruling = match services.gate.admit_with_approval(&mut remote, socket).await {
+            ConnectDecision::Wait => return Ok(ProxyRoute { remote, ruling: None, stream: None }),
+            ConnectDecision::Refuse(ruling) | ConnectDecision::Ask(_, ruling) => {
                 refusal = Refusal { addr, socket, ruling, error: None };
                 continue;
             }
-            Arrival::Dial(ruling) => ruling,
+            ConnectDecision::Dial(ruling) => ruling,
         };
-        match dial(world, addr).await {
-            Ok(stream) => return Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }),
+        match connect_within(services.connect_timeout, addr).await {
+            Ok(stream) => return Ok(ProxyRoute { remote, ruling: Some(ruling), stream: Some(stream) }),
             Err(error) => refusal = Refusal { addr, socket, ruling, error: Some(error) },
         }
     }
     Err(refusal)
 }
 
-/// A client that speaks SOCKS5.
-pub(crate) async fn socks(world: &Arc<World>, guest: TcpStream) {
+/// Serves a SOCKS5 client.
+pub(crate) async fn socks(services: &Arc<Services>, guest: TcpStream) {
     let mut bytes = Vec::new();
     let asked = timeout(HANDSHAKE, socks_request(&guest, &mut bytes)).await;
     let Ok(Ok(Some((host, port)))) = asked else { return };
-    let (reply, reached) = match reach(world, &guest, &host, port).await {
-        Ok(reached) => (socks::reply(Status::Succeeded, None), Some(reached)),
+    let (reply, route) = match find_route(services, &guest, &host, port).await {
+        Ok(route) => (socks::reply(Status::Succeeded, None), Some(route)),
         Err(refusal) => {
-            refusal.tell(world);
+            refusal.record(services);
             (socks::reply(refusal.socks_status(), None), None)
         }
     };
     if write_all(&guest, &reply).await.is_err() {
         return;
     }
-    if let Some(reached) = reached {
-        go_on(world, guest, reached, bytes).await;
+    if let Some(route) = route {
+        serve_route(services, guest, route, bytes).await;
     }
 }
 
-/// Whom the client wants to reach; `None` when it was told that it cannot.
+/// Reads the client's request; `None` if the client was sent an error or closed the connection.
 async fn socks_request(guest: &TcpStream, bytes: &mut Vec<u8>) -> Result<Option<(HostName, u16)>, Error> {
-    let mut client = Socks::new();
+    let mut client = SocksHandshake::new();
     loop {
         match client.step(bytes) {
             Step::NeedMore => {
@@ -143,34 +145,34 @@ async fn socks_request(guest: &TcpStream, bytes: &mut Vec<u8>) -> Result<Option<
     }
 }
 
-async fn go_on(world: &Arc<World>, guest: TcpStream, reached: Reached, bytes: Vec<u8>) {
-    let mut talk = Talk::new(world, guest, reached.place);
-    (talk.outside, talk.ruling) = (reached.stream, reached.ruling);
-    converse(talk, bytes).await;
+async fn serve_route(services: &Arc<Services>, guest: TcpStream, route: ProxyRoute, bytes: Vec<u8>) {
+    let mut connection = GuestConnection::new(services, guest, route.remote);
+    (connection.outside, connection.ruling) = (route.stream, route.ruling);
+    connection::serve(connection, bytes).await;
 }
 
-/// A client that speaks HTTP to a proxy: CONNECT, or requests with whole URLs.
-pub(crate) async fn http(world: &Arc<World>, guest: TcpStream) {
+/// Serves an HTTP proxy client: CONNECT, or requests with absolute URLs.
+pub(crate) async fn http(services: &Arc<Services>, guest: TcpStream) {
     let mut bytes = Vec::new();
     let Ok(Ok(Some(request))) = timeout(HANDSHAKE, next_request(&guest, &mut bytes)).await else { return };
     match request {
-        Ok(request) if request.method == "CONNECT" => connect(world, guest, request, bytes).await,
-        // Whatever goes wrong, the client sees its connection end.
-        first => drop(requests(world, guest, first, bytes).await),
+        Ok(request) if request.method == "CONNECT" => connect(services, guest, request, bytes).await,
+        // After any error the client sees its connection closed.
+        first => drop(requests(services, guest, first, bytes).await),
     }
 }
 
-async fn connect(world: &Arc<World>, guest: TcpStream, request: Request, mut bytes: Vec<u8>) {
+async fn connect(services: &Arc<Services>, guest: TcpStream, request: Request, mut bytes: Vec<u8>) {
     bytes.drain(..request.consumed);
     let Target::Authority { host, port } = &request.target else { return };
-    match reach(world, &guest, host, *port).await {
-        Ok(reached) => {
+    match find_route(services, &guest, host, *port).await {
+        Ok(route) => {
             if write_all(&guest, b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_ok() {
-                go_on(world, guest, reached, bytes).await;
+                serve_route(services, guest, route, bytes).await;
             }
         }
         Err(refusal) => {
-            let _ = say(&guest, http_status(&refusal), &refusal.tell(world)).await;
+            let _ = send_refusal(&guest, http_status(&refusal), &refusal.record(services)).await;
         }
     }
 }
@@ -183,50 +185,54 @@ fn http_status(refusal: &Refusal) -> u16 {
     }
 }
 
-/// A server that the last request went to.
-struct Held {
+/// Server of the last request, kept for the next one.
+struct KeptServer {
     host: HostName,
     port: u16,
-    place: Place,
+    remote: Remote,
     flow: Flow,
     stream: TcpStream,
     ahead: Vec<u8>,
 }
 
-/// Requests with whole URLs, each to the host it names.
+/// Serves requests with absolute URLs, each at the host it names.
 async fn requests(
-    world: &Arc<World>,
+    services: &Arc<Services>,
     guest: TcpStream,
     first: Result<Request, (u16, &'static str)>,
     mut bytes: Vec<u8>,
 ) -> Result<(), Error> {
-    let mut held: Option<Held> = None;
+    let mut kept: Option<KeptServer> = None;
     let mut next = Some(first);
     while let Some(read) = next {
-        let bad = |status, reason| (status, world.gate.refusal(None, reason));
+        let bad = |status, reason| (status, services.gate.refusal(None, reason));
         let (mut request, host, port, path) = match read {
-            Err((status, reason)) => return tell_bad(world, &guest, bad(status, reason)).await,
+            Err((status, reason)) => return refuse_malformed(services, &guest, bad(status, reason)).await,
             Ok(request) => match request.target.clone() {
                 Target::Absolute { secure: false, host, port, path } => (request, host, port, path),
-                Target::Absolute { .. } => return tell_bad(world, &guest, bad(400, "https goes by CONNECT")).await,
-                _ => return tell_bad(world, &guest, bad(400, "a proxy takes whole URLs and CONNECT")).await,
+                Target::Absolute { .. } => {
+                    return refuse_malformed(services, &guest, bad(400, "https goes by CONNECT")).await;
+                }
+                _ => return refuse_malformed(services, &guest, bad(400, "a proxy takes whole URLs and CONNECT")).await,
             },
         };
-        request.take_back_offer();
-        let mut server = match held.take() {
-            Some(held) if held.host == host && held.port == port && passes(world, &held.place, &host) => held,
-            _ => match reach(world, &guest, &host, port).await {
-                Err(refusal) => return say(&guest, http_status(&refusal), &refusal.tell(world)).await,
-                Ok(Reached { place, ruling: Some(ruling), stream: Some(stream) }) if passes(world, &place, &host) => {
-                    let flow = Flow::new(&world.gate, Proto::Tcp, place.addr, Socket::of(&guest));
+        request.remove_upgrade_offer();
+        let mut server = match kept.take() {
+            Some(kept) if kept.host == host && kept.port == port && is_allowed(services, &kept.remote, &host) => kept,
+            _ => match find_route(services, &guest, &host, port).await {
+                Err(refusal) => return send_refusal(&guest, http_status(&refusal), &refusal.record(services)).await,
+                Ok(ProxyRoute { remote, ruling: Some(ruling), stream: Some(stream) })
+                    if is_allowed(services, &remote, &host) =>
+                {
+                    let flow = Flow::new(&services.gate, Proto::Tcp, remote.addr, Socket::of(&guest));
                     flow.opened(&ruling);
-                    Held { host, port, place, flow, stream, ahead: Vec::new() }
+                    KeptServer { host, port, remote, flow, stream, ahead: Vec::new() }
                 }
-                // It is read on, or told why not, like one that came without a proxy.
-                Ok(reached) => {
+                // Served, or refused with the reason, like a connection without a proxy.
+                Ok(route) => {
                     let mut whole = origin_form(&request, &path)?;
                     whole.extend(bytes.drain(..).skip(request.consumed));
-                    go_on(world, guest, reached, whole).await;
+                    serve_route(services, guest, route, whole).await;
                     return Ok(());
                 }
             },
@@ -234,47 +240,47 @@ async fn requests(
         bytes.drain(..request.consumed);
         let head = origin_form(&request, &path)?;
         let ahead = std::mem::take(&mut server.ahead);
-        let mut way = Server { flow: &server.flow, stream: &server.stream, ahead };
+        let mut server_stream = ServerStream { flow: &server.flow, stream: &server.stream, ahead };
         let exchanged = tokio::select! {
-            exchanged = way.exchange(&guest, &head, &request, &mut bytes) => exchanged,
-            ruling = cut(world, &server.place) => {
+            exchanged = server_stream.exchange(&guest, &head, &request, &mut bytes) => exchanged,
+            ruling = until_forbidden(services, &server.remote) => {
                 server.flow.refused(&ruling);
                 reset(&guest);
                 return Ok(());
             }
         };
         match exchanged {
-            Ok(After::Again) => {
-                let ahead = std::mem::take(&mut way.ahead);
+            Ok(AfterExchange::Again) => {
+                let ahead = std::mem::take(&mut server_stream.ahead);
                 server.ahead = ahead;
-                held = Some(server);
+                kept = Some(server);
             }
-            Ok(After::Close) => return Ok(()),
-            Ok(After::Tunnel) => return way.tunnel(&guest, bytes).await,
+            Ok(AfterExchange::Close) => return Ok(()),
+            Ok(AfterExchange::Tunnel) => return server_stream.tunnel(&guest, bytes).await,
             Err(error) => {
                 reset(&guest);
                 return Err(error);
             }
         }
-        next = next_head(world, &guest, &mut bytes, &mut held).await?;
+        next = next_head(services, &guest, &mut bytes, &mut kept).await?;
     }
     Ok(())
 }
 
-/// The next request. Meanwhile the server is held only as long as the rules let anything go there.
+/// Reads the next request. The kept server is closed as soon as the rules forbid it.
 async fn next_head(
-    world: &World,
+    services: &Services,
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
-    held: &mut Option<Held>,
+    kept: &mut Option<KeptServer>,
 ) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
-    if let Some(server) = held {
+    if let Some(server) = kept {
         tokio::select! {
             read = next_request(guest, bytes) => return read,
-            ruling = cut(world, &server.place) => server.flow.refused(&ruling),
+            ruling = until_forbidden(services, &server.remote) => server.flow.refused(&ruling),
         }
     }
-    *held = None;
+    *kept = None;
     next_request(guest, bytes).await
 }
 
@@ -285,23 +291,27 @@ async fn next_request(
     read_head(guest, bytes, http1::resume_proxied).await
 }
 
-async fn tell_bad(world: &World, guest: &TcpStream, (status, ruling): (u16, Ruling)) -> Result<(), Error> {
+async fn refuse_malformed(
+    services: &Services,
+    guest: &TcpStream,
+    (status, ruling): (u16, Ruling),
+) -> Result<(), Error> {
     let addr = SocketAddr::new(sys::doors::RESOLVER.into(), 0);
-    let flow = Flow::new(&world.gate, Proto::Tcp, addr, Socket::of(guest));
+    let flow = Flow::new(&services.gate, Proto::Tcp, addr, Socket::of(guest));
     forward::refuse(&flow, guest, status, &ruling).await
 }
 
-/// Whether requests for the host may go to the place. That somebody may go there does not say so: an address may be
-/// open in another's name.
-fn passes(world: &World, place: &Place, host: &HostName) -> bool {
-    matches!(world.gate.named(place, &host.to_string()), Verdict::Pass(_))
+/// Returns true if requests for the host may go to this address. An open connection does not imply that: the address
+/// may be allowed under another name.
+fn is_allowed(services: &Services, remote: &Remote, host: &HostName) -> bool {
+    matches!(services.gate.judge_named(remote, &host.to_string()), StreamDecision::Pass(_))
 }
 
-/// Waits until the rules no longer let anything go there.
-async fn cut(world: &World, place: &Place) -> Ruling {
-    let mut state = world.gate.watch();
+/// Waits until the rules forbid connections to `remote`.
+async fn until_forbidden(services: &Services, remote: &Remote) -> Ruling {
+    let mut state = services.gate.watch();
     loop {
-        if let Some(ruling) = world.gate.arrive(place).against() {
+        if let Some(ruling) = services.gate.judge_connect(remote).refusal() {
             return ruling;
         }
         if state.changed().await.is_err() {
@@ -310,7 +320,7 @@ async fn cut(world: &World, place: &Place) -> Ruling {
     }
 }
 
-/// The head as a server takes it: the path alone, and nothing that was for the proxy.
+/// Builds the head that a server gets: the path alone, without fields meant for the proxy.
 fn origin_form(request: &Request, path: &str) -> Result<Vec<u8>, Error> {
     let mut fields = request.fields.clone();
     fields.remove("proxy-connection");
@@ -323,7 +333,7 @@ fn origin_form(request: &Request, path: &str) -> Result<Vec<u8>, Error> {
     if request.version == Version::Http10
         && let Some(at) = head.windows(2).position(|pair| pair == b"\r\n")
     {
-        // Whoever speaks the old version is not to be answered in the new one.
+        // A client of HTTP/1.0 must not get an answer in HTTP/1.1.
         head[at - 1] = b'0';
     }
     Ok(head)

@@ -1,7 +1,7 @@
-//! SOCKS5 as a server, for clients that reach the broker through it. Only CONNECT: a guest has no business with being
-//! connected to, and datagrams go by other ways. Who the client says it is makes no difference.
+//! SOCKS5 server handshake. Only CONNECT is supported: the guest does not accept connections this way, and UDP has a
+//! path of its own. Any credentials are accepted.
 
-use crate::bytes::Bytes;
+use crate::byte_reader::ByteReader;
 use policy::HostName;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ const PASSWORD: u8 = 2;
 const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 
-/// How a request ended, as the client is told.
+/// Reply code sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     Succeeded = 0,
@@ -25,31 +25,31 @@ pub enum Status {
     AddressNotSupported = 8,
 }
 
-/// What to do after the bytes so far. `consumed` are gone from the front of them before the next step.
+/// Next action after the bytes so far. The caller removes `consumed` bytes before the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     NeedMore,
-    /// Send this, and go on.
+    /// Send these bytes and continue.
     Reply {
         bytes: Vec<u8>,
         consumed: usize,
     },
-    /// Connect, then send `reply`. What follows `consumed` is for the other end.
+    /// Connect, then send the reply. Bytes after `consumed` belong to the server.
     Connect {
         host: HostName,
         port: u16,
         consumed: usize,
     },
-    /// Send this, which may be nothing, and close.
+    /// Send the reply, which may be empty, and close.
     Bad {
         reply: Vec<u8>,
         reason: &'static str,
     },
 }
 
-/// One client, from its greeting to its request.
+/// Handshake with one client, from its greeting to its request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Socks {
+pub struct SocksHandshake {
     stage: Stage,
 }
 
@@ -62,9 +62,9 @@ enum Stage {
     Done,
 }
 
-impl Socks {
-    pub fn new() -> Socks {
-        Socks::default()
+impl SocksHandshake {
+    pub fn new() -> SocksHandshake {
+        SocksHandshake::default()
     }
 
     /// Reads the next message of the client. No message is longer than 513 bytes.
@@ -84,7 +84,7 @@ impl Socks {
     }
 }
 
-/// The reply to a request: how it ended, and the address that the other end sees, if that is to be told.
+/// Builds the reply to a request: its status, and the bound address if known.
 pub fn reply(status: Status, bound: Option<SocketAddr>) -> Vec<u8> {
     let bound = bound.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
     let mut out = vec![VERSION, status as u8, 0];
@@ -111,15 +111,20 @@ fn refused(status: Status, reason: &'static str) -> Step {
 }
 
 fn greeting(bytes: &[u8]) -> (Stage, Step) {
-    let mut bytes = Bytes::new(bytes);
+    let mut bytes = ByteReader::new(bytes);
     match bytes.u8() {
         None => return (Stage::Greeting, Step::NeedMore),
         Some(VERSION) => {}
-        // Version 4 knows "rejected", in a message of its own.
-        Some(4) => return (Stage::Done, bad(vec![0, 0x5b, 0, 0, 0, 0, 0, 0], "it is SOCKS4, only SOCKS5 is spoken")),
-        Some(_) => return (Stage::Done, bad(Vec::new(), "it is not SOCKS")),
+        // SOCKS4 has a rejection message of its own.
+        Some(4) => {
+            return (
+                Stage::Done,
+                bad(vec![0, 0x5b, 0, 0, 0, 0, 0, 0], "the client speaks SOCKS4, only SOCKS5 is supported"),
+            );
+        }
+        Some(_) => return (Stage::Done, bad(Vec::new(), "the client does not speak SOCKS")),
     }
-    let Some(methods) = bytes.short_run() else {
+    let Some(methods) = bytes.u8_prefixed() else {
         return (Stage::Greeting, Step::NeedMore);
     };
     let chosen = |method| Step::Reply { bytes: vec![VERSION, method], consumed: bytes.at() };
@@ -128,25 +133,25 @@ fn greeting(bytes: &[u8]) -> (Stage, Step) {
     } else if methods.contains(&PASSWORD) {
         (Stage::Password, chosen(PASSWORD))
     } else {
-        (Stage::Done, bad(vec![VERSION, NO_METHOD], "it offers no method that is known here"))
+        (Stage::Done, bad(vec![VERSION, NO_METHOD], "the client offers no supported authentication method"))
     }
 }
 
-/// A name and a password, which are taken whatever they are.
+/// Reads a user name and password (RFC 1929); any are accepted.
 fn password(bytes: &[u8]) -> Step {
-    let mut bytes = Bytes::new(bytes);
+    let mut bytes = ByteReader::new(bytes);
     match bytes.u8() {
         None => return Step::NeedMore,
         Some(1) => {}
         Some(_) => return bad(vec![1, 1], "the password has an unknown form"),
     }
-    match bytes.short_run().and_then(|_| bytes.short_run()) {
+    match bytes.u8_prefixed().and_then(|_| bytes.u8_prefixed()) {
         None => Step::NeedMore,
         Some(_) => Step::Reply { bytes: vec![1, 0], consumed: bytes.at() },
     }
 }
 
-/// Bytes are judged in their order, so that the verdict does not depend on how many have come.
+/// Parses bytes in order, so that the result does not depend on how many have arrived.
 fn request(whole: &[u8]) -> Step {
     match whole.first() {
         None => return Step::NeedMore,
@@ -165,11 +170,11 @@ fn request(whole: &[u8]) -> Step {
         Some(0) => {}
         Some(_) => return refused(Status::Failed, "the reserved byte is not zero"),
     }
-    let mut bytes = Bytes::from(whole, 3);
+    let mut bytes = ByteReader::from(whole, 3);
     let host = match bytes.u8() {
         None => return Step::NeedMore,
         Some(1) => bytes.array::<4>().map(|octets| Ok(HostName::Addr(octets.into()))),
-        Some(3) => bytes.short_run().map(domain),
+        Some(3) => bytes.u8_prefixed().map(domain),
         Some(4) => bytes.array::<16>().map(|octets| Ok(HostName::Addr(IpAddr::from(octets).to_canonical()))),
         Some(_) => return refused(Status::AddressNotSupported, "the type of the address is unknown"),
     };
@@ -182,7 +187,7 @@ fn request(whole: &[u8]) -> Step {
     }
 }
 
-/// Names come to be judged as names; an address spelled as one is an address.
+/// Parses a domain name; an IP address in text form becomes an address.
 fn domain(name: &[u8]) -> Result<HostName, &'static str> {
     let text = std::str::from_utf8(name).map_err(|_| "the name is not ASCII")?;
     HostName::parse(text).map_err(|_| "the name is not the name of a host")

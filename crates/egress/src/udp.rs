@@ -1,10 +1,11 @@
-//! Datagrams of the guest, and its echo requests. Each pair of the guest's end and the place it sends to is a flow with a
-//! socket of its own outside, so that answers find their way back; it ends when nothing passes for a while.
+//! UDP datagrams and ICMP echo requests of the guest. Each pair of the guest's address and the target is a flow with a
+//! socket of its own on the host, so that replies find their way back. A flow ends after an idle time.
 
-use crate::asks::{Leave, Matter};
+use crate::approval::{ApprovedSubjects, Subject};
+use crate::dial::reason_of;
 use crate::event::Socket;
-use crate::flow::{Flow, Watched, Way, with_scratch};
-use crate::gate::{Asking, Gate, Ruling, Settled};
+use crate::flow::{Direction, Flow, ReadableFd, with_scratch};
+use crate::gate::{ApprovalOutcome, Gate, QuestionContext, Ruling};
 use policy::Proto;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,205 +15,216 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use sys::knock::Echo;
+use sys::syn_capture::Echo;
 use tokio::net::UdpSocket;
 use tokio::task::coop::consume_budget;
 
 const MAX_DATAGRAM: usize = 64 * 1024;
-/// A program that goes on sending to where it may not is told of each time, and we tell of it this often.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Minimum interval between events about one refused pair. The program gets an error for each datagram.
+const REFUSAL_EVENT_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_REFUSED: usize = 1024;
-/// Flows that wait for a person's answer.
-const MAX_ASKING: usize = 64;
+/// Limit on flows that wait for a person's answer.
+const MAX_AWAITING_APPROVAL: usize = 64;
 
-/// Echo requests that go out in a second, and at once after a while without.
-const ECHO_EVERY: Duration = Duration::from_millis(10);
-const ECHOES_AT_ONCE: u32 = 100;
-/// Echo requests of one flow that may be answered still.
-const MAX_ASKED: usize = 64;
+/// Rate limit for echo requests: one per interval, and a burst after an idle time.
+const ECHO_INTERVAL: Duration = Duration::from_millis(10);
+const ECHO_BURST: u32 = 100;
+/// Limit on unanswered echo requests of one flow.
+const MAX_UNANSWERED_ECHOES: usize = 64;
 
-/// The guest's end, and where it sends to.
+/// Address of the guest's socket, and the target.
 type Key = (SocketAddr, SocketAddr);
 
-/// The datagrams of one door, or the echo requests.
+/// The datagram flows of one door, or its echo flows.
 pub(crate) struct Datagrams {
     gate: Arc<Gate>,
     proto: Proto,
     out: Arc<OwnedFd>,
     idle: Duration,
-    /// How many there may be at once.
-    most: usize,
-    exchanges: Mutex<BTreeMap<Key, Arc<Exchange>>>,
+    /// Limit on concurrent flows.
+    max_flows: usize,
+    flows: Mutex<BTreeMap<Key, Arc<DatagramFlow>>>,
     refused: Mutex<BTreeMap<Key, Instant>>,
     /// Flows that wait for a person's answer.
-    asking: Mutex<BTreeSet<Key>>,
-    /// When echo requests that are sent now would all be due.
-    pace: Mutex<Instant>,
+    awaiting_approval: Mutex<BTreeSet<Key>>,
+    /// Virtual time of the rate limiter: when all echo requests sent so far are due at the regular interval.
+    echo_schedule: Mutex<Instant>,
 }
 
-/// One flow.
-struct Exchange {
+/// A flow between one socket of the guest and one target.
+struct DatagramFlow {
     key: Key,
-    place: SocketAddr,
+    remote_addr: SocketAddr,
     flow: Flow,
     socket: UdpSocket,
-    used: Mutex<Instant>,
-    /// Echo requests that were not answered: their numbers, and what stands for their payloads.
-    asked: Mutex<VecDeque<(u16, u64)>>,
-    /// What a person let it through with.
-    leave: Leave,
+    last_used: Mutex<Instant>,
+    /// Unanswered echo requests: sequence numbers with hashes of their payloads.
+    unanswered_echoes: Mutex<VecDeque<(u16, u64)>>,
+    /// Subjects that a person approved for this flow.
+    approved: ApprovedSubjects,
 }
 
-/// What becomes of the first datagram of a flow.
-enum Opened {
-    Flow(Arc<Exchange>),
-    /// A person is asked; until then it is lost, and its sender is told nothing.
+/// Result of the first datagram of a flow.
+enum OpenResult {
+    Flow(Arc<DatagramFlow>),
+    /// A person is asked. Until the answer, datagrams are dropped without an error to the sender.
     Held,
     Refused,
 }
 
 impl Datagrams {
-    /// `proto` says whether they are datagrams or echo requests.
-    pub fn new(gate: Arc<Gate>, proto: Proto, out: Arc<OwnedFd>, idle: Duration, most: usize) -> Arc<Datagrams> {
-        let (exchanges, refused, asking) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let pace = Mutex::new(Instant::now());
-        Arc::new(Datagrams { gate, proto, out, idle, most, exchanges, refused, asking, pace })
+    /// Serves UDP or ICMP echo, as `proto` says.
+    pub fn new(gate: Arc<Gate>, proto: Proto, out: Arc<OwnedFd>, idle: Duration, max_flows: usize) -> Arc<Datagrams> {
+        let (flows, refused, awaiting_approval) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let echo_schedule = Mutex::new(Instant::now());
+        Arc::new(Datagrams { gate, proto, out, idle, max_flows, flows, refused, awaiting_approval, echo_schedule })
     }
 
-    /// Passes on an echo request, unless too many come.
+    /// Forwards an echo request within the rate limit.
     pub fn echo(self: &Arc<Datagrams>, echo: &Echo) {
-        if !self.is_in_time() {
+        if !self.take_echo_slot() {
             return;
         }
-        // Programs that ask are told apart by their ids as others are by their ports.
+        // The echo id tells programs apart as the source port does for UDP.
         let key = (SocketAddr::new(echo.from, echo.id), SocketAddr::new(echo.to, 0));
-        let known = self.exchanges().get(&key).cloned();
-        if let Opened::Flow(exchange) = known.map_or_else(|| self.open(key), Opened::Flow) {
-            let mut asked = exchange.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            asked.push_back((echo.sequence, stand_in(&echo.payload)));
-            if asked.len() > MAX_ASKED {
-                asked.pop_front();
+        let known = self.flows().get(&key).cloned();
+        if let OpenResult::Flow(datagram_flow) = known.map_or_else(|| self.open(key), OpenResult::Flow) {
+            let mut unanswered_echoes = datagram_flow.unanswered_echoes.lock().unwrap_or_else(PoisonError::into_inner);
+            unanswered_echoes.push_back((echo.sequence, payload_hash(&echo.payload)));
+            if unanswered_echoes.len() > MAX_UNANSWERED_ECHOES {
+                unanswered_echoes.pop_front();
             }
-            drop(asked);
-            exchange.send(&echo.request());
+            drop(unanswered_echoes);
+            datagram_flow.send(&echo.request());
         }
     }
 
-    fn is_in_time(&self) -> bool {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_echo_slot(&self) -> bool {
+        let mut echo_schedule = self.echo_schedule.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        *pace = now.max(*pace);
-        let in_time = pace.duration_since(now) < ECHO_EVERY * ECHOES_AT_ONCE;
+        *echo_schedule = now.max(*echo_schedule);
+        let in_time = echo_schedule.duration_since(now) < ECHO_INTERVAL * ECHO_BURST;
         if in_time {
-            *pace += ECHO_EVERY;
+            *echo_schedule += ECHO_INTERVAL;
         }
         in_time
     }
 
-    /// Takes the datagrams that come to the door.
+    /// Receives the datagrams that reach the door.
     pub async fn serve(self: Arc<Datagrams>, door: OwnedFd) -> Result<(), Error> {
-        let door = Watched::new(door)?;
+        let door = ReadableFd::new(door)?;
         let mut buffer = vec![0; MAX_DATAGRAM];
         loop {
-            let came = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
-            let key = (came.peer, came.original);
-            let known = self.exchanges().get(&key).cloned();
-            match known.map_or_else(|| self.open(key), Opened::Flow) {
-                Opened::Flow(exchange) => exchange.send(&buffer[..came.len]),
-                Opened::Held => {}
-                Opened::Refused => drop(sys::net::refuse_from(&self.out, key.1, key.0)),
+            let datagram = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
+            let key = (datagram.peer, datagram.original);
+            let known = self.flows().get(&key).cloned();
+            match known.map_or_else(|| self.open(key), OpenResult::Flow) {
+                OpenResult::Flow(datagram_flow) => datagram_flow.send(&buffer[..datagram.len]),
+                OpenResult::Held => {}
+                OpenResult::Refused => drop(sys::net::refuse_from(&self.out, key.1, key.0)),
             }
-            // A guest that sends without end would keep the thread for itself.
+            // A guest that floods datagrams must not starve other tasks.
             consume_budget().await;
         }
     }
 
-    /// A new flow, if one may be.
-    fn open(self: &Arc<Datagrams>, key: Key) -> Opened {
-        let place = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
-        // Who sends echo requests cannot be told: such sockets have no ends that could be looked for.
+    /// Opens a new flow if the rules and the limit allow it.
+    fn open(self: &Arc<Datagrams>, key: Key) -> OpenResult {
+        let remote_addr = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
+        // The sender of echo requests is unknown: ping sockets have no address pair to look up.
         let socket = Socket { proto: self.proto, own: key.0, to: key.1 };
         let socket = Some(socket).filter(|_| self.proto == Proto::Udp);
-        let flow = Flow::new(&self.gate, self.proto, place, socket);
-        let (ruling, matter) = self.gate.datagrams(self.proto, place, &Leave::default());
+        let flow = Flow::new(&self.gate, self.proto, remote_addr, socket);
+        let (ruling, subject) = self.gate.judge_datagrams(self.proto, remote_addr, &ApprovedSubjects::default());
         if !ruling.allowed() {
-            let Some(matter) = matter else {
-                self.tell_refused(key, &flow, &ruling);
-                return Opened::Refused;
+            let Some(subject) = subject else {
+                self.record_refusal(key, &flow, &ruling);
+                return OpenResult::Refused;
             };
-            self.ask(key, flow, matter, ruling);
-            return Opened::Held;
+            self.ask(key, flow, subject, ruling);
+            return OpenResult::Held;
         }
-        if self.exchanges().len() >= self.most {
-            self.tell_refused(key, &flow, &ruling.refused("there are too many flows of datagrams"));
-            return Opened::Refused;
+        if self.flows().len() >= self.max_flows {
+            self.record_refusal(key, &flow, &ruling.refused("there are too many flows of datagrams"));
+            return OpenResult::Refused;
         }
-        let socket = match if self.proto == Proto::Icmp { echoing(place) } else { connected(place) } {
-            Ok(socket) => socket,
-            Err(error) => {
-                flow.failed(&ruling, crate::tcp::reason_of(&error));
-                return Opened::Refused;
-            }
-        };
+        let socket =
+            match if self.proto == Proto::Icmp { echo_socket_to(remote_addr) } else { udp_socket_to(remote_addr) } {
+                Ok(socket) => socket,
+                Err(error) => {
+                    flow.failed(&ruling, reason_of(&error));
+                    return OpenResult::Refused;
+                }
+            };
         flow.opened(&ruling);
-        let used = Mutex::new(Instant::now());
-        // What was answered for a while is its own from here on.
-        let mut leave = Leave::default();
-        matter.into_iter().for_each(|matter| leave.add(matter));
-        let exchange = Arc::new(Exchange { key, place, flow, socket, used, asked: Mutex::default(), leave });
-        self.exchanges().insert(key, exchange.clone());
-        tokio::spawn(self.clone().attend(exchange.clone()));
-        Opened::Flow(exchange)
+        let last_used = Mutex::new(Instant::now());
+        // A temporary approval is kept for the life of the flow.
+        let mut approved = ApprovedSubjects::default();
+        subject.into_iter().for_each(|subject| approved.add(subject));
+        let datagram_flow = Arc::new(DatagramFlow {
+            key,
+            remote_addr,
+            flow,
+            socket,
+            last_used,
+            unanswered_echoes: Mutex::default(),
+            approved,
+        });
+        self.flows().insert(key, datagram_flow.clone());
+        tokio::spawn(self.clone().relay_until_end(datagram_flow.clone()));
+        OpenResult::Flow(datagram_flow)
     }
 
-    /// Passes answers back until nothing passes for a while or the rules say otherwise.
-    async fn attend(self: Arc<Datagrams>, exchange: Arc<Exchange>) {
+    /// Relays replies until the flow is idle or the rules forbid it.
+    async fn relay_until_end(self: Arc<Datagrams>, datagram_flow: Arc<DatagramFlow>) {
         let mut state = self.gate.watch();
         let refusal = loop {
-            // Asked first, so that no change between the start and the first wait is missed.
-            let (ruling, _) = self.gate.datagrams(self.proto, exchange.place, &exchange.leave);
+            // Judged first, so that no change between the start and the first wait is missed.
+            let (ruling, _) = self.gate.judge_datagrams(self.proto, datagram_flow.remote_addr, &datagram_flow.approved);
             if !ruling.allowed() {
                 break Some(ruling);
             }
             tokio::select! {
                 _ = state.changed() => {}
-                _ = exchange.answers(self.proto, &self.out) => break self.gate.over_limit(),
-                () = exchange.idle(self.idle) => break None,
+                _ = datagram_flow.relay_replies(self.proto, &self.out) => break self.gate.limit_refusal(),
+                () = datagram_flow.idle(self.idle) => break None,
             }
         };
-        self.exchanges().remove(&exchange.key);
+        self.flows().remove(&datagram_flow.key);
         if let Some(ruling) = refusal {
-            exchange.flow.refused(&ruling);
+            datagram_flow.flow.refused(&ruling);
         }
     }
 
-    /// Has a person asked. What comes meanwhile is lost, as datagrams are; the answer holds for what comes after it.
-    fn ask(self: &Arc<Datagrams>, key: Key, flow: Flow, matter: Matter, ruling: Ruling) {
+    /// Asks a person in a task of its own. Datagrams are dropped meanwhile; the answer holds for later ones.
+    fn ask(self: &Arc<Datagrams>, key: Key, flow: Flow, subject: Subject, ruling: Ruling) {
         let here = self.clone();
         {
-            let mut asking = self.asking();
-            if asking.len() >= MAX_ASKING || !asking.insert(key) {
+            let mut awaiting_approval = self.awaiting_approval();
+            if awaiting_approval.len() >= MAX_AWAITING_APPROVAL || !awaiting_approval.insert(key) {
                 return;
             }
         }
         tokio::spawn(async move {
             let (proto, address) = (here.proto, Some(flow.address()));
-            let asking = Asking { proto, address, socket: flow.socket(), request: None };
-            if let Settled::Refused(ruling) = here.gate.settle(&matter, &ruling, asking).await {
-                here.tell_refused(key, &flow, &ruling);
+            let awaiting_approval = QuestionContext { proto, address, socket: flow.socket(), request: None };
+            if let ApprovalOutcome::Refused(ruling) =
+                here.gate.await_approval(&subject, &ruling, awaiting_approval).await
+            {
+                here.record_refusal(key, &flow, &ruling);
             }
-            here.asking().remove(&key);
+            here.awaiting_approval().remove(&key);
         });
     }
 
-    fn asking(&self) -> MutexGuard<'_, BTreeSet<Key>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    fn awaiting_approval(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        self.awaiting_approval.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell_refused(&self, key: Key, flow: &Flow, ruling: &Ruling) {
+    fn record_refusal(&self, key: Key, flow: &Flow, ruling: &Ruling) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if refused.get(&key).is_some_and(|told| now.duration_since(*told) < TELL_EVERY) {
+        if refused.get(&key).is_some_and(|reported_at| now.duration_since(*reported_at) < REFUSAL_EVENT_INTERVAL) {
             return;
         }
         if refused.len() >= MAX_REFUSED {
@@ -222,21 +234,21 @@ impl Datagrams {
         flow.refused(ruling);
     }
 
-    fn exchanges(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Exchange>>> {
-        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    fn flows(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<DatagramFlow>>> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Exchange {
+impl DatagramFlow {
     fn send(&self, bytes: &[u8]) {
-        self.note();
-        // What the network does not take now is lost, as datagrams are.
-        if self.flow.spend(Way::FromGuest, bytes.len()).is_ok() {
+        self.touch();
+        // Datagrams that the network does not accept now are dropped.
+        if self.flow.count_bytes(Direction::FromGuest, bytes.len()).is_ok() {
             let _ = rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT);
         }
     }
 
-    async fn answers(&self, proto: Proto, out: &OwnedFd) -> Result<(), Error> {
+    async fn relay_replies(&self, proto: Proto, out: &OwnedFd) -> Result<(), Error> {
         let (peer, original) = self.key;
         loop {
             self.socket.readable().await?;
@@ -244,14 +256,14 @@ impl Exchange {
                 let (len, from) = self.socket.try_recv_from(buffer)?;
                 let bytes = &buffer[..len];
                 if proto == Proto::Icmp {
-                    return self.answer(from.ip(), bytes, out);
+                    return self.relay_echo_reply(from.ip(), bytes, out);
                 }
-                self.flow.spend(Way::ToGuest, len)?;
+                self.flow.count_bytes(Direction::ToGuest, len)?;
                 let _ = sys::net::send_from(out, original, peer, bytes);
                 Ok(())
             });
             match got.map_err(|error: Error| error.kind()) {
-                Ok(()) => self.note(),
+                Ok(()) => self.touch(),
                 Err(ErrorKind::WouldBlock) => {}
                 Err(ErrorKind::ConnectionRefused) => drop(sys::net::refuse_from(out, original, peer)),
                 Err(kind) => return Err(kind.into()),
@@ -260,28 +272,30 @@ impl Exchange {
         }
     }
 
-    /// Answers an echo request if this is its answer: from the one who was asked, with the same number and payload.
-    fn answer(&self, from: IpAddr, message: &[u8], out: &OwnedFd) -> Result<(), Error> {
+    /// Relays an echo reply if it matches a request: sent by the target, with the same sequence number and payload.
+    fn relay_echo_reply(&self, from: IpAddr, message: &[u8], out: &OwnedFd) -> Result<(), Error> {
         let (peer, original) = self.key;
         let Some((sequence, payload)) = Echo::answered(message, original.is_ipv4()) else { return Ok(()) };
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = (sequence, stand_in(payload));
-        let Some(at) = asked.iter().position(|one| *one == wanted).filter(|_| from == self.place.ip()) else {
+        let mut unanswered_echoes = self.unanswered_echoes.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = (sequence, payload_hash(payload));
+        let Some(at) =
+            unanswered_echoes.iter().position(|one| *one == wanted).filter(|_| from == self.remote_addr.ip())
+        else {
             return Ok(());
         };
-        asked.remove(at);
-        self.flow.spend(Way::ToGuest, message.len())?;
+        unanswered_echoes.remove(at);
+        self.flow.count_bytes(Direction::ToGuest, message.len())?;
         let payload = payload.to_vec();
         let echo = Echo { from: peer.ip(), to: original.ip(), id: peer.port(), sequence, payload };
-        // A full queue loses it, as any network may.
-        let _ = sys::knock::answer(out, &echo);
+        // Dropped if the queue is full, as on any network.
+        let _ = sys::syn_capture::answer(out, &echo);
         Ok(())
     }
 
-    /// Waits until nothing has passed for so long.
+    /// Waits until the flow has been unused for `idle`.
     async fn idle(&self, idle: Duration) {
         loop {
-            let until = *self.used.lock().unwrap_or_else(PoisonError::into_inner) + idle;
+            let until = *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) + idle;
             if until <= Instant::now() {
                 return;
             }
@@ -289,27 +303,27 @@ impl Exchange {
         }
     }
 
-    fn note(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    fn touch(&self) {
+        *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
-/// A number that stands for bytes.
-fn stand_in(bytes: &[u8]) -> u64 {
+/// Hashes an echo payload, to compare it with its reply.
+fn payload_hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
 }
 
-/// Whether the host lets us send echo requests.
+/// Fails if the host does not permit ICMP echo sockets.
 pub(crate) fn may_echo() -> Result<(), Error> {
     echo_socket(true).map(drop)
 }
 
-/// A socket of the host for echo requests to one place. It takes answers from anybody.
-fn echoing(place: SocketAddr) -> Result<UdpSocket, Error> {
-    let socket = echo_socket(place.is_ipv4())?;
-    rustix::net::connect(&socket, &place)?;
+/// Opens an ICMP echo socket of the host for one target. The kernel does not filter replies by sender.
+fn echo_socket_to(remote_addr: SocketAddr) -> Result<UdpSocket, Error> {
+    let socket = echo_socket(remote_addr.is_ipv4())?;
+    rustix::net::connect(&socket, &remote_addr)?;
     UdpSocket::from_std(socket.into())
 }
 
@@ -322,10 +336,10 @@ fn echo_socket(ipv4: bool) -> Result<OwnedFd, Error> {
     Ok(rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(protocol))?)
 }
 
-fn connected(place: SocketAddr) -> Result<UdpSocket, Error> {
-    let any: IpAddr = if place.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+fn udp_socket_to(remote_addr: SocketAddr) -> Result<UdpSocket, Error> {
+    let any: IpAddr = if remote_addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = std::net::UdpSocket::bind((any, 0))?;
-    socket.connect(place)?;
+    socket.connect(remote_addr)?;
     socket.set_nonblocking(true)?;
     UdpSocket::from_std(socket)
 }

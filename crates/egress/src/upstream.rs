@@ -1,8 +1,8 @@
-//! Whom the broker asks for names: the resolvers of the host and the names that the host itself knows, read again when
-//! their files change, because hosts move between networks.
+//! The host's name service: its resolvers and its hosts table, reloaded when the files change, because hosts move
+//! between networks.
 
 use crate::hosts::Hosts;
-use crate::resolv::Resolv;
+use crate::resolv_conf::Resolv;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 const RESOLV: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
-/// Far more than either file has.
+/// Size limit for either file, far above real ones.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
-/// How often the files are looked at, at most.
+/// Minimum interval between checks of the files' modification times.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const DNS_PORT: u16 = 53;
 
-/// Whom to ask, and how patiently.
+/// Resolvers with the timeout and the number of attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolvers {
     pub servers: Vec<SocketAddr>,
@@ -47,12 +47,12 @@ struct Files {
 }
 
 impl Upstream {
-    /// As the host is configured.
+    /// Uses `/etc/resolv.conf` and `/etc/hosts` of this host.
     pub fn of_host() -> Upstream {
         Upstream(Source::Files(Mutex::new(Files::read())))
     }
 
-    /// These resolvers, and these names in the form of `/etc/hosts`.
+    /// Uses the given resolvers, and names in the format of `/etc/hosts`.
     pub fn given(resolvers: Resolvers, hosts: &str) -> Upstream {
         Upstream(Source::Given(Arc::new(resolvers), Arc::new(Hosts::parse(hosts))))
     }
@@ -94,7 +94,7 @@ fn changed(path: &str) -> Option<SystemTime> {
     std::fs::metadata(Path::new(path)).and_then(|m| m.modified()).ok()
 }
 
-/// What cannot be read says nothing, as with the C library.
+/// Reads a file; an unreadable file counts as empty, as with the C library.
 fn text(path: &str) -> String {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));

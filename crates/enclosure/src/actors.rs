@@ -1,6 +1,6 @@
-//! Who of a guest holds a socket, for refusals that are decided where only its ends are known. The kernel says which socket
-//! it is, and the descriptors of the guest's processes say whose; within bounds, and whoever cannot be told from others is
-//! not named. Only looks.
+//! Attribution of sockets to processes of a guest, for network refusals where only the two addresses are known. A
+//! sock_diag query gives the socket's inode, and `/proc/PID/fd` of the guest's processes gives the holder. The
+//! search is bounded, and an ambiguous result names no process. Read-only.
 
 use crate::flock::MOST_STEPS;
 use std::collections::BTreeSet;
@@ -13,62 +13,63 @@ use std::time::{Duration, Instant};
 use sys::diag::Sockets;
 use terms::Actor;
 
-/// Entries below /proc that one question may look at.
-const MOST_LOOKS: usize = 4096;
-/// Questions at once, and how long it takes until there may be one more. The rest is not answered: a guest must not keep us
-/// busy by being refused.
-const MOST_AT_ONCE: u32 = 32;
-const ONE_MORE: Duration = Duration::from_millis(60);
-/// The longest list of sockets or children that is read.
+/// Entries below /proc that one lookup may visit.
+const MAX_PROC_ENTRIES: usize = 4096;
+/// Token bucket for lookups: 32 at once, then one more per 60 ms. Further lookups go unanswered, so that a guest cannot
+/// keep the supervisor busy by provoking refusals.
+const MAX_TOKENS: u32 = 32;
+const REFILL_INTERVAL: Duration = Duration::from_millis(60);
+/// Bytes read at most of a kernel list of sockets or children.
 const LONGEST_LIST: u64 = 1 << 20;
 
 /// The processes of one guest.
 #[derive(Debug)]
 pub struct Actors {
-    /// The directory of its first process, which no other can take the place of.
+    /// `/proc/PID` of the guest's first process, held open: a reused pid cannot take its place.
     first: OwnedFd,
     sockets: Option<Sockets>,
-    left: u32,
-    since: Instant,
+    tokens: u32,
+    refilled_at: Instant,
 }
 
 impl Actors {
-    /// Those below a first process that was not collected yet. `None` when it cannot be looked at.
+    /// Opens `/proc/PID` of a first process that has not been reaped yet. `None` when that fails.
     pub(crate) fn of(first: i32, sockets: Option<Sockets>) -> Option<Actors> {
         use rustix::fs::{Mode, OFlags, open};
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let first = open(format!("/proc/{first}"), flags, Mode::empty()).ok()?;
-        Some(Actors { first, sockets, left: MOST_AT_ONCE, since: Instant::now() })
+        Some(Actors { first, sockets, tokens: MAX_TOKENS, refilled_at: Instant::now() })
     }
 
-    /// Whose connection it is. The kernel has no two with the same ends.
+    /// Returns the process that holds a TCP connection. The kernel has no two connections with the same pair of
+    /// addresses.
     pub fn of_stream(&mut self, own: SocketAddr, to: SocketAddr) -> Option<Actor> {
-        self.may_ask().then_some(())?;
+        self.take_token().then_some(())?;
         let inode = self.sockets.as_ref()?.connection(plain(own), plain(to)).ok()??;
         self.holder(inode).map(actor)
     }
 
-    /// Whose datagrams come from here. Any socket of that port may have sent them, under whatever address; with more than one
-    /// nobody can say which it was.
+    /// Returns the process that sends datagrams from this port. Any socket bound to the port may have sent them,
+    /// whatever its address, so more than one candidate gives `None`.
     pub fn of_datagrams(&mut self, own: SocketAddr) -> Option<Actor> {
-        self.may_ask().then_some(())?;
+        self.take_token().then_some(())?;
         self.holder(self.only_at(own.port())?).map(actor)
     }
 
-    /// Which of these processes the one that holds a connection came of; all by their numbers outside.
+    /// Returns the process of `among` that is an ancestor of the holder of a connection. All pids are the host's.
     pub fn stream_below(&mut self, (own, to): (SocketAddr, SocketAddr), among: &[i32]) -> Option<i32> {
-        self.may_ask().then_some(())?;
+        self.take_token().then_some(())?;
         let inode = self.sockets.as_ref()?.connection(plain(own), plain(to)).ok()??;
         climb(self.holder(inode)?, among)
     }
 
-    /// The same for datagrams that come from here.
+    /// Returns the process of `among` that is an ancestor of the sender of datagrams from `own`.
     pub fn datagrams_below(&mut self, own: SocketAddr, among: &[i32]) -> Option<i32> {
-        self.may_ask().then_some(())?;
+        self.take_token().then_some(())?;
         climb(self.holder(self.only_at(own.port())?)?, among)
     }
 
-    /// The only socket for datagrams with this port.
+    /// Returns the inode of the UDP socket bound to this port, if there is exactly one.
     fn only_at(&self, port: u16) -> Option<u64> {
         let mut sockets = BTreeSet::new();
         for table in ["net/udp", "net/udp6"] {
@@ -78,13 +79,14 @@ impl Actors {
         sockets.pop_first().filter(|_| sockets.is_empty())
     }
 
-    /// The process with a descriptor of this socket, the latest first: whoever connects has seldom children.
+    /// Returns the process with a descriptor of this socket. Searches the latest processes first, because a process
+    /// that connects seldom has children.
     fn holder(&self, inode: u64) -> Option<i32> {
         let wanted = PathBuf::from(format!("socket:[{inode}]"));
-        let mut looks = Looks(MOST_LOOKS);
-        for pid in self.processes(&mut looks).into_iter().rev() {
+        let mut budget = Budget(MAX_PROC_ENTRIES);
+        for pid in self.processes(&mut budget).into_iter().rev() {
             for (entry, _) in numbers(&PathBuf::from(format!("/proc/{pid}/fd"))) {
-                looks.next()?;
+                budget.next()?;
                 if fs::read_link(entry).is_ok_and(|link| link == wanted) {
                     return Some(pid);
                 }
@@ -93,23 +95,23 @@ impl Actors {
         None
     }
 
-    fn may_ask(&mut self) -> bool {
-        let earned = self.since.elapsed().as_millis() / ONE_MORE.as_millis();
+    fn take_token(&mut self) -> bool {
+        let earned = self.refilled_at.elapsed().as_millis() / REFILL_INTERVAL.as_millis();
         if earned > 0 {
-            self.left = self.left.saturating_add(earned.min(MOST_AT_ONCE.into()) as u32).min(MOST_AT_ONCE);
-            self.since = Instant::now();
+            self.tokens = self.tokens.saturating_add(earned.min(MAX_TOKENS.into()) as u32).min(MAX_TOKENS);
+            self.refilled_at = Instant::now();
         }
-        let may = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        let may = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
         may
     }
 
-    /// All below the first, parents before their children.
-    fn processes(&self, looks: &mut Looks) -> Vec<i32> {
-        let mut found = children(&self.first_dir(), looks);
+    /// Lists the descendants of the first process, parents before their children.
+    fn processes(&self, budget: &mut Budget) -> Vec<i32> {
+        let mut found = children(&self.first_dir(), budget);
         let mut at = 0;
         while let Some(pid) = found.get(at) {
-            let below = children(Path::new(&format!("/proc/{pid}")), looks);
+            let below = children(Path::new(&format!("/proc/{pid}")), budget);
             found.extend(below);
             at += 1;
         }
@@ -121,7 +123,7 @@ impl Actors {
     }
 }
 
-/// The first of these that is the process or above it.
+/// Returns the nearest of `among` on the way from a process to its ancestors, itself included.
 fn climb(from: i32, among: &[i32]) -> Option<i32> {
     let mut at = from;
     for _ in 0..MOST_STEPS {
@@ -133,30 +135,30 @@ fn climb(from: i32, among: &[i32]) -> Option<i32> {
     None
 }
 
-/// How much may still be looked at.
-struct Looks(usize);
+/// Remaining budget of /proc entries.
+struct Budget(usize);
 
-impl Looks {
+impl Budget {
     fn next(&mut self) -> Option<()> {
         self.0 = self.0.checked_sub(1)?;
         Some(())
     }
 }
 
-/// The processes that threads of this one have made.
-fn children(process: &Path, looks: &mut Looks) -> Vec<i32> {
+/// Lists the children of all threads of a process.
+fn children(process: &Path, budget: &mut Budget) -> Vec<i32> {
     let mut found = Vec::new();
     for (thread, _) in numbers(&process.join("task")) {
-        if looks.next().is_none() {
+        if budget.next().is_none() {
             break;
         }
         let list = read(&thread.join("children")).unwrap_or_default();
-        found.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).take(looks.0));
+        found.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).take(budget.0));
     }
     found
 }
 
-/// The entries of a directory that are numbers.
+/// Lists the directory entries with numeric names.
 fn numbers(dir: &Path) -> impl Iterator<Item = (PathBuf, i32)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|e| Some((e.path(), e.file_name().to_str()?.parse().ok()?)))
@@ -165,11 +167,11 @@ fn numbers(dir: &Path) -> impl Iterator<Item = (PathBuf, i32)> {
 fn read(file: &Path) -> Option<String> {
     let mut text = String::new();
     fs::File::open(file).ok()?.take(LONGEST_LIST).read_to_string(&mut text).ok()?;
-    // What was cut off may be what decides.
+    // A truncated list may lack the line that decides.
     (text.len() < LONGEST_LIST as usize).then_some(text)
 }
 
-/// The socket of a line of the kernel's table, if it has this port.
+/// Returns the inode in a line of `/proc/net/udp`, if the socket is bound to this port.
 fn bound(line: &str, port: u16) -> Option<u64> {
     let mut words = line.split_whitespace();
     let (_, own) = words.nth(1)?.rsplit_once(':')?;
@@ -177,7 +179,7 @@ fn bound(line: &str, port: u16) -> Option<u64> {
     (u16::from_str_radix(own, 16) == Ok(port)).then_some(inode)
 }
 
-/// What the processes of a guest use, as the kernel tells of each.
+/// Resources that a guest's processes use, summed from `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub cpu_us: u64,
@@ -185,24 +187,24 @@ pub(crate) struct Tally {
     pub processes: u64,
 }
 
-/// Adds up the first process and all below it, within bounds. Who is gone is in the account of who collected it.
+/// Sums the first process and its descendants, within bounds. A reaped process is in the account of its parent.
 pub(crate) fn tally(first: i32) -> Tally {
     const TICK_US: u64 = 10_000;
     const PAGE: u64 = 4096;
-    let mut looks = Looks(MOST_LOOKS);
+    let mut budget = Budget(MAX_PROC_ENTRIES);
     let mut found = vec![first];
     let mut sum = Tally::default();
     let mut at = 0;
     while let Some(pid) = found.get(at).copied() {
         at += 1;
         let process = PathBuf::from(format!("/proc/{pid}"));
-        found.extend(children(&process, &mut looks));
+        found.extend(children(&process, &mut budget));
         let Some(stat) = read(&process.join("stat")) else { continue };
         let fields: Vec<u64> = stat
             .rsplit_once(") ")
             .map(|(_, rest)| rest.split(' ').map(|word| word.parse().unwrap_or(0)).collect())
             .unwrap_or_default();
-        // Own time and that of those who were collected; then pages in memory.
+        // utime, stime, cutime and cstime; then the resident pages.
         sum.cpu_us += fields.get(11..15).map_or(0, |times| times.iter().sum::<u64>()) * TICK_US;
         sum.memory_bytes += fields.get(21).copied().unwrap_or(0) * PAGE;
         sum.processes += 1;
@@ -210,12 +212,12 @@ pub(crate) fn tally(first: i32) -> Tally {
     sum
 }
 
-/// One spelling for an address, whichever protocol's socket it is on.
+/// Normalises an IPv4-mapped IPv6 address, so that both socket families compare equal.
 fn plain(at: SocketAddr) -> SocketAddr {
     SocketAddr::new(at.ip().to_canonical(), at.port())
 }
 
-/// The process of a thread, by the number that it has inside.
+/// Describes the process of a thread by its pid inside the guest's namespace.
 pub(crate) fn actor(tid: i32) -> Actor {
     let exe = fs::read_link(format!("/proc/{tid}/exe")).map(|p| p.to_string_lossy().into_owned());
     let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
@@ -238,8 +240,8 @@ mod test {
     #[test]
     fn many_questions_are_not_all_answered() {
         let mut actors = Actors::of(std::process::id() as i32, None).unwrap();
-        let answered = (0..1000).filter(|_| actors.may_ask()).count() as u32;
-        assert!((MOST_AT_ONCE..1000).contains(&answered), "{answered}");
+        let answered = (0..1000).filter(|_| actors.take_token()).count() as u32;
+        assert!((MAX_TOKENS..1000).contains(&answered), "{answered}");
     }
 
     #[test]

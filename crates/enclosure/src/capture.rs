@@ -1,6 +1,6 @@
 //! Output kept in memory for the outcome document, up to a bound.
 
-/// What is kept of each stream when no smaller limit is set.
+/// Bytes kept of each stream when no smaller limit is set.
 pub const MOST: usize = 16 << 20;
 
 #[derive(Default)]

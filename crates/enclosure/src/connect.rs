@@ -1,10 +1,11 @@
-//! Making a guest's connection for it, where the kernel alone would let it reach too far: a socket on the host that
-//! lies in a directory the guest may only read. The address is copied once and what was judged is what is connected
-//! to; the guest's own call never runs. Used where mounts cannot be shifted, i.e. for ordinary callers, whose guests
-//! have the same user id as we; and where rules speak of sockets. The other side sees the guest's ids, or the
-//! caller's where a rule let the guest through.
+//! Connecting on the guest's behalf, where the kernel alone would let it reach too far: a Unix socket of the host in a
+//! directory that the guest may only read. The address is copied once and the judged copy is used; the guest's own
+//! connect(2) never runs, so it cannot change the address in between. Applies where mounts cannot be id-mapped, i.e.
+//! for ordinary callers, whose guests share the supervisor's user id; and where rules name sockets. The peer sees the
+//! guest's ids, or the caller's where a rule allowed the connection.
 
 use crate::guest::Guest;
+use crate::waiting_calls::{Kind, WaitingCalls};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -12,7 +13,6 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, connect};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use sys::notify::{Call, Listener};
 
@@ -21,29 +21,21 @@ pub enum Address {
     Inet(IpAddr, u16),
     /// A socket's real path, and the handle that was found there.
     Path(PathBuf, OwnedFd),
-    /// What a rule lets the guest connect to, as it stands on the host now.
+    /// The socket on the host that a rule allows, looked up anew.
     Service(OwnedFd),
-    /// A path that leads nowhere; the error number says why.
+    /// A path that cannot be resolved, with the errno.
     Missing(i32),
-    /// A name without a file, private to the guest's network namespace.
+    /// An abstract Unix socket, private to the guest's network namespace.
     Abstract(Vec<u8>),
-    /// Breaks an association; needs no judging.
+    /// AF_UNSPEC, which dissolves an association and needs no judgement.
     Unspecified,
 }
 
-/// How long one try may take before signals are looked at.
+/// Send timeout of one attempt, after which pending signals are checked.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Connections that may be waiting at a time; a guest that fills queues on purpose gets no more.
-static QUEUED: Waiting = Waiting { now: AtomicUsize::new(0), most: 64 };
-/// The same for servers, which are far away and may take long to answer.
-static CALLING: Waiting = Waiting { now: AtomicUsize::new(0), most: 512 };
 
-struct Waiting {
-    now: AtomicUsize,
-    most: usize,
-}
-
-/// The socket at a real path of the host. No link is followed: nobody can put one in its place meanwhile.
+/// Opens the socket at a real path of the host. No symbolic link is followed, so none can be put in its place
+/// meanwhile.
 pub fn service(path: &Path) -> Result<Address, i32> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -55,52 +47,51 @@ pub fn service(path: &Path) -> Result<Address, i32> {
     }
 }
 
-/// Connects the guest's socket and answers its call. On a thread of its own: a listener whose queue is full makes a
-/// connection wait, and the supervisor must not.
-pub fn answer(listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, to: Address) {
+/// Connects the guest's socket and answers its call, on a thread of its own: a listener with a full backlog blocks the
+/// connection, and the supervisor must not block.
+pub fn answer(calls: &WaitingCalls, listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, to: Address) {
     const EAGAIN: i32 = 11;
-    let line = if matches!(to, Address::Inet(..)) { &CALLING } else { &QUEUED };
-    let Some(own) = listener.try_clone().filter(|_| line.now.load(Ordering::Relaxed) < line.most) else {
+    let kind = if matches!(to, Address::Inet(..)) { Kind::RemoteConnection } else { Kind::LocalConnection };
+    let Some((own, counted)) = listener.try_clone().zip(calls.enter(kind)) else {
         return listener.refuse(call, EAGAIN);
     };
     let waiting = *call;
-    line.now.fetch_add(1, Ordering::Relaxed);
     let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
-        let made = become_guest(&guest, &to).and_then(|()| patiently(&own, &waiting, &socket, &to));
-        // Before the guest goes on: what it then closes is closed, and the address is free for it to use again.
+        let made = become_guest(&guest, &to).and_then(|()| connect_until_done(&own, &waiting, &socket, &to));
+        // Closed before the call returns: the guest may close its descriptor and reuse the address at once.
         drop(socket);
         match made {
             Ok(()) => own.answer(&waiting, 0),
             Err(errno) => own.refuse(&waiting, errno),
         }
-        line.now.fetch_sub(1, Ordering::Relaxed);
+        drop(counted);
     });
     if started.is_err() {
-        line.now.fetch_sub(1, Ordering::Relaxed);
         listener.refuse(call, EAGAIN);
     }
 }
 
-/// Root's guest has ids of its own. Without a rule its connections are made with these, so that it reaches what they
-/// reach and its peers see them; only this thread takes them on.
+/// Takes on the ids of root's guest on this thread alone, so that the connection has its rights and the peer sees its
+/// credentials. A connection that a rule allowed keeps the caller's ids.
 fn become_guest(guest: &Guest, to: &Address) -> Result<(), i32> {
     if matches!(to, Address::Service(_)) { Ok(()) } else { guest.take_on() }
 }
 
-/// Tries until it is done, the guest's thread is gone, or a signal waits for it, as a blocking call would.
-pub fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
+/// Retries until the connection stands, the guest's thread is gone, or a signal is pending for it, as a blocking call
+/// would.
+pub fn connect_until_done(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Address) -> Result<(), i32> {
     const EINTR: i32 = 4;
     let waits = rustix::fs::fcntl_getfl(socket).is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK));
-    // What leads nowhere needs no patience, whatever its error number is.
+    // An unresolvable path fails at once, whatever its errno.
     if !waits || matches!(to, Address::Missing(_)) {
-        return make(socket, to);
+        return connect_once(socket, to);
     }
     let before = sockopt::socket_timeout(socket, Timeout::Send).ok().flatten();
     let deadline = before.map(|limit| Instant::now() + limit);
     let result = loop {
-        // The guest shares the socket and may take the patience back; then only this thread waits.
+        // The guest shares the socket and may reset the timeout; then only this thread blocks.
         let _ = sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE));
-        let tried = make(socket, to).map_err(Errno::from_raw_os_error);
+        let tried = connect_once(socket, to).map_err(Errno::from_raw_os_error);
         match tried {
             Err(Errno::AGAIN | Errno::INPROGRESS | Errno::ALREADY) => {}
             Err(Errno::ISCONN) if matches!(to, Address::Inet(..)) => break Ok(()),
@@ -110,7 +101,7 @@ pub fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Addres
             break Err(EINTR);
         }
         if deadline.is_some_and(|at| Instant::now() >= at) {
-            // That it was tried before is our own doing.
+            // EALREADY comes from our own earlier attempt; the guest's first call would have got EINPROGRESS.
             let told = tried.map_err(|error| if error == Errno::ALREADY { Errno::INPROGRESS } else { error });
             break told.map_err(Errno::raw_os_error);
         }
@@ -119,7 +110,7 @@ pub fn patiently(listener: &Listener, call: &Call, socket: &OwnedFd, to: &Addres
     result
 }
 
-/// Whether a signal that the thread does not block is waiting for it.
+/// True when a signal that the thread does not block is pending for it.
 pub fn has_signal(tid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let mask = |name: &str| {
@@ -128,8 +119,8 @@ pub fn has_signal(tid: i32) -> bool {
     (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
 }
 
-/// Connects the guest's socket. The error number is what the guest's call shall give.
-fn make(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
+/// Connects the guest's socket. The error is the errno for the guest's call.
+fn connect_once(socket: &OwnedFd, to: &Address) -> Result<(), i32> {
     let family = sockopt::socket_domain(socket).map_err(Errno::raw_os_error)?;
     let result = match to {
         Address::Inet(ip, port) => connect(socket, &SocketAddrAny::from(SocketAddr::new(*ip, *port))),

@@ -1,4 +1,4 @@
-//! The list of refusals of one run: same refusals counted together, bounded however much a guest asks.
+//! The list of refusals of one run: equal refusals are counted together, and the list is bounded.
 
 use std::collections::HashMap;
 use terms::{Action, Actor, Denial};
@@ -16,7 +16,7 @@ pub struct Denials {
 }
 
 impl Denials {
-    /// Counts a refusal. `Some` when it is the first of its kind. It is asked who did it until that is known.
+    /// Counts a refusal. `Some` when it is the first of its kind. `actor` is called until it names a process.
     pub fn add(
         &mut self,
         op: &str,
@@ -46,12 +46,12 @@ impl Denials {
         self.list.last()
     }
 
-    /// Whether anything was refused, as opposed to allowed with a warning.
+    /// True when an operation was refused, as opposed to allowed with a warning.
     pub fn any_refused(&self) -> bool {
         self.dropped > 0 || self.list.iter().any(|d| matches!(d.action, Action::Deny | Action::Ask))
     }
 
-    /// The last program that was refused.
+    /// Returns the last program that was refused.
     pub fn refused_program(&self) -> Option<&Denial> {
         self.list.iter().rev().find(|d| d.op == "exec" && matches!(d.action, Action::Deny | Action::Ask))
     }

@@ -1,4 +1,4 @@
-//! Which walls this host can put up, and what to say when it cannot.
+//! Enforcement drivers: the mechanisms that this host offers, and the faults for those that it lacks.
 
 use rustix::io::Errno;
 use sys::core_dumps::{self, Exposed};
@@ -6,7 +6,7 @@ use sys::probe::{self, Trial};
 use sys::{CallError, host, landlock, spawn};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// How a guest is enclosed.
+/// The set of mechanisms that encloses a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// Namespaces, a root of its own, landlock, seccomp.
@@ -18,7 +18,27 @@ pub enum Driver {
 /// The name under `degrade` that consents to running without namespaces.
 pub const NAMESPACES: &str = "namespaces";
 
-/// What the run would be missing with each driver, and whether the policy consents to it.
+/// Mechanisms that a guest without namespaces lacks, as listed in its outcome.
+const WITHOUT_NAMESPACES: [&str; 7] = [
+    "namespaces.mount: names and sizes of hidden files can be seen; there is no private /tmp",
+    "namespaces.pid: other processes can be seen",
+    "namespaces.net: there are no sockets at all instead of an empty network",
+    "namespaces.ipc: message queues and shared memory are refused instead of private",
+    "namespaces.user: the command has the caller's own user id",
+    "namespaces.uts",
+    "namespaces.time",
+];
+
+/// The namespaces of a guest.
+pub const GUEST_NAMESPACES: u64 = spawn::NEW_USER
+    | spawn::NEW_MOUNT
+    | spawn::NEW_PID
+    | spawn::NEW_IPC
+    | spawn::NEW_UTS
+    | spawn::NEW_NET
+    | spawn::NEW_TIME;
+
+/// The chosen driver and the mechanisms that the run will lack, to which the policy consented.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub driver: Driver,
@@ -39,9 +59,10 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
         }
         missing.push(exposed.missing());
     }
-    // Only who consents to less pays for finding out beforehand; others learn it from the clone.
+    // The probe costs time, so it runs only where the policy consents to less; otherwise the clone itself reports the
+    // failure.
     if degrade.iter().any(|name| name == NAMESPACES) && !namespaces_work() {
-        missing.extend(crate::alone::MISSING.map(String::from));
+        missing.extend(WITHOUT_NAMESPACES.map(String::from));
         return Ok(Found { driver: Driver::Landlock, missing });
     }
     Ok(Found { driver: Driver::Namespaces, missing })
@@ -49,7 +70,7 @@ pub fn choose(degrade: &[String]) -> Result<Found, Fault> {
 
 fn namespaces_work() -> bool {
     let mounts = spawn::NEW_USER | spawn::NEW_MOUNT | spawn::NEW_PID;
-    probe::attempt(crate::launch::NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
+    probe::attempt(GUEST_NAMESPACES, Trial::Tmpfs).is_ok() && probe::attempt(mounts, Trial::Proc).is_ok()
 }
 
 fn exposes_core_dumps(exposed: Exposed) -> Fault {
@@ -70,17 +91,17 @@ fn lacks_landlock(name: &str) -> Fault {
 
 pub const ASK_DOCTOR: &str = "`cofferdam doctor` shows what this host offers; `--explain` prints all steps";
 
-/// What to do where no workspace can be had.
+/// Hint for hosts where no workspace can be mounted.
 pub const INSTEAD: &str = "--read-only shows the directory as it is, --direct changes it at once, `cofferdam create --driver copy` works on a copy";
 
-/// A call that we cannot do without is not to be had, e.g. because a container's filter forbids it.
+/// Returns the fault for an indispensable system call that is blocked, e.g. by a container's seccomp filter.
 pub fn lacks(call: &str) -> Fault {
     let message = format!("this host does not let us use {call}");
     Fault::new(ErrorKind::UnsupportedHost, message).hint(ASK_DOCTOR).phase(Phase::Start)
 }
 
-/// Explains why namespaces could not be made, with the smallest change that would help. A machine that is at its end blocks
-/// nothing; there is just no more of something.
+/// Explains why namespaces could not be created, with the smallest change that would help. Exhausted resources (memory,
+/// pids, descriptors) are reported as such, not as blocked namespaces.
 pub fn blocked(error: &CallError) -> Fault {
     if let Some(fault) = exhausted(&error.to_string(), error.errno) {
         return fault;
@@ -97,23 +118,24 @@ pub fn blocked(error: &CallError) -> Fault {
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start)
 }
 
-/// What of our own /proc is hidden by a mount; the kernel then lets nobody make a whole one.
+/// Returns a mount over part of our /proc. The kernel then refuses a new proc mount in a user namespace
+/// (`mount_too_revealing`).
 fn covered() -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    // An empty directory of the kernel's own, made to be mounted on, hides nothing.
+    // binfmt_misc is the kernel's own empty mount point and hides nothing.
     places.find(|at| at.starts_with("/proc/") && *at != "/proc/sys/fs/binfmt_misc").map(str::to_owned)
 }
 
 const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "time", "cgroup"];
 
-/// The kind of namespace of which an administrator allows none; a machine that has no more of them is another matter.
+/// Returns the kind of namespace whose limit an administrator set to 0, as opposed to one that is used up.
 fn forbidden() -> Option<&'static str> {
     let most = |kind: &str| host::kernel_file(&format!("/proc/sys/user/max_{kind}_namespaces"));
     KINDS.into_iter().find(|kind| most(kind).is_some_and(|most| most.trim() == "0"))
 }
 
-/// What to say when `step` failed because there is no more of something; none where it failed for another reason.
+/// Returns the fault for a `step` that failed for want of a resource; `None` where it failed for another reason.
 pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
     let errno = Errno::from_raw_os_error(errno);
     let (what, fix) = match errno {
@@ -134,7 +156,7 @@ pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
     Some(fault.hint(fix).retry(Retry::Later).phase(Phase::Start))
 }
 
-/// What stands in the way of user namespaces, and the smallest fix.
+/// Returns the reason why user namespaces are blocked, and the smallest fix.
 pub fn blocker() -> (String, String) {
     let read = |path: &str| std::fs::read_to_string(path).map(|s| s.trim().to_string()).ok();
     if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
@@ -160,6 +182,7 @@ pub fn blocker() -> (String, String) {
 mod tests {
     use super::*;
 
+    // promise 10
     #[test]
     fn a_machine_at_its_end_blocks_nothing() {
         for (errno, says) in

@@ -1,7 +1,7 @@
-//! Whose a process is, where many commands run in one guest: each has a shepherd, and all that came of it is below that.
+//! Attribution of processes to commands in a resident guest. Each command has a shepherd, and all its processes are
+//! descendants of that.
 
 use crate::denials::Denials;
-use crate::residence::Job;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -9,24 +9,28 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terms::Denial;
 
-/// How far up is looked for a shepherd. A guest that nests deeper is not told apart.
+/// Ancestors searched for a shepherd. A process that is nested deeper belongs to no command.
 pub(crate) const MOST_STEPS: usize = 64;
-/// Refusals that wait to be told.
-const MOST_TOLD: usize = 1024;
+/// Refusals that wait to be reported.
+const MOST_UNREPORTED: usize = 1024;
+
+/// A command of a resident guest, by number; no number is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Job(pub u64);
 
 #[derive(Default)]
 pub struct Flock {
-    /// The first process, by its number outside.
+    /// Pid of the first process on the host.
     first: i32,
-    /// Shepherds by their numbers outside and inside.
+    /// Shepherds by their pids on the host and in the guest's namespace.
     outside: HashMap<i32, Job>,
     inside: HashMap<i32, Job>,
-    /// The one whose shepherd is not known yet.
-    begins: Option<Job>,
-    /// The guest's tree, in which its processes have the numbers that they have inside.
+    /// The command that is starting and whose shepherd is not known yet.
+    starting: Option<Job>,
+    /// Root directory of the guest, whose /proc has the pids of its namespace.
     root: Option<OwnedFd>,
     denials: BTreeMap<Job, Denials>,
-    told: Vec<(Option<Job>, Denial)>,
+    unreported: Vec<(Option<Job>, Denial)>,
 }
 
 impl Flock {
@@ -34,34 +38,34 @@ impl Flock {
         Flock { first, root, ..Flock::default() }
     }
 
-    /// One that begins; the next only when there is a shepherd.
+    /// Adds a command that is starting. The next may be added once this one has a shepherd.
     pub fn add(&mut self, job: Job) {
-        self.begins = Some(job);
+        self.starting = Some(job);
         self.denials.insert(job, Denials::default());
     }
 
-    /// There is a shepherd.
-    pub fn tended(&mut self, job: Job, shepherd: BorrowedFd<'_>) {
-        self.begins = None;
+    /// Records the shepherd of the command that is starting.
+    pub fn set_shepherd(&mut self, job: Job, shepherd: BorrowedFd<'_>) {
+        self.starting = None;
         if let Some((outside, inside)) = numbers(shepherd) {
             self.outside.insert(outside, job);
             self.inside.insert(inside, job);
         }
     }
 
-    /// The number of a job's shepherd outside.
+    /// Returns the pid of a job's shepherd on the host.
     pub fn shepherd(&self, job: Job) -> Option<i32> {
         self.outside.iter().find(|(_, of)| **of == job).map(|(pid, _)| *pid)
     }
 
-    /// The one whose shepherd has this number outside.
+    /// Returns the job whose shepherd has this pid on the host.
     pub fn tended_by(&self, shepherd: i32) -> Option<Job> {
         self.outside.get(&shepherd).copied()
     }
 
-    /// All of it is gone: what was refused, and how often more than is listed.
+    /// Removes a job whose processes are gone; returns its refusals, and how many more there were than are listed.
     pub fn remove(&mut self, job: Job) -> (Vec<Denial>, u64) {
-        self.begins = self.begins.filter(|of| *of != job);
+        self.starting = self.starting.filter(|of| *of != job);
         self.outside.retain(|_, of| *of != job);
         self.inside.retain(|_, of| *of != job);
         self.denials.remove(&job).unwrap_or_default().into_parts()
@@ -72,28 +76,28 @@ impl Flock {
     }
 
     pub fn tell(&mut self, job: Option<Job>, denial: Denial) {
-        if self.told.len() < MOST_TOLD {
-            self.told.push((job, denial));
+        if self.unreported.len() < MOST_UNREPORTED {
+            self.unreported.push((job, denial));
         }
     }
 
-    pub fn told(&mut self) -> Vec<(Option<Job>, Denial)> {
-        std::mem::take(&mut self.told)
+    pub fn take_unreported(&mut self) -> Vec<(Option<Job>, Denial)> {
+        std::mem::take(&mut self.unreported)
     }
 
-    /// The first process or a shepherd.
+    /// True for the first process and for shepherds.
     pub fn is_ours(&self, tid: i32) -> bool {
         tid == self.first || self.outside.contains_key(&tid) || parent(tid) == Some(self.first)
     }
 
-    /// Whose a thread is, by its number outside.
+    /// Returns the job of a thread, by its id on the host.
     pub fn of(&self, tid: i32) -> Option<Job> {
-        climb(&self.outside, self.begins, self.first, tid, parent)
+        climb(&self.outside, self.starting, self.first, tid, parent)
     }
 
-    /// The same by the number that it has inside.
+    /// Returns the job of a process, by its pid inside.
     pub fn of_inside(&self, pid: i32) -> Option<Job> {
-        climb(&self.inside, self.begins, 1, pid, |pid| self.parent_inside(pid))
+        climb(&self.inside, self.starting, 1, pid, |pid| self.parent_inside(pid))
     }
 
     fn parent_inside(&self, pid: i32) -> Option<i32> {
@@ -105,10 +109,11 @@ impl Flock {
     }
 }
 
-/// A child of the first that is no known shepherd is that of the one who begins.
+/// Climbs from a process to the shepherd above it. A child of the first process that is no known shepherd is that of
+/// the command that is starting.
 fn climb(
     shepherds: &HashMap<i32, Job>,
-    begins: Option<Job>,
+    starting: Option<Job>,
     first: i32,
     from: i32,
     parent: impl Fn(i32) -> Option<i32>,
@@ -119,7 +124,7 @@ fn climb(
             return Some(*job);
         }
         at = match parent(at)? {
-            above if above == first => return begins,
+            above if above == first => return starting,
             above => above,
         };
     }
@@ -130,14 +135,15 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
     parent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name before it may hold anything, brackets included.
+/// Parses the parent's pid from `/proc/PID/stat`. The comm field before it may contain any character, parentheses
+/// included.
 fn parent_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The numbers of a process outside and inside.
+/// Returns the pids of a process on the host and inside its namespace.
 fn numbers(pidfd: BorrowedFd<'_>) -> Option<(i32, i32)> {
-    // In one piece: the kernel makes it up anew for each.
+    // A single read: the kernel generates fdinfo anew for each.
     let mut info = [0; 1024];
     let length = fs::File::open(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?.read(&mut info).ok()?;
     let info = std::str::from_utf8(&info[..length]).ok()?;
@@ -154,7 +160,7 @@ mod test {
     fn a_process_is_found_below_its_shepherd() {
         let shepherds = HashMap::from([(10, Job(1)), (20, Job(2))]);
         let parents = HashMap::from([(10, 1), (20, 1), (11, 10), (12, 11), (21, 20), (30, 1), (2, 1)]);
-        let of_with = |begins, pid| climb(&shepherds, begins, 1, pid, |pid| parents.get(&pid).copied());
+        let of_with = |starting, pid| climb(&shepherds, starting, 1, pid, |pid| parents.get(&pid).copied());
         let of = |pid| of_with(None, pid);
         assert_eq!((of(12), of(21), of(10)), (Some(Job(1)), Some(Job(2)), Some(Job(1))));
         assert_eq!((of(30), of(2), of(99)), (None, None, None));

@@ -1,16 +1,17 @@
-//! Who the guest is. Inside, an ordinary user; outside, somebody who owns nothing.
+//! The identity of a guest: an ordinary user inside; ids that own no file of the host, where the caller is root.
 //!
-//! An ordinary caller's guest has the caller's own ids, inside and out. Root's guest gets ids of the host that no
-//! account has, one per run; files of the caller are shown to it through shifted mounts. Inside it is an ordinary
-//! user too, because programs that find themselves root without root's powers behave badly.
+//! The guest of an ordinary caller has the caller's own ids, inside and out. Root's guest gets host ids that no account
+//! has, one pair per run, and the caller's files are shown to it through id-mapped mounts. Inside it is an ordinary
+//! user as well, because programs that find themselves root without root's capabilities behave badly.
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::path::Path;
 use sys::host;
 
-/// The user id that root's guests have inside.
+/// The user id of root's guests inside.
 const ROOT_CALLER_INSIDE: u32 = 1000;
-/// Above every range that account tools hand out; one id per live process id.
+/// First host id for guests, above every range that account tools assign; one id per live process id.
 const FIRST_UNUSED_ID: u32 = 0x7000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Guest {
     pub gid: u32,
     pub host_uid: u32,
     pub host_gid: u32,
-    /// The caller is root on the host and may shift mounts and map any id.
+    /// The caller is root on the host and may create id-mapped mounts and map any id.
     pub privileged: bool,
 }
 
@@ -35,8 +36,8 @@ impl Guest {
         }
     }
 
-    /// Gives this thread, and no other, the ids that the guest has on the host; with root's go root's powers. An ordinary
-    /// caller's guest has the caller's own.
+    /// Gives the calling thread, and no other, the host ids of the guest; root's capabilities go with root's ids. No-op
+    /// for an ordinary caller, whose guest has the caller's ids.
     pub fn take_on(&self) -> Result<(), i32> {
         if !self.privileged {
             return Ok(());
@@ -48,7 +49,7 @@ impl Guest {
         taken.map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// The account files shown to root's guests: the caller's name with the guest's ids.
+    /// Returns passwd and group for root's guests: the caller's name with the guest's ids.
     pub fn account_files(&self, name: &str, home: &str, shell: &str) -> Option<(Vec<u8>, Vec<u8>)> {
         let plain = |text: &str| !text.is_empty() && !text.contains([':', '\n']);
         if !self.privileged || ![name, home, shell].into_iter().all(plain) {
@@ -61,4 +62,9 @@ impl Guest {
         let group = format!("{name}:x:{}:\nnogroup:x:65534:\n", self.gid);
         Some((passwd.into_bytes(), group.into_bytes()))
     }
+}
+
+/// True for paths in the guest's private directories and in its own /dev and /proc.
+pub fn is_private(path: &Path) -> bool {
+    policy::private_place(path).is_some() || path.starts_with("/dev") || path.starts_with("/proc")
 }

@@ -1,6 +1,6 @@
-//! The real host, as the planner wants to see it. Looks, never changes anything.
+//! The real host as the planner's `Host`. Read-only.
 
-use policy::{Found, Host, Kind, Link};
+use policy::{Host, Kind, Link, ResolvedPath};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
@@ -12,19 +12,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Symbolic links followed before a path counts as a loop, as the kernel does it.
+/// Symbolic links followed before a path counts as a loop, as in the kernel.
 const MOST_LINKS: usize = 40;
-/// Entries of one directory that are looked at.
+/// Entries of one directory that are read at most.
 pub const MOST_ENTRIES: usize = 100_000;
 
-/// Remembers what it saw: planning asks for the same paths several times, and one run must see one host.
+/// A cache of lookups: planning asks for the same paths several times, and one run must see one state of the host.
 #[derive(Default)]
 pub struct LocalHost {
-    seen: RefCell<HashMap<PathBuf, Option<Found>>>,
+    seen: RefCell<HashMap<PathBuf, Option<ResolvedPath>>>,
 }
 
 impl Host for LocalHost {
-    fn look(&self, path: &Path) -> Option<Found> {
+    fn look(&self, path: &Path) -> Option<ResolvedPath> {
         if let Some(found) = self.seen.borrow().get(path) {
             return found.clone();
         }
@@ -51,7 +51,7 @@ impl Host for LocalHost {
     fn hidden(&self, path: &Path) -> Option<(PathBuf, String)> {
         let error = fs::metadata(path).err()?;
         let real = follow(path, &mut Vec::new())?;
-        // The nearest that can be seen is what is shut.
+        // The nearest visible ancestor is the one that denies access.
         let shut = || real.ancestors().find_map(|above| fs::symlink_metadata(above).ok()).map(|meta| meta.uid());
         let why = unlisted::<()>(&error, shut).err()?;
         Some((real, why))
@@ -66,8 +66,8 @@ impl Host for LocalHost {
     }
 }
 
-/// Nothing where nothing is, or where whoever is inside is kept out, too: by somebody else's directory. Its own it could open, and so
-/// what is in it must be known.
+/// Treats an unreadable directory as empty where the guest is kept out as well: the path does not exist, or another
+/// user's directory denies access. The guest could open its own user's directory, so failing to list that is an error.
 pub fn unlisted<T: Default>(error: &io::Error, owner: impl Fn() -> Option<u32>) -> Result<T, String> {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -82,12 +82,12 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A directory with more names than are looked at.
+/// The error for a directory with more than `MOST_ENTRIES` names.
 pub fn too_many() -> String {
     format!("it has more than {MOST_ENTRIES} names")
 }
 
-/// SHA-256 of a file's bytes.
+/// Returns the SHA-256 of a file's bytes.
 pub fn digest_of(mut file: File) -> Option<[u8; 32]> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 16];
@@ -100,17 +100,17 @@ pub fn digest_of(mut file: File) -> Option<[u8; 32]> {
     }
 }
 
-fn look_at(path: &Path) -> Option<Found> {
+fn look_at(path: &Path) -> Option<ResolvedPath> {
     if let Some(kind) = straight(path) {
-        return Some(Found { real: path.to_path_buf(), kind, links: Vec::new() });
+        return Some(ResolvedPath { real: path.to_path_buf(), kind, links: Vec::new() });
     }
     let mut links = Vec::new();
     let real = follow(path, &mut links)?;
     let kind = kind_of(rustix::fs::FileType::from_raw_mode(rustix::fs::lstat(&real).ok()?.st_mode));
-    Some(Found { real, kind, links })
+    Some(ResolvedPath { real, kind, links })
 }
 
-/// What is at a path that holds no symbolic link, as most do: one look, whatever its depth.
+/// Returns the kind of file at a path without symbolic links, as most are: one openat2, whatever its depth.
 fn straight(path: &Path) -> Option<Kind> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
@@ -129,7 +129,7 @@ fn kind_of(kind: rustix::fs::FileType) -> Kind {
     }
 }
 
-/// Follows a path one component at a time and notes every symbolic link on the way.
+/// Resolves a path one component at a time and records every symbolic link on the way.
 fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
     let mut rest: Vec<OsString> = path.components().rev().map(|c| c.as_os_str().to_owned()).collect();
     let mut at = PathBuf::from("/");
@@ -158,12 +158,12 @@ fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
     Some(at)
 }
 
-/// The dynamic loader an ELF program names (its PT_INTERP), as written in it.
+/// Returns the dynamic loader that an ELF program names (PT_INTERP), as written in it.
 pub fn find_loader(file: &Path) -> Option<PathBuf> {
     loader_of(&File::open(file).ok()?)
 }
 
-/// The same of a program at hand.
+/// Returns the dynamic loader of an open ELF program.
 pub fn loader_of(file: &File) -> Option<PathBuf> {
     let mut head = [0u8; 64];
     file.read_exact_at(&mut head, 0).ok()?;

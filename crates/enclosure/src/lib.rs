@@ -1,47 +1,65 @@
-//! Plan in, contained process tree out. Builds the list of setup steps, starts the guest, watches over it, and
-//! says how it ended. Reads no policy file and prints nothing.
+//! Turns a plan into a contained process tree: builds the list of setup steps, starts the guest, supervises it, and
+//! reports its outcome. Reads no policy file and prints nothing.
+//!
+//! Modules use those above them and none below:
+//!
+//! ```text
+//! spec                         decisions about a guest                         (GuestSpec)
+//! steps      groundwork        the ordered list of setup steps; the part that needs no plan
+//! plan                         the specification with its steps                (GuestPlan)
+//! listen     running           answers to seccomp notifications; the live guest (RunningGuest)
+//! launch                       the clone, and the supervisor's part of the setup
+//! supervise  outcome  run      one command to its end
+//! residence                    a resident guest with many commands
+//! ```
 
 mod actors;
-mod alone;
-mod asking;
+mod approval;
 mod capture;
 mod connect;
 mod denials;
 mod driver;
+mod faults;
 mod flock;
-mod ground;
+mod groundwork;
 mod guest;
 mod host;
+mod idmap;
 mod launch;
 mod limits;
 mod listen;
 mod nameless;
 mod network;
+mod outcome;
+mod plan;
 mod publish;
 mod relay;
 mod repository;
 mod residence;
 mod resolve;
-mod shift;
-mod standing;
+mod run;
+mod running;
+mod spec;
 mod steps;
 mod supervise;
 pub mod terminal;
 mod trust;
-mod verdict;
+mod waiting_calls;
 mod workspace;
 
 pub use actors::Actors;
-pub use asking::{Answer, Asking, Begun, Question, Waiting};
+pub use approval::{Answer, Asking, Begun, Question, Waiting};
 pub use driver::{Driver, Found as Enforced, choose};
-pub use ground::{Groundwork, begin, forgo};
+pub use flock::Job;
+pub use groundwork::{Groundwork, begin, begin_explained, forgo};
 pub use host::{LocalHost, MOST_ENTRIES, digest_of, find_loader, loader_of, too_many, unlisted};
-pub use launch::{Beside, Observed, Observer, Prepared, Request, Stdio, check_calls, prepare};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits, holds as holds_limits};
 pub use nameless::{Nameless, NamelessFiles};
 pub use network::{NetPlan, NetReport, Network, Opening};
+pub use outcome::Ending;
+pub use plan::{GuestPlan, check_calls};
 pub use publish::Published;
-pub use residence::{End, Frozen, Happened, Job, Residence, Start, Started, Streams, Use};
+pub use residence::{End, Frozen, Happened, PlannedCommand, Residence, Started, Streams, Use};
+pub use spec::{Beside, GuestSpec, Observed, Observer, Stdio};
 pub use trust::VARIABLES as TRUST_VARIABLES;
-pub use verdict::Ending;
 pub use workspace::{Crowd, Gauge, MOST_LAYERS, Over, Workspace};

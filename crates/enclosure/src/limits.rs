@@ -1,6 +1,5 @@
-//! Limits: which can hold here, how each is set up, and when one has been met.
-//! Memory, processes and processor time are held by control groups; the clock, output, descriptors and the private
-//! space need none.
+//! Limits: which of them this host can enforce, how each is set up, and when one has been exceeded. Control groups
+//! enforce memory, processes and processor time; wall time, output, descriptors and private space need none.
 
 mod layer;
 
@@ -13,10 +12,11 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use sys::cgroup::{CgroupError, EventFd, Group, Layout, Missing, Want};
+use sys::arena::Arena;
+use sys::cgroup::{CgroupError, EventFd, Group, GroupSpec, Layout, Missing};
 use sys::host::Bounded;
 use sys::op::Op;
-use sys::{arena, core_dumps, host};
+use sys::{core_dumps, host};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
 
 /// Processors a guest may use at once; fractions are time shares.
@@ -24,18 +24,19 @@ use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
 pub struct Cpus(pub Option<f64>);
 
 const PAGE: u64 = 4096;
-/// How often figures that raise no event are looked at, when a limit depends on them.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The same for the room that is left on the file system of a workspace.
-const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(200);
-/// How long after an event the kernel may take to act on it.
-const SETTLES: Duration = Duration::from_secs(2);
+/// Polling interval for figures without an event, where a limit depends on them.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Polling interval for the free space of a workspace's file system.
+const FREE_SPACE_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time that the kernel may take to act on an event (OOM kill).
+const EVENT_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// More tasks than any kernel can have.
 const MOST_TASKS: u64 = 4_194_304;
-/// The guest's pid 1 is a task of the group too.
-const OURS: u64 = 1;
+/// The guest's pid 1, which is a task of the group too.
+const PID1_TASKS: u64 = 1;
 
-/// Gives up the limits that the policy can do without and this host cannot hold. What was given up is told.
+/// Drops the limits that the policy consents to run without and this host cannot enforce. Returns the rest, and the
+/// names of those dropped.
 pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -> (Limits, Vec<String>) {
     let (mut kept, mut missing) = (limits, Vec::new());
     let consents = |kind: LimitKind| degrade.iter().any(|name| name.strip_prefix("max_") == Some(kind.name()));
@@ -61,7 +62,7 @@ pub fn give_up(limits: Limits, cpus: &Cpus, degrade: &[String], network: bool) -
     (kept, missing)
 }
 
-/// Refuses limits that no control group of this host can hold; found out by making one, and removing it.
+/// Refuses limits that no control group of this host can enforce, by creating one as a probe.
 pub fn holds(limits: &Limits, cpus: &Cpus) -> Result<(), Fault> {
     match wants_group(limits, cpus) {
         true => make_group(&layout(), "probe", limits, cpus, false).map(drop),
@@ -69,7 +70,8 @@ pub fn holds(limits: &Limits, cpus: &Cpus) -> Result<(), Fault> {
     }
 }
 
-/// Refuses limits that this kind of run cannot hold, before anything is made. What is written below `workspace` is counted.
+/// Refuses limits that this kind of run cannot enforce, before anything is created. Writes below `workspace` are
+/// counted.
 pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Path>) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() && !network {
         return Err(
@@ -106,11 +108,12 @@ fn unsupported(kind: LimitKind, why: &str) -> Fault {
 }
 
 fn bytes(megabytes: f64) -> u64 {
-    // Larger than any machine; the kernel's own arithmetic must not overflow.
+    // Capped above any machine's memory, so that the kernel's arithmetic does not overflow.
     (megabytes * 1_048_576.0).round().min((1u64 << 50) as f64) as u64
 }
 
-/// One page more than allowed, so that going over shows instead of looking like being exactly full.
+/// Rounds a limit up to whole pages. The tmpfs gets one page more, so that exceeding the limit is distinct from filling
+/// it exactly.
 fn pages(megabytes: f64) -> u64 {
     bytes(megabytes).div_ceil(PAGE)
 }
@@ -118,18 +121,18 @@ fn pages(megabytes: f64) -> u64 {
 pub fn scratch_options(limits: &Limits, ours: u64) -> String {
     let size = match limits.max_disk_mb {
         Some(mb) => (pages(mb) + 1) * PAGE,
-        None => unasked_scratch(),
+        None => default_scratch_bytes(),
     };
-    let entries = limits.max_files.map_or(UNASKED_ENTRIES, |n| n.saturating_add(ours + 1).min(1 << 40));
+    let entries = limits.max_files.map_or(DEFAULT_SCRATCH_INODES, |n| n.saturating_add(ours + 1).min(1 << 40));
     format!("mode=755,size={size},nr_inodes={entries}")
 }
 
-/// Entries of the private space where no limit says otherwise; each takes about a kilobyte of the kernel's memory.
-const UNASKED_ENTRIES: u64 = 1 << 20;
+/// Inodes of the private space without a limit; each takes about a kilobyte of kernel memory.
+const DEFAULT_SCRATCH_INODES: u64 = 1 << 20;
 
-/// What the private space may take where no limit says otherwise. It is memory, and the machine's: a quarter of that, and
-/// no more than four gigabytes, leaves the host standing whatever a guest writes.
-fn unasked_scratch() -> u64 {
+/// Default size of the private space. A tmpfs takes the machine's memory: a quarter of that, and at most four
+/// gigabytes, leaves enough for the host whatever a guest writes.
+fn default_scratch_bytes() -> u64 {
     const MOST: u64 = 4 << 30;
     let memory = host::kernel_file("/proc/meminfo").as_deref().and_then(total_kb).map_or(MOST, |kb| kb * 1024);
     (memory / 4).min(MOST).div_ceil(PAGE) * PAGE
@@ -139,7 +142,7 @@ fn total_kb(meminfo: &str) -> Option<u64> {
     meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())
 }
 
-/// `/proc/meminfo` as a guest under a memory limit should see it.
+/// Returns `/proc/meminfo` for a guest under a memory limit.
 pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
     let limit_kb = bytes(limits.max_memory_mb?) / 1024;
     let host = host::kernel_file("/proc/meminfo")?;
@@ -156,14 +159,14 @@ pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
     Some(lines.collect::<String>().into_bytes())
 }
 
-/// Where the caller's own limit is tighter, that one holds already and nothing can go over ours.
+/// Returns the limit on descriptors. A tighter RLIMIT_NOFILE of the caller takes precedence.
 pub fn open_files(wanted: u64) -> u64 {
     let ours = host::bound(Bounded::OpenFiles).maximum;
     ours.map_or(wanted, |ours| wanted.min(ours))
 }
 
-/// Settings of the guest's own user namespace. What it watches is counted against the caller as well, whose editors
-/// and servers must not be left without.
+/// Returns settings for the guest's user namespace. Its inotify watches count against the caller as well, so each limit
+/// is half of the host's: the caller's editors and servers need the rest.
 pub fn shared_caps() -> Vec<(&'static str, u64)> {
     let read = |path: &str| host::kernel_file(path)?.trim().parse::<u64>().ok();
     let half = |name: &'static str, host: &str| Some((name, read(host)? / 2));
@@ -176,11 +179,11 @@ pub fn shared_caps() -> Vec<(&'static str, u64)> {
     .collect()
 }
 
-/// The steps that the guest takes on itself.
-pub fn ops(cpus: &Cpus) -> Vec<Op> {
+/// Returns the limits that the guest's first process sets on itself.
+pub fn ops(cpus: &Cpus, arena: &Arena) -> Vec<Op> {
     const CORE: u32 = 4;
     let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: core_dumps::limit() }];
-    // Signals and queues in flight are counted against the caller too, who must keep some.
+    // Pending signals and POSIX queues count against the caller too, who keeps half.
     for (what, resource, name) in
         [(Bounded::PendingSignals, 11, "pending-signals"), (Bounded::QueueBytes, 12, "queue-bytes")]
     {
@@ -189,12 +192,12 @@ pub fn ops(cpus: &Cpus) -> Vec<Op> {
         }
     }
     if let Some(mask) = cpus.0.and_then(processor_mask) {
-        ops.push(Op::Processors { mask: arena::list(&mask) });
+        ops.push(Op::CpuAffinity { mask: arena.list(&mask) });
     }
     ops
 }
 
-/// The first so many of the processors we may use ourselves.
+/// Returns a mask of the first `cpus` processors in our own affinity mask.
 fn processor_mask(cpus: f64) -> Option<Vec<u64>> {
     let ours = rustix::thread::sched_getaffinity(None).ok()?;
     let wanted = cpus.ceil().max(1.0) as usize;
@@ -204,11 +207,11 @@ fn processor_mask(cpus: f64) -> Option<Vec<u64>> {
     Some(mask)
 }
 
-/// What the run's groups must hold, and what they would merely be good to have for.
-fn wants(limits: &Limits, cpus: &Cpus) -> Want {
-    Want {
+/// Returns the controllers that the limits need.
+fn wants(limits: &Limits, cpus: &Cpus) -> GroupSpec {
+    GroupSpec {
         memory_bytes: limits.max_memory_mb.map(bytes),
-        pids: limits.max_processes.map(|n| n.saturating_add(OURS).min(MOST_TASKS)),
+        pids: limits.max_processes.map(|n| n.saturating_add(PID1_TASKS).min(MOST_TASKS)),
         cpu_quota: cpus.0,
         cpu_usage: limits.max_cpu_ms.is_some(),
         cpus: None,
@@ -217,20 +220,19 @@ fn wants(limits: &Limits, cpus: &Cpus) -> Want {
     }
 }
 
-/// Whether any limit needs a group.
+/// True when any limit needs a control group.
 pub fn wants_group(limits: &Limits, cpus: &Cpus) -> bool {
-    wants(limits, cpus) != Want::default()
+    wants(limits, cpus) != GroupSpec::default()
 }
 
-/// Makes the groups that the limits need; none where none is needed.
-/// Where `make_group` will make it.
+/// Returns the paths of the groups that `make_group` will create.
 pub fn group_paths(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus) -> Result<Vec<PathBuf>, Fault> {
     Group::paths_of(layout, run, &wants(limits, cpus)).map_err(group_fault)
 }
 
-/// One that `survives` stands when one of its processes is lost to memory.
+/// Creates the groups that the limits need. With `survives`, an OOM kill takes one process and not the whole group.
 pub fn make_group(layout: &Layout, run: &str, limits: &Limits, cpus: &Cpus, survives: bool) -> Result<Group, Fault> {
-    Group::create(layout, run, &Want { survives, ..wants(limits, cpus) }).map_err(group_fault)
+    Group::create(layout, run, &GroupSpec { survives, ..wants(limits, cpus) }).map_err(group_fault)
 }
 
 pub fn layout() -> Layout {
@@ -258,7 +260,7 @@ fn group_fault(error: CgroupError) -> Fault {
     }
 }
 
-/// Watches the figures of one run.
+/// Measures the resources of one run against its limits.
 pub struct Meter<'a> {
     limits: Limits,
     layer: RefCell<Layer<'a>>,
@@ -268,9 +270,9 @@ pub struct Meter<'a> {
     cpu_before: u64,
     scratch: Option<Scratch>,
     event_at: Option<Instant>,
-    /// What was counted, in a guest that stays, before what runs now began.
+    /// Counts of a resident guest from before the present commands.
     before: Before,
-    /// The most space that was seen to be taken, since the command or the first of several began.
+    /// Peak of the space in use since the command, or the first of several, started.
     peak_bytes: Cell<u64>,
 }
 
@@ -281,16 +283,16 @@ struct Before {
     pids_denied: u64,
 }
 
-/// The private space under a limit, as the calls that reserve some of it are judged.
-pub struct Room {
+/// The limited private space, for judging fallocate(2).
+pub struct ScratchSpace {
     handle: OwnedFd,
     pages_before: u64,
     limit_mb: f64,
 }
 
-impl Room {
-    /// The limit that a call met which reserves these bytes of a file. Told only where it is sure: as much of the range as
-    /// the file has pages may be there already.
+impl ScratchSpace {
+    /// Returns the limit that reserving this range of a file would exceed. Errs on the side of `None`: as many pages of
+    /// the range as the file has may be allocated already.
     pub fn refuses(&self, file: &OwnedFd, offset: u64, length: u64) -> Option<LimitHit> {
         let (own, found) = (rustix::fs::fstat(&self.handle).ok()?, rustix::fs::fstat(file).ok()?);
         let writes = rustix::fs::fcntl_getfl(file).ok()?.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -333,12 +335,12 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// There is a workspace to be counted.
+    /// Sets the gauge of the workspace.
     pub fn watch(&mut self, gauge: Option<Box<dyn Gauge + 'a>>) {
         self.layer = RefCell::new(Layer::of(gauge));
     }
 
-    /// The command is about to run: what was used up to here is ours.
+    /// Starts the accounts; use up to here was the setup's.
     pub fn start(&mut self, scratch: Option<OwnedFd>) {
         self.started = Instant::now();
         self.peak_bytes.set(0);
@@ -349,8 +351,8 @@ impl<'a> Meter<'a> {
         });
     }
 
-    /// In a guest that stays and stood idle: what was used up to here counts no more. Who holds more of a space than he may
-    /// can make it less, and not more.
+    /// Restarts the accounts of a resident guest that was idle. Space above the limit is kept as the baseline: it may
+    /// shrink, and must not grow.
     pub fn start_anew(&mut self) {
         self.started = Instant::now();
         self.cpu_before = self.cpu_us().unwrap_or(0);
@@ -360,8 +362,8 @@ impl<'a> Meter<'a> {
         self.before = Before { bytes, entries, pids_denied };
     }
 
-    /// Files without a name count too, where anything bounds what the workspace takes. Looking for them costs time that runs
-    /// without such a bound need not pay.
+    /// Includes unlinked files in the count, where a limit bounds the workspace. Scanning for them costs time that runs
+    /// without such a limit are spared.
     pub fn count_nameless(&mut self, first: i32, workspace: &Path) {
         let layer = self.layer.get_mut();
         if (self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() || layer.shares())
@@ -371,7 +373,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// What the workspace takes is looked at where no limit needs it, so that it can be told; nobody waits for this.
+    /// Measures the workspace where no limit needs it, for reports only; no caller waits for the result.
     pub fn look_at_space(&self) {
         if !self.limits_space() {
             self.layer.borrow_mut().used();
@@ -382,20 +384,20 @@ impl<'a> Meter<'a> {
         self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some()
     }
 
-    /// So many tasks of ours are among the guest's.
+    /// Raises the limit on tasks by the number of the supervisor's own tasks among the guest's.
     pub fn admit_ours(&self, ours: u64) {
         if let (Some(most), Some(group)) = (self.limits.max_processes, &self.group) {
-            // Fails only where the group is gone, and then so is the guest.
+            // Fails only where the group is gone, and the guest with it.
             let _ = group.allow_pids(most.saturating_add(ours).min(MOST_TASKS));
         }
     }
 
-    /// Other limits on memory and processes, and other processors, for a guest that stands. False where it was made without
-    /// what holds them.
+    /// Changes memory, process and processor limits of a live guest. False where it was created without the controllers
+    /// for them.
     pub fn change(&mut self, limits: &Limits, cpus: &Cpus, ours: u64) -> Result<bool, Fault> {
         let wanted =
             Limits { max_memory_mb: limits.max_memory_mb, max_processes: limits.max_processes, ..Limits::default() };
-        let want = Want { survives: true, ..wants(&wanted, cpus) };
+        let want = GroupSpec { survives: true, ..wants(&wanted, cpus) };
         let Some(group) = &self.group else { return Ok(!wants_group(&wanted, cpus)) };
         let failed = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Conflict, format!("the limit cannot be changed now: {e}"));
@@ -409,14 +411,14 @@ impl<'a> Meter<'a> {
         Ok(true)
     }
 
-    /// What calls that reserve space are judged by.
-    pub fn room(&self) -> Option<Room> {
+    /// Returns the private space for judging fallocate(2).
+    pub fn scratch_space(&self) -> Option<ScratchSpace> {
         let scratch = self.scratch.as_ref()?;
         let handle = scratch.handle.try_clone().ok()?;
-        Some(Room { handle, pages_before: scratch.pages_before, limit_mb: self.limits.max_disk_mb? })
+        Some(ScratchSpace { handle, pages_before: scratch.pages_before, limit_mb: self.limits.max_disk_mb? })
     }
 
-    /// A group met a limit, or is about to.
+    /// Records a cgroup event: a limit was met, or is about to be.
     pub fn note_event(&mut self) {
         self.event_at = Some(Instant::now());
     }
@@ -429,21 +431,21 @@ impl<'a> Meter<'a> {
         Some(self.cpu_us()?.saturating_sub(self.cpu_before) / 1000)
     }
 
-    /// When to look next, at the latest.
+    /// Returns the deadline of the next check.
     pub fn next_look(&self) -> Option<Instant> {
         let now = Instant::now();
         let wall = self.limits.max_wall_ms.map(|ms| self.started + Duration::from_millis(ms.saturating_add(1)));
-        // Space raises no event, and neither does a full group of tasks on version 1 of control groups.
-        // An event tells that memory ran out before the kernel has chosen what to kill: look again for a while.
-        let settling = self.event_at.is_some_and(|at| at.elapsed() < SETTLES);
+        // Space raises no event, and neither does a full pids group on cgroup v1. The event of an exhausted memory
+        // group comes before the OOM kill, so it is followed by polling for a while.
+        let settling = self.event_at.is_some_and(|at| at.elapsed() < EVENT_SETTLE_TIME);
         let polled = [
             settling,
             self.limits.max_disk_mb.is_some(),
             self.limits.max_files.is_some(),
             self.limits.max_processes.is_some(),
         ];
-        let layer = self.layer.borrow().is_watched().then_some(now + LOOK_FOR_ROOM_EVERY);
-        let space = polled.contains(&true).then_some(now + LOOK_EVERY).or(layer);
+        let layer = self.layer.borrow().is_watched().then_some(now + FREE_SPACE_POLL_INTERVAL);
+        let space = polled.contains(&true).then_some(now + POLL_INTERVAL).or(layer);
         let cpu = self.limits.max_cpu_ms.and_then(|ms| {
             let left = ms.saturating_sub(self.cpu_spent_ms()?);
             let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -452,17 +454,18 @@ impl<'a> Meter<'a> {
         [wall, space, cpu].into_iter().flatten().min()
     }
 
-    /// The limit that has been gone over, if any.
+    /// Returns the first limit that is exceeded.
     pub fn exceeded(&self) -> Option<LimitHit> {
         self.memory_met().or_else(|| self.exceeded_beside_memory())
     }
 
-    /// The same where the end of one process is not the end of all.
+    /// Returns the first limit that is exceeded, memory excluded: for guests in which an OOM kill ends one process and
+    /// not all.
     pub fn exceeded_beside_memory(&self) -> Option<LimitHit> {
         self.processes_met().or_else(|| self.time_met()).or_else(|| self.space_met())
     }
 
-    /// Processes that were lost to memory.
+    /// Returns the number of OOM kills.
     pub fn memory_kills(&self) -> u64 {
         self.limits.max_memory_mb.and(self.group.as_ref()).map_or(0, Group::oom_kills)
     }
@@ -496,7 +499,7 @@ impl<'a> Meter<'a> {
         disk().or_else(files)
     }
 
-    /// Bytes and entries of the guest's own, in its private space and its workspace.
+    /// Returns the guest's bytes and entries, in its private space and its workspace.
     fn space_used(&self) -> (u64, u64) {
         let (pages, entries) = self.space().unwrap_or_default();
         let (bytes_kept, kept) = self.layer.borrow_mut().used();
@@ -505,15 +508,22 @@ impl<'a> Meter<'a> {
         (bytes, entries + kept)
     }
 
-    /// Whether it was not the allowance that was met, but the end of the file system that holds the workspace.
+    /// True when the file system of the workspace is full, rather than the guest's limit exceeded.
     pub fn is_overfull(&self) -> bool {
         self.layer.borrow().overfull().is_some()
     }
 
-    /// All is over: what a workspace takes is measured to the end now.
+    /// Measures the workspace completely after the run's end.
     pub fn close_accounts(&self) {
         if self.limits_space() {
             self.layer.borrow_mut().finish();
+        }
+    }
+
+    /// Measures the workspace after one command of a resident guest.
+    pub fn close_command_accounts(&self) {
+        if self.limits_space() {
+            self.layer.borrow_mut().finish_command();
         }
     }
 
@@ -521,7 +531,7 @@ impl<'a> Meter<'a> {
         (self.memory_kills() > 0).then(|| self.memory_hit()).flatten()
     }
 
-    /// What memory that was used up is told as.
+    /// Returns the limit hit that an OOM kill is reported as.
     pub fn memory_hit(&self) -> Option<LimitHit> {
         let (limit, group) = (self.limits.max_memory_mb?, self.group.as_ref()?);
         let peak = group.usage().memory_peak.map_or(limit, |b| b as f64 / 1_048_576.0).max(limit);
@@ -533,30 +543,30 @@ impl<'a> Meter<'a> {
         if self.group.as_ref()?.pids_denied() <= self.before.pids_denied {
             return None;
         }
-        // One more was asked for than there is room; that one is what was refused.
+        // The refused fork would have been one more than the limit.
         Some(hit(LimitKind::Processes, Limit::Count(limit), Limit::Count(limit + 1)))
     }
 
     fn wall_ms(&self) -> u64 {
-        // Over the limit only once a whole millisecond past it, so that exactly at the limit succeeds.
+        // Whole milliseconds, so that a run that ends exactly at the limit succeeds.
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Pages and entries the guest has made in its private space.
+    /// Returns the pages and entries that the guest has created in its private space.
     fn space(&self) -> Option<(u64, u64)> {
         let scratch = self.scratch.as_ref()?;
         let (pages, entries) = used_space(&scratch.handle)?;
         Some((pages.saturating_sub(scratch.pages_before), entries.saturating_sub(scratch.entries_before)))
     }
 
-    /// Ends everything in the group at once, where that is possible.
+    /// Kills the whole group (`cgroup.kill`), where the kernel supports it.
     pub fn kill(&self) {
         if let Some(group) = &self.group {
             let _ = group.kill();
         }
     }
 
-    /// The figures at the end. `cpu_us` and `max_rss_kb` are pid 1's own account, for hosts without groups.
+    /// Returns the final figures. `cpu_us` and `max_rss_kb` are pid 1's own account, for hosts without control groups.
     pub fn usage(&self, cpu_us: u64, max_rss_kb: u64) -> Usage {
         let figures = self.group.as_ref().map(Group::usage).unwrap_or_default();
         Usage {
@@ -564,32 +574,32 @@ impl<'a> Meter<'a> {
             cpu_ms: figures.cpu_us.map_or(cpu_us, |us| us.saturating_sub(self.cpu_before)) / 1000,
             memory_peak_bytes: figures.memory_peak.unwrap_or(max_rss_kb * 1024),
             disk_bytes: self.disk_peak_bytes(),
-            processes_peak: figures.pids_peak.map(|n| n.saturating_sub(OURS)),
+            processes_peak: figures.pids_peak.map(|n| n.saturating_sub(PID1_TASKS)),
             ..Usage::default()
         }
     }
 
-    /// The same figures while it runs, as far as the groups have them.
+    /// Returns the group's present figures, as far as its controllers have them.
     pub fn figures(&self) -> sys::cgroup::Usage {
         self.group.as_ref().map(Group::usage).unwrap_or_default()
     }
 
-    /// Bytes in the private space and, when they were last counted, in the workspace.
+    /// Returns the bytes in the private space plus the last measurement of the workspace.
     pub fn disk_bytes(&self) -> u64 {
         self.space().map_or(0, |(pages, _)| pages * PAGE) + self.layer.borrow().last.0
     }
 
-    /// The most bytes there that were seen.
+    /// Returns the highest measurement of those bytes.
     pub fn disk_peak_bytes(&self) -> u64 {
         self.disk_bytes().max(self.peak_bytes.get())
     }
 
-    /// The group, where it can hold everything still.
+    /// Returns the group, where it can be frozen (cgroup v2).
     pub fn freezer(&self) -> Option<&Group> {
         self.group.as_ref().filter(|group| group.v2_dir_fd().is_some())
     }
 
-    /// Removes the groups.
+    /// Removes the control groups.
     pub fn close(&mut self) {
         if let Some(group) = self.group.take() {
             let _ = group.remove();

@@ -1,32 +1,32 @@
-//! Hearing of a guest's calls and telling refusals from failures. What is let go on is decided by the kernel's own
-//! walls; a call that the policy denies is answered here with the plain "permission denied" that a program expects.
+//! Answers the guest's seccomp notifications, and tells refusals from ordinary failures. A call that continues is still
+//! subject to mounts and landlock; a call that the policy denies gets the plain EACCES that a program expects.
 
 mod acts;
 mod asked;
 mod barred;
 mod held;
 mod locks;
-mod rhythm;
+mod wakeup;
 
 use self::acts::Act;
-use self::asked::Met;
+use self::asked::Judged;
 pub(crate) use self::barred::Barred;
 pub(crate) use self::held::Held;
-use self::rhythm::Rhythm;
+use self::wakeup::WakeupHint;
 use crate::actors::actor;
-use crate::asking::{Asking, Reports};
+use crate::approval::{Asking, Reports};
 use crate::connect::{self, Address};
 use crate::denials::Denials;
-use crate::flock::Flock;
-use crate::guest::Guest;
-use crate::launch::{Observed, Observer, Request};
-use crate::limits::Room;
+use crate::flock::{Flock, Job};
+use crate::guest::{Guest, is_private};
+use crate::limits::ScratchSpace;
 use crate::network::NetReport;
 use crate::publish::Helper;
-use crate::residence::Job;
 use crate::resolve::{Last, Resolver};
+use crate::spec::{GuestSpec, Observed, Observer};
 use crate::steps::Steps;
-use policy::{Decision, ExecPlan, NetAsk, Perm, Proto};
+use crate::waiting_calls::WaitingCalls;
+use policy::{Decision, ExecPlan, NetRequest, Perm, Proto};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashSet};
@@ -54,65 +54,67 @@ const ENETUNREACH: i32 = 101;
 const AT_FDCWD: i32 = -100;
 
 pub struct Judge<'a> {
-    request: Rc<Request>,
+    spec: Rc<GuestSpec>,
     steps: Rc<Steps>,
     pub denials: Denials,
-    /// Those who tell whose a process is, where there are many commands.
+    /// Attribution of processes to commands, in a resident guest.
     pub flock: Option<Flock>,
     pub observer: Option<Observer<'a>>,
-    /// Whoever is asked, what of, and what came of it.
+    /// The table of questions to a person.
     pub asking: Option<Box<dyn Asking + 'a>>,
     pub asked: Vec<Held>,
-    /// Programs that are asked about before they start, and who lets them.
+    /// Noexec programs that a person is asked about before they start.
     pub barred: Vec<Barred>,
     pub helper: Option<Helper>,
-    /// What one of ours is about to become, whose memory we may not be able to read.
+    /// Program that a process of the supervisor is about to exec; its memory may not be readable.
     pub starting: Option<PathBuf>,
-    /// The last whose start waits for an answer.
-    pub held_up: Option<Job>,
+    /// The last command whose start waits for an answer.
+    pub awaiting_answer: Option<Job>,
     pub reports: Arc<Reports>,
-    /// Set while the guest is being made to stand still: who waits for an answer asks again afterwards.
-    pub still: Arc<AtomicBool>,
+    waiting_calls: WaitingCalls,
+    /// Set while the guest is being frozen: calls that wait for an answer are restarted and ask again after the thaw.
+    pub freezing: Arc<AtomicBool>,
     has_handed_dirs: bool,
     max_open_files: Option<u64>,
-    /// Connections go to doors, where somebody else decides about them and tells.
+    /// Connections lead to the doors, where the broker decides about them and reports.
     has_network: bool,
-    /// Set once a process asked for more descriptors than it may have.
+    /// Set once a process asked for more descriptors than its limit.
     pub descriptors_met: bool,
-    /// The private space, where it is limited.
-    pub room: Option<Room>,
-    /// Set once a call wanted to reserve more of it than there is.
-    pub room_met: Option<LimitHit>,
+    /// The private space, where it has a limit.
+    pub scratch: Option<ScratchSpace>,
+    /// Set once an fallocate(2) exceeded that limit.
+    pub scratch_hit: Option<LimitHit>,
     resolver: Resolver,
-    rhythm: Rhythm,
+    wakeup: WakeupHint,
     started: bool,
     last_named: Option<PathBuf>,
-    /// What lies where the guest's private places are and is the host's: grants, and directories that lead to them.
-    shown: Vec<PathBuf>,
+    /// Paths of the host that are shown inside the guest's private directories: grants, and directories that lead to
+    /// them.
+    host_in_private: Vec<PathBuf>,
     grants: Vec<PathBuf>,
-    /// Sockets of the host that rules let it connect to.
+    /// Sockets of the host that rules allow the guest to connect to.
     sockets: BTreeSet<PathBuf>,
     guest: Guest,
-    /// The directory of which the guest sees more, or less, than is on the host.
+    /// Directory whose content differs between guest and host.
     workspace: Option<PathBuf>,
-    /// Names of programs that may be started, as they were given.
-    ordinary: HashSet<Vec<u8>>,
-    /// Loaders of listed programs. They must be executable for the kernel's sake, but a guest that starts one itself
-    /// could make it start anything.
+    /// Cache of program names that may be started, as the guest spelled them.
+    allowed_names: HashSet<Vec<u8>>,
+    /// Dynamic loaders of listed programs. The kernel needs them executable, but a guest that starts one itself could
+    /// make it run any file.
     loaders: Vec<PathBuf>,
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(request: Rc<Request>, steps: Rc<Steps>, observer: Option<Observer<'a>>) -> Judge<'a> {
-        let plan = &request.plan;
+    pub fn new(spec: Rc<GuestSpec>, steps: Rc<Steps>, observer: Option<Observer<'a>>) -> Judge<'a> {
+        let plan = &spec.plan;
         let sockets: BTreeSet<PathBuf> = plan.sockets.iter().map(|s| s.path.clone()).collect();
         let grants: Vec<PathBuf> = plan.grants.iter().map(|g| &g.path).chain(&sockets).cloned().collect();
-        let shown = grants.iter().filter(|p| is_private(p)).chain(&steps.skeleton).cloned().collect();
+        let host_in_private = grants.iter().filter(|p| is_private(p)).chain(&steps.skeleton).cloned().collect();
         let loaders = match &plan.exec {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
             ExecPlan::AllowBut(_) => Vec::new(),
         };
-        let heard = request.resident || request.asks_to_start();
+        let heard = spec.resident || spec.asks_to_start();
         let (guest, started) = (steps.guest, steps.watch.start_mark.is_some() || heard);
         Judge {
             denials: Denials::default(),
@@ -122,38 +124,39 @@ impl<'a> Judge<'a> {
             asked: Vec::new(),
             barred: Vec::new(),
             helper: None,
-            starting: (!request.resident).then(|| request.program.clone()),
-            held_up: None,
+            starting: (!spec.resident).then(|| spec.program.clone()),
+            awaiting_answer: None,
             reports: Reports::new(),
-            still: Arc::default(),
+            waiting_calls: WaitingCalls::default(),
+            freezing: Arc::default(),
             has_handed_dirs: false,
-            max_open_files: request.limits.max_open_files,
-            has_network: request.network.is_some(),
+            max_open_files: spec.limits.max_open_files,
+            has_network: spec.network.is_some(),
             descriptors_met: false,
-            room: None,
-            room_met: None,
+            scratch: None,
+            scratch_hit: None,
             resolver: Resolver::default(),
-            rhythm: Rhythm::default(),
+            wakeup: WakeupHint::default(),
             started,
             last_named: None,
-            shown,
+            host_in_private,
             grants,
             sockets,
             guest,
-            workspace: request.workspace.as_ref().map(|w| w.at.clone()),
-            ordinary: HashSet::new(),
+            workspace: spec.workspace.as_ref().map(|w| w.at.clone()),
+            allowed_names: HashSet::new(),
             loaders,
-            request,
+            spec,
             steps,
         }
     }
 
-    /// Paths are followed from here on in this tree; without, in that of the first who calls.
+    /// Resolves paths in this root from here on; otherwise, in the root of the first calling process.
     pub fn look_from(&mut self, root: OwnedFd) {
         self.resolver = Resolver::of(root);
     }
 
-    /// What the policy says of a program that somebody else wants to start inside, if that is no.
+    /// Returns the policy's decision on a program that the supervisor is asked to start inside, if it is refused.
     pub fn forbids(&mut self, program: &Path) -> Option<Decision> {
         let path = self.resolver.resolve(0, AT_FDCWD, program.as_os_str().as_bytes(), Last::Follow)?;
         if is_private(&path) || !self.exists(&path) {
@@ -162,23 +165,23 @@ impl<'a> Judge<'a> {
         let decision = self.decide_start(&path);
         match decision.action {
             Action::Allow | Action::Warn => None,
-            // The start itself is heard, and waits.
+            // The execve itself is notified, and waits for the answer.
             Action::Ask if self.can_ask_to_start(&path) => None,
             Action::Ask | Action::Deny => Some(decision),
         }
     }
 
-    /// What the policy says of a program that somebody inside names to be started.
+    /// Returns the policy's decision on a program that a guest process names in execve(2).
     fn decide_start(&self, path: &Path) -> Decision {
-        let decision = self.request.policy.exec(path);
+        let decision = self.spec.policy.exec(path);
         if self.loaders.iter().any(|loader| loader == path) { no_loader(decision) } else { decision }
     }
 
-    /// Takes one call from the listener and answers it. False when there is no guest left to hear.
+    /// Takes one notification and answers it. False when no process of the guest is left.
     pub fn hear(&mut self, listener: &Listener) -> bool {
         match listener.receive() {
             Ok(Some(call)) => {
-                self.rhythm.heard(listener, call.tid);
+                self.wakeup.heard(listener, call.tid);
                 self.answer(listener, &call);
             }
             Ok(None) => {}
@@ -196,9 +199,9 @@ impl<'a> Judge<'a> {
         let name = seccomp::name(call.nr);
         let refused = match &*name {
             "execve" | "execveat" => match self.exec(listener, call, &name) {
-                Met::Waits => return,
-                Met::Refused(errno) => Some(errno),
-                Met::Nothing => None,
+                Judged::Waits => return,
+                Judged::Refused(errno) => Some(errno),
+                Judged::Continues => None,
             },
             "fallocate" => {
                 self.reserve(call);
@@ -206,23 +209,23 @@ impl<'a> Judge<'a> {
             }
             "flock" => return self.flock(listener, call),
             "fcntl" => match self.fcntl(listener, call) {
-                Met::Waits => return,
-                Met::Refused(errno) => Some(errno),
-                Met::Nothing => None,
+                Judged::Waits => return,
+                Judged::Refused(errno) => Some(errno),
+                Judged::Continues => None,
             },
             "connect" if self.steps.watch.connects_for_guest => return self.connect_for(listener, call),
             "connect" => self.address(listener, call, 1, 2).and_then(|to| self.judge_address(call, &to)),
             "sendto" => self.address(listener, call, 4, 5).and_then(|to| self.judge_address(call, &to)),
             "open" | "openat" | "creat" if !self.asked.is_empty() => match self.open_asked(listener, call, &name) {
-                Met::Waits => return,
-                Met::Refused(errno) => Some(errno),
-                Met::Nothing => self.files(listener, call, &name),
+                Judged::Waits => return,
+                Judged::Refused(errno) => Some(errno),
+                Judged::Continues => self.files(listener, call, &name),
             },
             _ => self.files(listener, call, &name),
         };
         match refused {
             Some(errno) => listener.refuse(call, errno),
-            None => listener.go_on(call),
+            None => listener.continue_call(call),
         }
     }
 
@@ -239,7 +242,7 @@ impl<'a> Judge<'a> {
         self.count(job, |list| list.add(op, target, rule, action, hint, || actor(tid)).cloned());
     }
 
-    /// Counts a refusal where it belongs, and tells of it if it is the first of its kind.
+    /// Counts a refusal for its command, and reports it if it is the first of its kind.
     fn count(&mut self, job: Option<Job>, add: impl FnOnce(&mut Denials) -> Option<Denial>) {
         let of_job = self.flock.as_mut().zip(job).and_then(|(flock, job)| flock.denials(job));
         let Some(denial) = add(of_job.unwrap_or(&mut self.denials)) else { return };
@@ -251,7 +254,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A refusal or warning that the network tells of.
+    /// Counts a refusal or warning of the broker.
     pub fn tell(&mut self, report: NetReport) {
         let NetReport { op, target, rule, action, hint, actor, shepherd } = report;
         let inside = actor.as_ref().map(|actor| actor.pid);
@@ -262,7 +265,7 @@ impl<'a> Judge<'a> {
         self.count(job, |list| list.add(op, &target, &rule, action, hint, || actor.unwrap_or_default()).cloned());
     }
 
-    /// The kernel refuses what goes over; here it is only noticed, so that the outcome can say so.
+    /// Records that RLIMIT_NOFILE will refuse the call, for the outcome; the refusal itself is the kernel's.
     fn count_descriptors(&mut self, call: &Call) {
         let made = seccomp::descriptors_made(call.nr, &call.args);
         let Some(limit) = self.max_open_files.filter(|_| self.started && made > 0) else { return };
@@ -273,41 +276,44 @@ impl<'a> Judge<'a> {
         self.descriptors_met |= open + made > limit;
     }
 
-    /// Refused whole, such a call leaves nothing behind that would show. The kernel refuses it; here it is only noticed.
+    /// Records that an fallocate(2) exceeds the space. The kernel refuses it as a whole, so no later measurement would
+    /// show it.
     fn reserve(&mut self, call: &Call) {
         const KEEP_SIZE: u64 = 1;
         let [fd, mode, offset, length, ..] = call.args;
         let sane = i64::try_from(offset).is_ok() && i64::try_from(length).is_ok();
-        let Some(room) = self.room.as_ref().filter(|_| sane && mode as u32 as u64 & !KEEP_SIZE == 0) else { return };
+        let Some(scratch) = self.scratch.as_ref().filter(|_| sane && mode as u32 as u64 & !KEEP_SIZE == 0) else {
+            return;
+        };
         let file = copy_descriptor(call.tid, fd as i32);
-        self.room_met = self.room_met.or_else(|| room.refuses(&file?, offset, length));
+        self.scratch_hit = self.scratch_hit.or_else(|| scratch.refuses(&file?, offset, length));
     }
 
-    fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Met {
-        // Without a mark the first is our own pid 1 starting the command, which was judged before anything was made.
+    fn exec(&mut self, listener: &Listener, call: &Call, name: &str) -> Judged {
+        // Without a start mark, the first execve is our own pid 1 starting the command, which was judged beforehand.
         if !std::mem::replace(&mut self.started, true) {
-            return Met::Nothing;
+            return Judged::Continues;
         }
         let named = self.program_of(listener, call, name, None);
-        if !self.request.resident {
+        if !self.spec.resident {
             self.starting = None;
         }
-        let Some((text, path)) = named else { return Met::Nothing };
+        let Some((text, path)) = named else { return Judged::Continues };
         if !self.barred.is_empty() {
             return self.start(listener, call, path);
         }
         if is_private(&path) {
-            return Met::Nothing;
+            return Judged::Continues;
         }
         let decision = self.decide_start(&path);
         if decision.action == Action::Allow {
             self.remember(text, &path);
         }
-        self.judge("exec", &path.to_string_lossy(), decision, call.tid).map_or(Met::Nothing, Met::Refused)
+        self.judge("exec", &path.to_string_lossy(), decision, call.tid).map_or(Judged::Continues, Judged::Refused)
     }
 
-    /// The program that a call names, and its real path; `known` where it cannot be read. None where there is nothing to say
-    /// about it.
+    /// Returns the program that a call names, as spelled and as a real path; `known` where the guest's memory cannot be
+    /// read. `None` where no decision is needed.
     fn program_of(
         &mut self,
         listener: &Listener,
@@ -317,7 +323,7 @@ impl<'a> Judge<'a> {
     ) -> Option<(Vec<u8>, PathBuf)> {
         let (dirfd, at) = if name == "execveat" { (call.args[0] as i32, 1) } else { (AT_FDCWD, 0) };
         let text = match read_string(call.tid, call.args[at], LONGEST_PATH) {
-            // A program by its descriptor.
+            // execveat(2) with AT_EMPTY_PATH: the program is given by descriptor.
             Some(text) if text.is_empty() && dirfd >= 0 && !self.barred.is_empty() => {
                 self.resolver.base(call.tid, dirfd)?.into()
             }
@@ -326,7 +332,7 @@ impl<'a> Judge<'a> {
             None => known.map(Path::to_path_buf).or_else(|| self.starting.take())?.into(),
         };
         let text = text.into_vec();
-        if text.is_empty() || self.is_nowhere(&text) || self.ordinary.contains(&text) || !listener.is_live(call) {
+        if text.is_empty() || self.is_nowhere(&text) || self.allowed_names.contains(&text) || !listener.is_live(call) {
             return None;
         }
         let path = self.resolver.resolve(call.tid, dirfd, &text, Last::Follow)?;
@@ -338,21 +344,22 @@ impl<'a> Judge<'a> {
         Some((text, path))
     }
 
-    /// Most programs are started more than once. What a name means cannot be changed by the guest where it can write
-    /// neither at the name nor at what it leads to; and should it change, only a report is lost.
+    /// Caches an allowed program name, since most programs are started more than once. The guest cannot change the
+    /// meaning of a name where it can write neither to the name nor to its target; if it changes nevertheless, only a
+    /// report is lost.
     fn remember(&mut self, name: Vec<u8>, path: &Path) {
         const MOST: usize = 256;
-        let fixed =
-            |p: &Path| p.is_absolute() && !is_private(p) && !self.request.policy.fs(p, Perm::WriteFile).allowed();
+        let fixed = |p: &Path| p.is_absolute() && !is_private(p) && !self.spec.policy.fs(p, Perm::WriteFile).allowed();
         let plain = !name.windows(2).any(|pair| pair == b"..");
-        // A loader is kept from being started by nobody but us; there every start is looked at.
+        // Starting a loader is refused only here and not by the kernel, so where there are loaders every start is
+        // judged.
         let known = plain && self.loaders.is_empty() && fixed(Path::new(OsStr::from_bytes(&name))) && fixed(path);
-        if known && self.observer.is_none() && self.ordinary.len() < MOST {
-            self.ordinary.insert(name);
+        if known && self.observer.is_none() && self.allowed_names.len() < MOST {
+            self.allowed_names.insert(name);
         }
     }
 
-    /// The address a call names, copied once.
+    /// Returns the address that a call names, copied once.
     fn address(&mut self, listener: &Listener, call: &Call, at: usize, length: usize) -> Option<Address> {
         let len = (call.args[length] as usize).min(128);
         if len < 2 {
@@ -370,7 +377,7 @@ impl<'a> Judge<'a> {
                 let end = raw[2..].iter().position(|b| *b == 0).map_or(len, |n| n + 2);
                 Some(match self.resolver.open(call.tid, AT_FDCWD, &raw[2..end]) {
                     Ok((handle, path)) => Address::Path(path, handle),
-                    // A socket that is hidden from the guest is a refusal to tell of, not only a missing file.
+                    // A socket that is hidden from the guest is reported as a refusal, not only as a missing file.
                     Err(errno) => {
                         let path = self.resolver.resolve(call.tid, AT_FDCWD, &raw[2..end], Last::Follow)?;
                         self.judge_socket(call, &path);
@@ -387,14 +394,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Makes the connection here, with the address that was judged.
+    /// Connects on the guest's behalf, with the judged copy of the address.
     fn connect_for(&mut self, listener: &Listener, call: &Call) {
         let Some(to) = self.address(listener, call, 1, 2) else { return listener.refuse(call, EINVAL) };
         if let Address::Path(path, _) = &to {
             match self.connect_asked(listener, call, path) {
-                Met::Waits => return,
-                Met::Refused(errno) => return listener.refuse(call, errno),
-                Met::Nothing => {}
+                Judged::Waits => return,
+                Judged::Refused(errno) => return listener.refuse(call, errno),
+                Judged::Continues => {}
             }
         }
         if let Some(errno) = self.judge_address(call, &to) {
@@ -405,11 +412,11 @@ impl<'a> Judge<'a> {
             Err(errno) => return listener.refuse(call, errno),
         };
         let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return listener.refuse(call, EBADF) };
-        connect::answer(listener, call, self.guest, socket, to);
+        connect::answer(&self.waiting_calls, listener, call, self.guest, socket, to);
     }
 
-    /// What a rule lets through is looked up on the host again: a service that was started anew meanwhile is reached,
-    /// too, and mounts that are shifted do not stand in the way.
+    /// Looks up an allowed socket on the host again, so that a restarted service is reached and id-mapped mounts are
+    /// bypassed.
     fn at_host(&self, to: Address) -> Result<Address, i32> {
         match &to {
             Address::Path(path, _) if self.sockets.contains(path) => connect::service(path),
@@ -425,8 +432,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Loopback inside is the guest's own; everything else leads to the doors or, where there are none, has no route,
-    /// which is what it will be told.
+    /// Judges an IP address. Loopback is the guest's own. Everything else leads to the doors or, without a network,
+    /// gets ENETUNREACH.
     fn judge_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
         if ip.is_loopback() || ip.is_unspecified() {
             return None;
@@ -436,18 +443,20 @@ impl<'a> Judge<'a> {
         if self.has_network {
             return None;
         }
-        let ask = NetAsk { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
-        let decision = self.request.policy.net(&ask);
+        let ask =
+            NetRequest { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
+        let decision = self.spec.policy.net(&ask);
         self.judge("net.connect", &target, decision, call.tid).map(|_| ENETUNREACH)
     }
 
-    /// The guest's own sockets lie in its private places and where it may write; any other is a service of the host.
+    /// Judges a Unix socket. The guest's own are in its private directories and where it may write; every other is a
+    /// service of the host.
     fn judge_socket(&mut self, call: &Call, path: &Path) -> Option<i32> {
         if self.is_own_place(path) || !(self.exists(path) || self.sockets.contains(path)) {
             return None;
         }
         let decision =
-            if self.is_of_host(path) { self.request.policy.reaches(path) } else { self.request.policy.connects(path) };
+            if self.is_of_host(path) { self.spec.policy.reaches(path) } else { self.spec.policy.connects(path) };
         self.observe(|| Observed::Socket {
             path: path.to_path_buf(),
             rule: decision.rule.clone(),
@@ -459,7 +468,8 @@ impl<'a> Judge<'a> {
 
     fn files(&mut self, listener: &Listener, call: &Call, name: &str) -> Option<i32> {
         let acts = self.acts(call, name)?;
-        // What was read of one who is gone counts for nothing; what is allowed tells nothing.
+        // Arguments read from a thread that is gone prove nothing. Without an observer only refusals are reported, and
+        // those are checked for this below.
         if self.observer.is_some() && !listener.is_live(call) {
             return None;
         }
@@ -489,8 +499,9 @@ impl<'a> Judge<'a> {
         refused
     }
 
-    /// Notes a refusal where a call fails in a private directory because something of the host does not show there: a file next to a
-    /// project right below /tmp, say. The call goes on and fails by itself, so a guest learns nothing of what the host has there.
+    /// Notes a refusal where a call fails in a private directory because a file of the host is not shown there: a file
+    /// next to a project right below /tmp, say. The call continues and fails by itself, so the guest learns nothing
+    /// about the host's directory.
     fn note_unshown(&mut self, act: &Act, tid: i32) {
         let Some(place) = policy::private_place(&act.path) else { return };
         let makes = act.fresh || act.op == "fs.create";
@@ -505,31 +516,32 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Making, removing and moving are asked of the directory, as the kernel does; a rule against the name itself
-    /// still counts.
+    /// Decides about one act. Creation, removal and renaming are rights on the directory, as in landlock; a rule
+    /// against the name itself still counts.
     fn decide(&self, act: &Act) -> Decision {
-        let own = self.request.policy.fs(&act.path, act.perm);
+        let own = self.spec.policy.fs(&act.path, act.perm);
         let parent = act.path.parent().filter(|_| matches!(act.op, "fs.create" | "fs.remove"));
         let forbidden = own.matches.iter().any(|m| matches!(m.action, Action::Deny | Action::Ask));
-        match parent.map(|p| self.request.policy.fs(p, act.perm)) {
+        match parent.map(|p| self.spec.policy.fs(p, act.perm)) {
             Some(above) if !forbidden && !above.allowed() => above,
             _ => own,
         }
     }
 
-    /// Directories made to lead to a grant can be listed.
+    /// True for directories that lead to a grant, which can be listed.
     fn leads_to_grant(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| grant.starts_with(path))
     }
 
-    /// A place of the guest's own, of which no rule speaks.
+    /// True for the guest's private directories, about which there are no rules.
     fn is_own_place(&self, path: &Path) -> bool {
         is_private(path) && !self.is_shown_in_private(path)
     }
 
-    /// A project may live below /tmp; the rules speak for it there, and for what leads to it.
+    /// True for host paths shown inside a private directory: a project may be below /tmp, and the rules apply to it and
+    /// to the directories that lead to it.
     fn is_shown_in_private(&self, path: &Path) -> bool {
-        self.shown.iter().any(|grant| path.starts_with(grant))
+        self.host_in_private.iter().any(|grant| path.starts_with(grant))
     }
 
     fn judge(&mut self, op: &str, target: &str, decision: Decision, tid: i32) -> Option<i32> {
@@ -546,9 +558,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Shells and compilers look for a program in every directory of PATH. A name that is nowhere on the host, and not in a
-    /// place of the guest's own, is no refusal. No link is followed here: the guest may have put it there, and where it leads
-    /// is a question for the guest's own root.
+    /// True for a program that does not exist on the host: shells and compilers search every directory of PATH, and a
+    /// missing name is no refusal. Symbolic links are not followed, because the guest may have created them and they
+    /// resolve in the guest's root.
     fn is_nowhere(&self, name: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(name));
         let look = || openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -560,15 +572,15 @@ impl<'a> Judge<'a> {
         self.workspace.as_ref().is_some_and(|at| path.starts_with(at))
     }
 
-    /// The mode of what is at a real path: in the workspace as the guest sees it, and what is hidden from it there, or
-    /// anywhere else, as it is on the host.
+    /// Returns the mode of the file at a real path: in the workspace as the guest sees it; hidden files, and files
+    /// elsewhere, as on the host.
     fn mode(&self, path: &Path) -> Option<u32> {
         let inside = self.in_workspace(path).then(|| self.resolver.stat(path)).flatten();
         inside.map(|s| s.st_mode).or_else(|| std::fs::symlink_metadata(path).ok().map(|m| m.mode()))
     }
 
-    /// Whether a socket in the workspace is the host's and not one that the guest made there. The kernel leads nobody from
-    /// one to the other, so this only decides what is told.
+    /// True for a socket in the workspace that is the host's, not one that the guest created there. The kernel connects
+    /// neither side to the other, so this decides only about reports.
     fn is_of_host(&self, path: &Path) -> bool {
         let Some(inside) = self.resolver.stat(path).filter(|_| self.in_workspace(path)) else { return false };
         std::fs::symlink_metadata(path).is_ok_and(|m| {
@@ -594,9 +606,4 @@ impl<'a> Judge<'a> {
 fn no_loader(decision: Decision) -> Decision {
     let hint = "the loader would start programs that no rule names; start the program itself";
     Decision { action: Action::Deny, rule: "defaults.exec".into(), hint: Some(hint.into()), ..decision }
-}
-
-/// Places that are the guest's own, or the kernel's for it.
-pub fn is_private(path: &Path) -> bool {
-    policy::private_place(path).is_some() || path.starts_with("/dev") || path.starts_with("/proc")
 }

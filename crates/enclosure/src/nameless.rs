@@ -1,8 +1,8 @@
-//! Files without a name: those that a guest keeps open or mapped after they were unlinked, and those made with `O_TMPFILE`. They
-//! take space in the workspace like any other, and no walk over its directories finds them. The kernel says who holds them: this
-//! module goes through the descriptor tables and mappings of the guest's processes. It only looks, in parts that end in time.
+//! Unlinked files: those that a guest keeps open or mapped after unlink(2), and those made with `O_TMPFILE`. They take
+//! space in the workspace like any other file, and no walk over its directories finds them. This module scans the
+//! descriptor tables and mappings of the guest's processes in /proc. Read-only, in steps of bounded time.
 //!
-//! What is found this way, and what is not, is in `docs/decisions/0048-files-without-a-name.md`.
+//! Coverage and gaps of the scan are in `docs/decisions/0048-unlinked-files-in-disk-limits.md`.
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,43 +14,43 @@ use std::path::Path;
 use std::time::Instant;
 use sys::process;
 
-/// Steps of one scan, of which each looks at one descriptor, thread, process or piece of a list of mappings. A guest that has more
-/// is counted by what was seen until then.
+/// Steps of one scan, each of which visits one descriptor, thread, process or part of a list of mappings. A larger
+/// guest is counted by what the scan found up to here.
 const MOST_STEPS: u64 = 4_000_000;
-/// How often processes are listed again because some of them ended while they were looked at.
+/// Passes over the process list, repeated while processes end during a pass.
 const MOST_PASSES: u32 = 3;
-/// Bytes of one line about a mapping that are kept; the path of the workspace is among the first.
+/// Bytes kept of one line of /proc/PID/maps; the path of the workspace is among the first.
 const LONGEST_LINE: usize = 16 * 1024;
-/// Descriptors that are looked at, or lines about mappings that are read, in one step.
+/// Descriptors or lines of mappings that one step handles.
 const ENTRIES_PER_STEP: usize = 32;
-/// The longest list of children, mounts or figures that is read.
+/// Bytes read at most of a list of children, mounts or descriptor details.
 const LONGEST_LIST: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 const DELETED: &[u8] = b" (deleted)";
 
-/// Files without a name by their inode, with the bytes that each takes. All are in the one layer that the guest writes to, so that
-/// the number alone says which file it is.
+/// Unlinked files by inode number, with their bytes. All are in the guest's upper layer, so the number alone identifies
+/// a file.
 pub type NamelessFiles = BTreeMap<u64, u64>;
 
-/// Finds the files without a name that the processes of one guest hold in its workspace.
+/// Finds the unlinked files that the processes of one guest hold in its workspace.
 pub struct Nameless {
-    /// Directory in `/proc` of the guest's first process, which no later process can take over.
+    /// `/proc/PID` of the guest's first process, held open: a reused pid cannot take its place.
     first: OwnedFd,
-    /// Path of the workspace, as the kernel writes it in links and in lists of mappings.
+    /// Path of the workspace, as the kernel writes it in links and, escaped, in lists of mappings.
     workspace: Vec<u8>,
     workspace_in_lists: Vec<u8>,
     scan: Option<Scan>,
-    /// The last scan: what a file took that had a descriptor then and may only be mapped now.
+    /// Result of the last scan, for the size of a file that had a descriptor then and may only be mapped now.
     last: NamelessFiles,
 }
 
 impl Nameless {
-    /// `None` where the first process is gone or cannot be looked at.
+    /// Opens the first process. `None` where it is gone or cannot be read.
     pub fn of(first: i32, workspace: &Path) -> Option<Nameless> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let first = rustix::fs::open(format!("/proc/{first}"), flags, Mode::empty()).ok()?;
         let workspace = workspace.as_os_str().as_bytes().to_vec();
-        // Of all that a path may hold, lists of mappings escape the end of a line and nothing else.
+        // /proc/PID/maps escapes newlines in a path and no other byte.
         let escaped = workspace.iter().flat_map(|&b| if b == b'\n' { b"\\012".to_vec() } else { vec![b] });
         Some(Nameless {
             first,
@@ -61,7 +61,7 @@ impl Nameless {
         })
     }
 
-    /// Goes on with a scan, or begins one; what it found once it is complete.
+    /// Continues a scan, or begins one; returns the files once it is complete.
     pub fn scan(&mut self, until: Instant) -> Option<NamelessFiles> {
         let mut scan = self.scan.take().unwrap_or_else(|| Scan::begin(&self.first));
         while scan.steps < MOST_STEPS {
@@ -72,7 +72,7 @@ impl Nameless {
                 continue;
             };
             scan.steps += 1;
-            self.take(step, &mut scan);
+            self.run_step(step, &mut scan);
             if Instant::now() >= until {
                 self.scan = Some(scan);
                 return None;
@@ -82,7 +82,7 @@ impl Nameless {
         Some(self.last.clone())
     }
 
-    fn take(&self, step: Step, scan: &mut Scan) {
+    fn run_step(&self, step: Step, scan: &mut Scan) {
         match step {
             Step::Process(pid) => self.process(pid, scan),
             Step::Threads(threads) => self.next_thread(threads, scan),
@@ -94,18 +94,18 @@ impl Nameless {
 
     fn process(&self, pid: i32, scan: &mut Scan) {
         let Ok(dir) = open_dir(&format!("/proc/{pid}/task")) else {
-            scan.moved = true;
+            scan.process_ended = true;
             return;
         };
-        let look = scan.seen.insert(pid);
-        if look {
-            self.look_at_program(pid, scan);
+        let is_new = scan.seen.insert(pid);
+        if is_new {
+            self.add_program(pid, scan);
         }
-        scan.waiting.push(Step::Threads(Threads { pid, dir, tables: Vec::new(), mapped: !look, look }));
+        scan.waiting.push(Step::Threads(Threads { pid, dir, tables: Vec::new(), mapped: !is_new, is_new }));
     }
 
-    /// A program stays a file for as long as it runs.
-    fn look_at_program(&self, pid: i32, scan: &mut Scan) {
+    /// Adds the program of a process: an unlinked executable keeps its blocks while it runs.
+    fn add_program(&self, pid: i32, scan: &mut Scan) {
         if let Some((inode, bytes)) = stat(rustix::fs::CWD, &format!("/proc/{pid}/exe"))
             && self.is_ours(rustix::fs::CWD, &format!("/proc/{pid}/exe"))
         {
@@ -113,10 +113,11 @@ impl Nameless {
         }
     }
 
-    /// Threads can have tables of descriptors of their own; and the first may be gone while others live.
+    /// Visits one thread: threads may have descriptor tables of their own, and the main thread may be gone while others
+    /// live.
     fn next_thread(&self, mut threads: Threads, scan: &mut Scan) {
         let Some(tid) = next_number(&mut threads.dir) else {
-            scan.moved |= threads.look && threads.tables.is_empty();
+            scan.process_ended |= threads.is_new && threads.tables.is_empty();
             return;
         };
         let list = read(format!("/proc/{}/task/{tid}/children", threads.pid)).unwrap_or_default();
@@ -128,9 +129,9 @@ impl Nameless {
             scan.waiting.push(Step::Mappings(Mappings { tid, lines }));
         }
         let is_known = |known: &i32| process::share_descriptors(*known, tid);
-        if threads.look && !threads.tables.iter().any(is_known) {
+        if threads.is_new && !threads.tables.iter().any(is_known) {
             scan.waiting.push(Step::Table(tid));
-            // With many tables there is nothing to gain from comparing each with all.
+            // Comparing every table with every other would cost more than it saves.
             if threads.tables.is_empty() {
                 threads.tables.push(tid);
             }
@@ -150,7 +151,7 @@ impl Nameless {
         scan.waiting.push(Step::Descriptors(table));
     }
 
-    /// What a descriptor leads to, if that is a file of the workspace without a name.
+    /// Returns inode and bytes of a descriptor's file, if that is an unlinked file of the workspace.
     fn followed(&self, table: &Dir, number: i32) -> Option<(u64, u64)> {
         let (at, name) = (table.fd().ok()?, number.to_string());
         stat(at, &name).filter(|_| self.is_ours(at, &name))
@@ -164,7 +165,8 @@ impl Nameless {
             match statx(rustix::fs::CWD, &link) {
                 Some(found) if found.links == 0 => drop(scan.found.insert(found.inode, found.bytes)),
                 Some(_) => {}
-                // Only root may follow these links; others learn what is mapped, and not how large the file is.
+                // Following map_files needs CAP_CHECKPOINT_RESTORE; without it the mapped range is known and the file's
+                // size is not.
                 None => {
                     let ends = scan.mapped.entry(mapping.inode).or_default();
                     *ends = (*ends).max(mapping.end_bytes);
@@ -174,8 +176,8 @@ impl Nameless {
         scan.waiting.push(Step::Mappings(mappings));
     }
 
-    /// Whether a file without a name was made in the workspace: the kernel still knows in which directory. A path that is too long
-    /// to be told can be in no other place, because nowhere else can the guest make one.
+    /// True for an unlinked file that was created in the workspace: the kernel still has its directory. A path too long
+    /// for readlink(2) can only be there, because the guest can create no such path elsewhere.
     fn is_ours(&self, at: impl AsFd, name: &str) -> bool {
         match rustix::fs::readlinkat(at, name, Vec::new()) {
             Ok(path) => is_below(path.as_bytes(), &self.workspace),
@@ -184,15 +186,15 @@ impl Nameless {
     }
 }
 
-/// One scan under way.
+/// A scan in progress.
 struct Scan {
     waiting: Vec<Step>,
     found: NamelessFiles,
-    /// Files of which only mappings are known, with the highest offset that is mapped.
+    /// Files known only from mappings, with the highest mapped offset.
     mapped: BTreeMap<u64, u64>,
     seen: BTreeSet<i32>,
-    /// A process ended between being listed and being looked at: what it held may be another's now.
-    moved: bool,
+    /// A process ended between listing and visiting: another process may hold its files now.
+    process_ended: bool,
     passes: u32,
     steps: u64,
 }
@@ -200,7 +202,7 @@ struct Scan {
 enum Step {
     Process(i32),
     Threads(Threads),
-    /// Opened when its turn comes: a guest may have more tables than we may have descriptors.
+    /// Opened only in its own step: a guest may have more tables than the supervisor may have descriptors.
     Table(i32),
     Descriptors(Table),
     Mappings(Mappings),
@@ -209,19 +211,19 @@ enum Step {
 struct Threads {
     pid: i32,
     dir: Dir,
-    /// Threads whose tables of descriptors are looked at.
+    /// Threads whose descriptor tables are visited.
     tables: Vec<i32>,
-    /// The mappings, which all threads share, were looked at.
+    /// The mappings, which all threads share, were visited.
     mapped: bool,
-    /// In a later pass only processes that were not seen before are looked at.
-    look: bool,
+    /// False in a later pass for processes that were seen before.
+    is_new: bool,
 }
 
-/// One table of descriptors.
+/// A descriptor table.
 struct Table {
     tid: i32,
     dir: Dir,
-    /// Where links cannot be followed: the mounts of the workspace, whose descriptors are copied to be looked at.
+    /// Mounts of the workspace, where links cannot be followed: their descriptors are copied to be examined.
     mounts: Option<BTreeSet<u64>>,
 }
 
@@ -237,7 +239,7 @@ impl Scan {
             found: NamelessFiles::new(),
             mapped: BTreeMap::new(),
             seen: BTreeSet::new(),
-            moved: true,
+            process_ended: true,
             passes: 0,
             steps: 0,
         };
@@ -245,18 +247,19 @@ impl Scan {
         scan
     }
 
-    /// Lists all processes once more, where that may show more than was seen.
+    /// Begins another pass over the processes, where that may find more.
     fn begin_again(&mut self, first: &OwnedFd) -> bool {
-        if !std::mem::take(&mut self.moved) || self.passes >= MOST_PASSES {
+        if !std::mem::take(&mut self.process_ended) || self.passes >= MOST_PASSES {
             return false;
         }
         self.passes += 1;
-        // The first process is ours, with one thread and nothing of the guest's open.
+        // The first process is the supervisor's, with one thread and no file of the guest open.
         self.waiting.extend(children_of_first(first).into_iter().map(Step::Process));
         true
     }
 
-    /// A file that is only mapped takes as much as when it still had a descriptor, and at least what is mapped of it.
+    /// Adds files that are only mapped: with the size from when they last had a descriptor, and at least the mapped
+    /// range.
     fn finish(mut self, last: &NamelessFiles) -> NamelessFiles {
         for (inode, end_bytes) in self.mapped {
             let known = last.get(&inode).copied().unwrap_or(0);
@@ -271,14 +274,15 @@ impl Table {
         if let Ok(dir) = open_dir(&format!("/proc/{tid}/fd")) {
             return Some(Table { tid, dir, mounts: None });
         }
-        // A process that may not be dumped shows its descriptors to root alone. Whoever made its user namespace may still copy them.
+        // A non-dumpable process shows `fd` to root alone. The owner of its user namespace may still copy descriptors
+        // (pidfd_getfd).
         let dir = open_dir(&format!("/proc/{tid}/fdinfo")).ok()?;
         Some(Table { tid, dir, mounts: Some(mounts_below(tid, workspace)) })
     }
 }
 
-/// What a descriptor of the workspace leads to, if that has no name. Others are left alone: to close the last copy of a socket can
-/// take long.
+/// Returns inode and bytes of a workspace descriptor's unlinked file, by a copy of the descriptor. Descriptors on other
+/// mounts are not copied, because closing the last copy of a socket can take long.
 fn copied(tid: i32, number: i32, mounts: &BTreeSet<u64>) -> Option<(u64, u64)> {
     let told = read(format!("/proc/{tid}/fdinfo/{number}"))?;
     let mount = told.split(|&b| b == b'\n').find_map(|line| number_in(line.strip_prefix(b"mnt_id:")?))?;
@@ -288,7 +292,7 @@ fn copied(tid: i32, number: i32, mounts: &BTreeSet<u64>) -> Option<(u64, u64)> {
     (found.st_nlink == 0).then_some((found.st_ino, if is_file { found.st_blocks as u64 * 512 } else { 0 }))
 }
 
-/// Mounts of a process at this path or below it.
+/// Lists the mounts of a process at this path or below it.
 fn mounts_below(tid: i32, workspace: &[u8]) -> BTreeSet<u64> {
     let list = read(format!("/proc/{tid}/mountinfo")).unwrap_or_default();
     let at = list.split(|&b| b == b'\n').filter_map(|line| {
@@ -298,7 +302,7 @@ fn mounts_below(tid: i32, workspace: &[u8]) -> BTreeSet<u64> {
     at.filter(|(_, at)| at == workspace || is_below(at, workspace)).map(|(mount, _)| mount).collect()
 }
 
-/// A path as lists of mounts have it: blanks, backslashes and the like as octal numbers.
+/// Decodes a path of mountinfo, in which blanks, backslashes and the like are octal escapes.
 fn unescaped(mut rest: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     while let Some((&first, others)) = rest.split_first() {
@@ -310,9 +314,9 @@ fn unescaped(mut rest: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// A line of a list of mappings that is about a file of the workspace without a name.
+/// A line of /proc/PID/maps about an unlinked file of the workspace.
 struct Mapping {
-    /// Addresses, as `map_files` names them.
+    /// Address range, as `map_files` names it.
     range: String,
     inode: u64,
     end_bytes: u64,
@@ -341,7 +345,7 @@ struct Stat {
     bytes: u64,
 }
 
-/// What a link of the kernel's leads to, without asking a server for it.
+/// Returns the metadata of a magic link's target, without a round trip to a file server (AT_STATX_DONT_SYNC).
 fn statx(at: impl AsFd, name: &str) -> Option<Stat> {
     let wanted = StatxFlags::NLINK | StatxFlags::INO | StatxFlags::BLOCKS | StatxFlags::TYPE;
     let found = rustix::fs::statx(at, name, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
@@ -350,7 +354,7 @@ fn statx(at: impl AsFd, name: &str) -> Option<Stat> {
     Some(Stat { inode: found.stx_ino, links: found.stx_nlink, bytes })
 }
 
-/// The inode and the bytes of what it leads to, if that has no name.
+/// Returns inode and bytes of a link's target, if it is unlinked.
 fn stat(at: impl AsFd, name: &str) -> Option<(u64, u64)> {
     statx(at, name).filter(|found| found.links == 0).map(|found| (found.inode, found.bytes))
 }
@@ -368,7 +372,7 @@ fn next_number(dir: &mut Dir) -> Option<i32> {
     dir.by_ref().map_while(Result::ok).find_map(|entry| entry.file_name().to_str().ok()?.parse().ok())
 }
 
-/// Children of the guest's first process, by their numbers outside.
+/// Lists the children of the guest's first process, by their pids on the host.
 fn children_of_first(first: &OwnedFd) -> Vec<i32> {
     let task = rustix::fs::openat(first, "task", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let Some(mut threads) = task.ok().and_then(|task| Dir::new(task).ok()) else { return Vec::new() };
@@ -382,14 +386,14 @@ fn children_of_first(first: &OwnedFd) -> Vec<i32> {
     children
 }
 
-/// The mappings of a thread's process; none where it is gone, and lists nothing.
+/// Opens the mappings of a thread's process; `None` where the process is gone and the list empty.
 fn mappings_of(tid: i32) -> Option<BufReader<File>> {
     let mut lines = BufReader::with_capacity(32 * 1024, File::open(format!("/proc/{tid}/maps")).ok()?);
     let lists_some = lines.fill_buf().is_ok_and(|read| !read.is_empty());
     lists_some.then_some(lines)
 }
 
-/// The next line. Of one that is too long the beginning and, for what is said there, the end.
+/// Returns the next line. An overlong line keeps its beginning and, for the ` (deleted)` mark, its end.
 fn next_line(lines: &mut BufReader<File>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {
@@ -421,7 +425,8 @@ fn read_all(file: File) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Numbers between blanks. One that was cut off at the end of a long list is another's number at worst.
+/// Parses numbers between blanks. A number that is cut off at the end of a long list is at worst the pid of another
+/// process.
 fn numbers(list: &[u8]) -> impl Iterator<Item = i32> {
     list.split(u8::is_ascii_whitespace).filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! A guest's network as its supervisor sees it. Connections arrive at doors that the guest's setup opens; who answers
-//! there, by which rules, is handed in from above.
+//! A guest's network as its supervisor sees it. Connections arrive at doors that the guest's setup opens; the broker
+//! that answers there, and its rules, are handed in from above.
 
 use crate::actors::Actors;
 use std::net::SocketAddr;
@@ -7,37 +7,37 @@ use std::os::fd::BorrowedFd;
 use sys::net::Doors;
 use terms::{Action, Actor, Fault};
 
-/// Whoever answers at the doors of one guest.
+/// The broker at the doors of one guest.
 pub trait Network {
-    /// Takes over the doors and begins. Called once, after the last clone, when the command is about to start.
+    /// Takes over the doors and starts. Called once, after the last clone, just before the command starts.
     fn open(&mut self, opening: Opening) -> Result<(), Fault>;
 
-    /// Readable when there is something to tell; none before `open`.
+    /// Returns a descriptor that is readable when there are reports; `None` before `open`.
     fn wake(&self) -> Option<BorrowedFd<'_>>;
 
-    /// What was refused, or let through with a warning, since the last call.
+    /// Takes the refusals and warnings since the last call.
     fn happened(&mut self) -> Vec<NetReport>;
 
-    /// Bytes both ways so far.
+    /// Returns the bytes in both directions so far.
     fn used(&self) -> u64;
 
-    /// Whether the guest went over its limit of bytes; nothing passes from then on.
+    /// True once the guest exceeded its limit of bytes; no traffic passes from then on.
     fn over_limit(&self) -> bool;
 
-    /// Ends everything and tells the last of it.
+    /// Ends all connections and returns the last reports.
     fn close(&mut self) -> Vec<NetReport>;
 }
 
-/// What a network begins with.
+/// Resources with which a network starts.
 pub struct Opening {
     pub doors: Doors,
-    /// Knows who holds a socket inside.
+    /// Attributes sockets to processes of the guest.
     pub actors: Option<Actors>,
     /// Descriptors of this process that published ports may need.
     pub published: u64,
 }
 
-/// One refusal or warning.
+/// A refusal or warning of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetReport {
     pub op: &'static str,
@@ -45,21 +45,21 @@ pub struct NetReport {
     pub rule: String,
     pub action: Action,
     pub hint: Option<String>,
-    /// Who did it, where that was found.
+    /// Process that caused the report, where it was found.
     pub actor: Option<Actor>,
-    /// The number outside of the process that its command is below, where that was found; the actor may be gone by now.
+    /// Host pid of the shepherd above that process, where it was found; the actor itself may be gone by now.
     pub shepherd: Option<i32>,
 }
 
-/// What the guest's setup must know of its network.
+/// Network settings that the guest's setup needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetPlan {
-    /// Places on its own loopback that lead outside; at most `sys::doors::MOST_LOOPBACK`.
+    /// Addresses on the guest's loopback that lead outside; at most `sys::doors::MOST_LOOPBACK`.
     pub loopback: Vec<SocketAddr>,
-    /// It may send echo requests.
+    /// The guest may send ICMP echo requests.
     pub echoes: bool,
-    /// Somebody may be asked before a name is told, so programs must wait longer for one than usual.
+    /// A person may be asked before a name is resolved, so resolvers need a longer timeout than usual.
     pub asks: bool,
-    /// The certificate that it must trust, as PEM, where requests are read on the way.
+    /// CA certificate that the guest must trust, as PEM, where the broker reads requests.
     pub authority: Option<String>,
 }

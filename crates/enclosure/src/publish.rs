@@ -1,5 +1,5 @@
-//! Ports of a guest that the host can reach: connections to a listener of ours are joined to a port inside. One thread
-//! serves all of them; it ends with the run.
+//! Published ports: connections to a listener on the host are forwarded to a port inside the guest. One thread serves
+//! all of them and ends with the run.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -12,70 +12,71 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::ahead::Ahead;
+use sys::early_setup::EarlySetup;
 use terms::{Fault, Phase};
 
-/// Who makes sockets in the guest's network, for one at a time.
-pub(crate) type Helper = Arc<Mutex<Ahead>>;
+/// The helper that makes sockets in the guest's network namespace, for one caller at a time.
+pub(crate) type Helper = Arc<Mutex<EarlySetup>>;
 
-/// A listener on the host, and the port inside that it leads to.
+/// A listener on the host, and the port inside that it forwards to.
 #[derive(Debug)]
 pub struct Published {
     pub listener: TcpListener,
     pub port: u16,
 }
 
-/// Connections at a time; more wait in the listener's queue.
+/// Concurrent connections; more wait in the listener's backlog.
 const MOST: usize = 128;
-/// One for each half of a connection.
+/// Descriptors of one connection, one for each half.
 const DESCRIPTORS_EACH: u64 = 2;
-/// For everything else that this process does: whoever calls must not keep it from seeing what happens.
+/// Descriptors reserved for the rest of this process: clients of a published port must not exhaust them.
 const DESCRIPTORS_KEPT: u64 = 64;
 const CHUNK: usize = 16 * 1024;
-/// How long what the guest sent last may take to be delivered after its end.
+/// Time for delivering the guest's last bytes after its end.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How many connections there may be at a time, so that they take at most a quarter of what this process may have open.
-pub(crate) fn room() -> usize {
+/// Returns the number of concurrent connections that takes at most a quarter of this process's descriptors.
+pub(crate) fn max_connections() -> usize {
     let current = sys::host::bound(sys::host::Bounded::OpenFiles).current.unwrap_or(u64::MAX);
     let most = current.saturating_sub(DESCRIPTORS_KEPT) / 4 / DESCRIPTORS_EACH;
     most.clamp(1, MOST as u64) as usize
 }
 
-/// Descriptors that so many ports with so many connections may need.
+/// Returns the descriptors that these ports and connections may need.
 pub(crate) fn descriptors(ports: usize, connections: usize) -> u64 {
     ports as u64 + DESCRIPTORS_EACH * connections as u64
 }
 
-/// The thread, as the supervisor sees it. Dropping this ends it.
+/// The supervisor's handle on the forwarding thread. Dropping it ends the thread.
 pub(crate) struct Publisher {
     shared: Arc<Shared>,
     orders: SyncSender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What shall be published from now on, and nothing else; what is new brings its listeners. Told when it is so.
+/// The complete set of ports to publish from now on, with listeners for the new ones; `done` acknowledges it.
 struct Order {
     wanted: Vec<(SocketAddr, u16)>,
     opened: Vec<Published>,
     done: SyncSender<()>,
 }
 
-/// How long the thread may take to follow an order: it never waits for anybody.
-const FOLLOWS: Duration = Duration::from_secs(5);
+/// Deadline for the thread's acknowledgement; the thread itself never blocks.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Shared {
     used: AtomicU64,
     limit: Option<u64>,
-    over: AtomicBool,
+    limit_exceeded: AtomicBool,
     ending: AtomicBool,
-    /// To the thread: it is over, or there is an order. To the supervisor: the limit was met.
+    /// eventfds: `end` tells the thread of the end or of an order, `wake` tells the supervisor that the limit was
+    /// exceeded.
     end: OwnedFd,
     wake: OwnedFd,
 }
 
 impl Publisher {
-    /// Begins to serve, `most` connections at a time. `helper` makes sockets in the guest's network.
+    /// Starts the thread, with `most` concurrent connections. `helper` makes sockets in the guest's network namespace.
     pub(crate) fn start(
         published: Vec<Published>,
         helper: Helper,
@@ -91,7 +92,7 @@ impl Publisher {
         let shared = Arc::new(Shared {
             used: AtomicU64::new(0),
             limit,
-            over: AtomicBool::new(false),
+            limit_exceeded: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             end: event()?,
             wake: event()?,
@@ -101,13 +102,13 @@ impl Publisher {
         let thread = std::thread::Builder::new()
             .name("publish".into())
             .stack_size(128 << 10)
-            .spawn(move || Server { shared: &of_thread, published, helper, most, joined: Vec::new(), todo }.serve())
+            .spawn(move || Server { shared: &of_thread, published, helper, most, forwarded: Vec::new(), todo }.serve())
             .map_err(|e| failed("a thread", &e))?;
         Ok(Publisher { shared, orders, thread: Some(thread) })
     }
 
-    /// Publishes just these from now on. Connections to what is published no more, or leads elsewhere, are broken off. False when
-    /// it is over: then nothing is published.
+    /// Replaces the set of published ports. Connections to ports that are no longer published, or forward elsewhere,
+    /// are reset. False once the thread has ended: then no port is published.
     pub(crate) fn set(&self, wanted: Vec<(SocketAddr, u16)>, opened: Vec<Published>) -> bool {
         if opened.iter().any(|published| published.listener.set_nonblocking(true).is_err()) {
             return false;
@@ -115,7 +116,7 @@ impl Publisher {
         let (done, heard) = sync_channel(1);
         let sent = self.orders.send(Order { wanted, opened, done });
         ring(&self.shared.end);
-        sent.is_ok() && heard.recv_timeout(FOLLOWS).is_ok()
+        sent.is_ok() && heard.recv_timeout(ORDER_TIMEOUT).is_ok()
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -123,21 +124,21 @@ impl Publisher {
     }
 
     pub(crate) fn over_limit(&self) -> bool {
-        self.shared.over.load(Ordering::Acquire)
+        self.shared.limit_exceeded.load(Ordering::Acquire)
     }
 
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 
-    /// Takes notice of the wake; it stays readable until then.
+    /// Clears the wake event, which stays readable until then.
     pub(crate) fn heard(&self) {
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
     }
 }
 
 impl Publisher {
-    /// Delivers what is on its way and ends; the figures stand from then on.
+    /// Delivers the bytes in flight and ends the thread; the figures are final from then on.
     pub(crate) fn close(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
         ring(&self.shared.end);
@@ -162,18 +163,18 @@ struct Server<'a> {
     published: Vec<Published>,
     helper: Helper,
     most: usize,
-    joined: Vec<Joined>,
+    forwarded: Vec<Forwarded>,
     todo: Receiver<Order>,
 }
 
-/// One connection from outside with its other half inside.
-struct Joined {
+/// A connection from outside with its other half inside.
+struct Forwarded {
     outer: TcpStream,
     inner: TcpStream,
-    /// Where it came to, and the port that leads to.
+    /// Address of the listener, and the port inside.
     at: SocketAddr,
     port: u16,
-    /// Until the half inside stands: whether the other protocol was tried already.
+    /// Set until the inner half is connected: whether the other address family was tried already.
     connecting: Option<Tried>,
     into: Flow,
     out: Flow,
@@ -183,11 +184,11 @@ struct Joined {
 const OUTER: usize = 0;
 const INNER: usize = 1;
 
-/// What waiting showed of one connection.
+/// Result of one poll for one connection.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct PollResult {
     ready: bool,
-    /// By half: nobody is there any more, neither to read from nor to write to.
+    /// POLLHUP or POLLERR, by half: the peer is gone for reading and writing.
     hung: [bool; 2],
 }
 
@@ -197,14 +198,14 @@ enum Tried {
     Both,
 }
 
-/// Bytes on their way from one half to the other.
+/// Bytes in flight in a single direction of a connection.
 #[derive(Default)]
 struct Flow {
     buffer: Vec<u8>,
     sent: usize,
-    /// The one side will say no more; the other was told so.
+    /// `ended`: the source reached end of file. `shutdown_sent`: the target was shut down for writing.
     ended: bool,
-    told: bool,
+    shutdown_sent: bool,
 }
 
 impl Server<'_> {
@@ -212,22 +213,22 @@ impl Server<'_> {
         let mut until = None;
         loop {
             let (ready, accepts) = self.wait(until);
-            // Before the reasons are looked at that it is rung for: none can be missed.
+            // Drained before the reasons for the event are checked, so that none is missed.
             let _ = rustix::io::read(&self.shared.end, &mut [0u8; 8]);
             if until.is_none() && self.shared.ending.load(Ordering::Acquire) {
                 self.published.clear();
                 until = Some(Instant::now() + LINGER);
             }
-            let over = until.is_some_and(|at| self.joined.is_empty() || Instant::now() >= at);
-            if over || self.shared.over.load(Ordering::Acquire) {
+            let over = until.is_some_and(|at| self.forwarded.is_empty() || Instant::now() >= at);
+            if over || self.shared.limit_exceeded.load(Ordering::Acquire) {
                 return;
             }
-            for (joined, seen) in self.joined.iter_mut().zip(ready) {
+            for (forwarded, seen) in self.forwarded.iter_mut().zip(ready) {
                 if seen.ready {
-                    joined.advance(seen, &self.helper, self.shared);
+                    forwarded.advance(seen, &self.helper, self.shared);
                 }
             }
-            self.joined.retain_mut(|j| !j.is_over());
+            self.forwarded.retain_mut(|j| !j.is_over());
             if until.is_none() {
                 self.follow_orders();
             }
@@ -246,11 +247,11 @@ impl Server<'_> {
                 published.port = port.unwrap_or(published.port);
                 port.is_some()
             });
-            self.joined.retain(|joined| {
-                let stays = leads(&joined.at) == Some(joined.port);
+            self.forwarded.retain(|forwarded| {
+                let stays = leads(&forwarded.at) == Some(forwarded.port);
                 if !stays {
-                    reset(&joined.outer);
-                    reset(&joined.inner);
+                    reset(&forwarded.outer);
+                    reset(&forwarded.inner);
                 }
                 stays
             });
@@ -258,26 +259,25 @@ impl Server<'_> {
         }
     }
 
-    /// Waits for the next thing to happen: which connections have something to do, and whether there are new ones.
-    fn wait(&self, until: Option<Instant>) -> (Vec<Seen>, bool) {
-        let mut seen = vec![Seen::default(); self.joined.len()];
-        let mut fds = Vec::with_capacity(2 * self.joined.len() + self.published.len() + 1);
+    /// Polls: returns the state of each connection, and whether a listener is ready.
+    fn wait(&self, until: Option<Instant>) -> (Vec<PollResult>, bool) {
+        let mut seen = vec![PollResult::default(); self.forwarded.len()];
+        let mut fds = Vec::with_capacity(2 * self.forwarded.len() + self.published.len() + 1);
         let mut whose = Vec::with_capacity(fds.capacity());
-        for (i, joined) in self.joined.iter().enumerate() {
-            for (side, half, flags) in joined.interests().into_iter().flatten() {
+        for (i, forwarded) in self.forwarded.iter().enumerate() {
+            for (side, half, flags) in forwarded.interests().into_iter().flatten() {
                 fds.push(PollFd::from_borrowed_fd(half, flags));
                 whose.push((i, side));
             }
         }
         let listeners = fds.len();
-        if self.joined.len() < self.most {
+        if self.forwarded.len() < self.most {
             fds.extend(self.published.iter().map(|p| PollFd::new(&p.listener, PollFlags::IN)));
         }
         if until.is_none() {
             fds.push(PollFd::new(&self.shared.end, PollFlags::IN));
         }
-        let left = until.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = left.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos().into() });
+        let left = until.map(sys::deadline::time_left);
         if poll(&mut fds, left.as_ref()).is_err() {
             return (seen, false);
         }
@@ -290,12 +290,12 @@ impl Server<'_> {
 
     fn accept(&mut self) {
         for published in &self.published {
-            while self.joined.len() < self.most {
+            while self.forwarded.len() < self.most {
                 match published.listener.accept() {
-                    Ok((outer, _)) => self.joined.extend(Joined::new(outer, published, &self.helper)),
+                    Ok((outer, _)) => self.forwarded.extend(Forwarded::new(outer, published, &self.helper)),
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                    // Out of descriptors, most likely: trying again at once would only spin.
+                    // EMFILE, most likely: retrying at once would spin.
                     Err(_) => {
                         std::thread::sleep(Duration::from_millis(20));
                         break;
@@ -306,8 +306,8 @@ impl Server<'_> {
     }
 }
 
-impl Joined {
-    fn new(outer: TcpStream, published: &Published, helper: &Helper) -> Option<Joined> {
+impl Forwarded {
+    fn new(outer: TcpStream, published: &Published, helper: &Helper) -> Option<Forwarded> {
         let (at, port) = (published.listener.local_addr().ok()?, published.port);
         let begun = outer.set_nonblocking(true).is_ok().then(|| begin(helper, Tried::First, port)).flatten();
         let Some((inner, connecting)) = begun else {
@@ -316,10 +316,10 @@ impl Joined {
         };
         let _ = outer.set_nodelay(true);
         let (into, out) = Default::default();
-        Some(Joined { outer, inner, at, port, connecting, into, out, broken: false })
+        Some(Forwarded { outer, inner, at, port, connecting, into, out, broken: false })
     }
 
-    /// For each half that is still of use, what must happen to it before there is something to do.
+    /// Returns the poll flags of each half that still matters.
     fn interests(&self) -> [Option<(usize, BorrowedFd<'_>, PollFlags)>; 2] {
         let mut flags = [PollFlags::empty(); 2];
         if self.connecting.is_some() {
@@ -333,10 +333,10 @@ impl Joined {
                 }
             }
         }
-        // A half that is gone says so at every look. While nothing can be done about it, it is not looked at.
+        // POLLHUP is reported on every poll. A half that is gone is left out while there is nothing to do about it.
         let used = |half: usize, from: &Flow, to: &Flow| {
             let heard = self.connecting.is_some() || from.ended || !flags[half].is_empty();
-            heard && !(from.ended && to.told)
+            heard && !(from.ended && to.shutdown_sent)
         };
         [
             used(OUTER, &self.into, &self.out).then(|| (OUTER, self.outer.as_fd(), flags[OUTER])),
@@ -344,16 +344,16 @@ impl Joined {
         ]
     }
 
-    fn advance(&mut self, seen: Seen, helper: &Helper, shared: &Shared) {
+    fn advance(&mut self, seen: PollResult, helper: &Helper, shared: &Shared) {
         if let Some(tried) = self.connecting {
             self.broken = seen.hung[OUTER];
             self.settle(tried, helper);
         } else {
-            // One that is gone and has nothing more to say can be told nothing either.
+            // A peer that is gone and has reached end of file accepts no data either.
             let gone = (seen.hung[OUTER] && self.into.ended) || (seen.hung[INNER] && self.out.ended);
             let into = self.into.pass(&mut self.outer, &mut self.inner, shared);
             let out = self.out.pass(&mut self.inner, &mut self.outer, shared);
-            self.broken = gone || into.and(out).is_err() || shared.over.load(Ordering::Acquire);
+            self.broken = gone || into.and(out).is_err() || shared.limit_exceeded.load(Ordering::Acquire);
         }
         if self.broken {
             reset(&self.outer);
@@ -361,7 +361,7 @@ impl Joined {
         }
     }
 
-    /// The half inside stands, or was refused; then whoever listens may do so on the other protocol.
+    /// Completes the inner connection; if IPv4 was refused, tries the server on IPv6.
     fn settle(&mut self, tried: Tried, helper: &Helper) {
         match sockopt::socket_error(&self.inner) {
             Ok(Ok(())) if self.inner.peer_addr().is_ok() => self.connecting = None,
@@ -374,11 +374,12 @@ impl Joined {
     }
 
     fn is_over(&self) -> bool {
-        self.broken || (self.connecting.is_none() && self.into.told && self.out.told)
+        self.broken || (self.connecting.is_none() && self.into.shutdown_sent && self.out.shutdown_sent)
     }
 }
 
-/// Calls a port inside, on the guest's own loopback: a server there sees a neighbour, wherever it listens.
+/// Starts a connection to a port on the guest's loopback: the server sees a local client, whichever address it listens
+/// on.
 fn begin(helper: &Helper, tried: Tried, port: u16) -> Option<(TcpStream, Option<Tried>)> {
     let at: IpAddr = match tried {
         Tried::First => Ipv4Addr::LOCALHOST.into(),
@@ -393,7 +394,7 @@ fn begin(helper: &Helper, tried: Tried, port: u16) -> Option<(TcpStream, Option<
     }
 }
 
-/// Connects to a port inside and waits a while for it to stand; none when nobody listens there.
+/// Connects to a port inside with a timeout; `None` when no process listens there.
 pub(crate) fn reach(helper: &Helper, port: u16) -> Option<TcpStream> {
     const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
     let mut tried = Tried::First;
@@ -412,7 +413,8 @@ pub(crate) fn reach(helper: &Helper, port: u16) -> Option<TcpStream> {
     }
 }
 
-/// Makes the end of a connection show as one that was broken, not as the end of what was to be said.
+/// Makes close(2) send a RST (SO_LINGER 0) rather than a FIN, so that a broken connection is not taken for a complete
+/// one.
 fn reset(stream: &TcpStream) {
     let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }
@@ -422,7 +424,7 @@ impl Flow {
         self.sent < self.buffer.len()
     }
 
-    /// Moves what can be moved without waiting. An error is the end of both directions.
+    /// Moves bytes without blocking. An error ends both directions.
     fn pass(&mut self, from: &mut TcpStream, to: &mut TcpStream, shared: &Shared) -> Result<(), ()> {
         if !self.waits() && !self.ended {
             self.fill(from, shared)?;
@@ -434,8 +436,8 @@ impl Flow {
                 Err(_) => return Err(()),
             }
         }
-        if self.ended && !self.waits() && !self.told {
-            self.told = true;
+        if self.ended && !self.waits() && !self.shutdown_sent {
+            self.shutdown_sent = true;
             let _ = to.shutdown(Shutdown::Write);
         }
         Ok(())
@@ -455,7 +457,7 @@ impl Flow {
         };
         self.buffer.truncate(got);
         let used = shared.used.fetch_add(got as u64, Ordering::Relaxed) + got as u64;
-        if shared.limit.is_some_and(|most| used > most) && !shared.over.swap(true, Ordering::AcqRel) {
+        if shared.limit.is_some_and(|most| used > most) && !shared.limit_exceeded.swap(true, Ordering::AcqRel) {
             self.buffer.clear();
             ring(&shared.wake);
         }

@@ -1,17 +1,17 @@
-//! Moving bytes between the caller and the guest. One chunk is held per stream and nothing is read until it has been
-//! passed on, so a slow reader makes the guest wait and our memory stays flat.
+//! Relays bytes between the caller and the guest. Each stream holds one chunk and reads no more until it is written, so
+//! a slow reader puts back-pressure on the guest and memory use stays constant.
 
 use crate::capture::Capture;
 use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A pipe that says it is writable takes this much without making us wait.
+/// Bytes that a pipe which polls writable accepts without blocking (PIPE_BUF).
 const CHUNK: usize = 4096;
 const MOST: usize = 64 * 1024;
 
-/// Fills an emptied buffer with what one read gives. A buffer starts small and grows when it is filled: most commands
-/// say little.
+/// Fills an emptied buffer with one read. A buffer starts small and grows when a read fills it, because most commands
+/// write little.
 fn read(source: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     let wanted = if buffer.capacity() == buffer.len() { buffer.capacity() * 4 } else { buffer.capacity() };
     buffer.clear();
@@ -19,9 +19,9 @@ fn read(source: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     rustix::io::read(source, rustix::buffer::spare_capacity(buffer))
 }
 
-/// Where a guest's stream goes.
+/// Destination of a guest's stream.
 pub enum Sink {
-    /// One of our own standard streams.
+    /// The supervisor's own standard streams.
     Stdout,
     Stderr,
     Keep(Capture),
@@ -33,25 +33,25 @@ pub struct Outlet {
     pub sink: Sink,
     buffer: Vec<u8>,
     sent: usize,
-    /// The caller no longer reads; what comes is dropped without a word, and the guest sees a closed pipe.
+    /// The caller no longer reads: output is dropped silently, and the guest gets EPIPE.
     closed: bool,
     pub truncated: u64,
-    /// Why bytes were lost that somebody wanted.
+    /// Write error that lost bytes although the reader was still there.
     pub lost: Option<Errno>,
 }
 
-/// What the caller allows to be written, over both streams.
+/// Output limit over both streams.
 pub struct Allowance {
     pub left: Option<u64>,
     pub truncate: bool,
     pub used: u64,
 }
 
-/// How a pumping step went.
+/// Result of one read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pumped {
     More,
-    /// More output than allowed.
+    /// The output limit was exceeded.
     OverLimit,
 }
 
@@ -60,7 +60,7 @@ impl Outlet {
         Outlet { source, sink, buffer: Vec::new(), sent: 0, closed: false, truncated: 0, lost: None }
     }
 
-    /// Ready for the next read: nothing is waiting to be written.
+    /// Returns the guest's stream when it may be read: no bytes wait to be written.
     pub fn wants_input(&self) -> Option<BorrowedFd<'_>> {
         if self.has_output() { None } else { self.source.as_ref().map(AsFd::as_fd) }
     }
@@ -69,7 +69,7 @@ impl Outlet {
         self.sent < self.buffer.len()
     }
 
-    /// Our own stream, when something waits to be written to it.
+    /// Returns the supervisor's stream when bytes wait to be written to it.
     pub fn wants_output(&self) -> Option<BorrowedFd<'_>> {
         match (&self.sink, self.has_output()) {
             (Sink::Stdout, true) => Some(rustix::stdio::stdout()),
@@ -89,7 +89,7 @@ impl Outlet {
         let got = match read(source, &mut self.buffer) {
             Ok(n) => n,
             Err(Errno::AGAIN | Errno::INTR) => return Pumped::More,
-            // A terminal whose last user is gone gives EIO.
+            // EIO: the last process closed the pty's slave side.
             Err(_) => 0,
         };
         if got == 0 {
@@ -99,7 +99,7 @@ impl Outlet {
         self.admit(allowance)
     }
 
-    /// Counts what was read and cuts it at the cap, to the byte.
+    /// Counts the bytes read and cuts them exactly at the limit.
     fn admit(&mut self, allowance: &mut Allowance) -> Pumped {
         let got = self.buffer.len() as u64;
         let kept = allowance.left.map_or(got, |left| left.min(got));
@@ -123,16 +123,16 @@ impl Outlet {
         }
     }
 
-    /// Writes what waits, as much as can be taken at once.
+    /// Writes pending bytes, as many as fit without blocking.
     pub fn push(&mut self) {
         let Some(target) = self.wants_output() else { return };
         let end = self.buffer.len().min(self.sent + CHUNK);
         match rustix::io::write(target, &self.buffer[self.sent..end]) {
             Ok(n) => self.sent += n,
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // The reader is gone: the guest's next write meets a closed pipe, as it would outside.
+            // The reader is gone: the guest's next write gets EPIPE, as it would outside.
             Err(Errno::PIPE) => self.hang_up(),
-            // The guest's own write has succeeded; all that is left is to let it write no more, and to say so.
+            // The guest's own write has succeeded already; further writes get EPIPE, and the outcome reports the loss.
             Err(e) => {
                 self.lost = Some(e);
                 self.truncated += (self.buffer.len() - self.sent) as u64;
@@ -141,7 +141,7 @@ impl Outlet {
         }
     }
 
-    /// Drops the guest's end.
+    /// Closes the supervisor's end of the guest's stream.
     pub fn hang_up(&mut self) {
         self.closed = true;
         self.source = None;
@@ -163,16 +163,18 @@ pub struct Inlet {
     buffer: Vec<u8>,
     sent: usize,
     ended: bool,
-    /// A terminal hangs up by control character, not by closing.
+    /// A pty gets end of file as a control character, not by closing.
     is_terminal: bool,
-    /// It is a file, whose other readers go on where the command stopped: what the command has not taken is given back.
-    lent: bool,
+    /// Standard input is a file whose offset is shared with later readers: bytes that the command has not read are
+    /// given back by seeking.
+    is_shared_file: bool,
 }
 
 impl Inlet {
     pub fn new(target: Option<OwnedFd>, is_terminal: bool) -> Inlet {
-        let lent = !is_terminal && is_file(rustix::stdio::stdin()) && target.as_ref().is_some_and(narrow);
-        Inlet { ended: target.is_none(), target, buffer: Vec::new(), sent: 0, is_terminal, lent }
+        let is_shared_file =
+            !is_terminal && is_file(rustix::stdio::stdin()) && target.as_ref().is_some_and(shrink_to_page);
+        Inlet { ended: target.is_none(), target, buffer: Vec::new(), sent: 0, is_terminal, is_shared_file }
     }
 
     pub fn wants_input(&self) -> Option<BorrowedFd<'_>> {
@@ -180,19 +182,20 @@ impl Inlet {
         (idle && !self.ended && self.target.is_some()).then(rustix::stdio::stdin)
     }
 
-    /// The guest's end, and whether it shall be told when that takes more; it is polled for hang-up even when there is nothing to write.
+    /// Returns the guest's end, and whether to poll it for writing; it is polled for hang-up even when there is nothing
+    /// to write.
     pub fn target(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        let waits = self.sent < self.buffer.len() || (self.lent && self.ended);
+        let waits = self.sent < self.buffer.len() || (self.is_shared_file && self.ended);
         self.target.as_ref().map(|t| (t.as_fd(), waits))
     }
 
     pub fn pull(&mut self) {
-        // The command may have ended since it was asked for.
+        // The command may have ended since the poll.
         if self.wants_input().is_none() {
             return;
         }
         self.sent = 0;
-        let got = match self.lent {
+        let got = match self.is_shared_file {
             true => read_page(rustix::stdio::stdin(), &mut self.buffer),
             false => read(rustix::stdio::stdin(), &mut self.buffer),
         };
@@ -207,9 +210,9 @@ impl Inlet {
         self.buffer.clear();
         self.ended = true;
         if self.is_terminal {
-            // Ctrl-D, so that a shell inside ends like one whose terminal was closed.
+            // Ctrl-D (VEOF), so that a shell inside ends like one whose terminal was closed.
             self.buffer.push(4);
-        } else if !self.lent {
+        } else if !self.is_shared_file {
             self.target = None;
         }
     }
@@ -217,7 +220,7 @@ impl Inlet {
     pub fn push(&mut self) {
         let Some(target) = &self.target else { return };
         if self.sent >= self.buffer.len() {
-            // Woken with nothing to write: the command reads no more, or it has taken the last that there was.
+            // Woken with nothing to write: the command closed its input, or it has read the last page.
             return self.hang_up();
         }
         match rustix::io::write(target, &self.buffer[self.sent..]) {
@@ -235,12 +238,12 @@ impl Inlet {
         self.sent = 0;
     }
 
-    /// Sets a file back to where the command stopped reading.
+    /// Seeks the file back to where the command stopped reading.
     fn give_back(&mut self) {
-        let Some(target) = self.target.as_ref().filter(|_| self.lent) else { return };
+        let Some(target) = self.target.as_ref().filter(|_| self.is_shared_file) else { return };
         let unread = rustix::io::ioctl_fionread(target).unwrap_or(0) + (self.buffer.len() - self.sent) as u64;
         if let Ok(back) = i64::try_from(unread) {
-            // Nobody is worse off than before where it cannot be done.
+            // Best effort: on failure the offset stays where it was.
             let _ = rustix::fs::seek(rustix::stdio::stdin(), SeekFrom::Current(-back));
         }
     }
@@ -250,12 +253,12 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
-/// A pipe of one page takes more only when all in it was read: that is how we learn that the last has been.
-fn narrow(pipe: &OwnedFd) -> bool {
+/// Shrinks the pipe to one page, so that it polls writable only when the command has read everything in it.
+fn shrink_to_page(pipe: &OwnedFd) -> bool {
     rustix::pipe::fcntl_setpipe_size(pipe, CHUNK).is_ok()
 }
 
-/// As much as such a pipe takes at once.
+/// Reads one page, the capacity of such a pipe.
 fn read_page(source: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     buffer.clear();
     buffer.resize(CHUNK, 0);

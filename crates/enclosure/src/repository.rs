@@ -1,30 +1,31 @@
-//! Git's trust in what it knows of a project that root's guest may only read. Owners look different inside (see `shift`),
-//! git takes a file whose owner changed for a changed file, and with nowhere to note what it found it would read the whole
-//! project again each time. Two made files tell it, for this one repository, to go by size and time; and who commits.
+//! Git settings for a project that root's guest may only read. Owners look different inside (see `idmap`), git takes a
+//! file with a changed owner for modified, and since it cannot update its index it would read the whole project again
+//! each time. Two generated files make it compare size and mtime only, for this one repository, and set the committer.
 
 use std::path::{Path, PathBuf};
 
-/// Files for a directory of the guest's home that git looks into.
+/// Generated files for git's configuration directory in the guest's home.
 pub struct Settings {
     pub directory: PathBuf,
     pub files: [(PathBuf, Vec<u8>); 2],
 }
 
-/// Where git looks for settings that those in `.gitconfig` override.
+/// Git's configuration directory, whose settings `.gitconfig` overrides.
 const DIRECTORY: &str = ".config/git";
 
-/// The caller's own settings do not show inside, and git commits for nobody. Commits that are made inside stay inside.
+/// Committer identity: the caller's own settings do not show inside, and git refuses to commit without one. Commits
+/// made inside stay inside.
 const IDENTITY: &str = "[user]\n\tname = Agent\n\temail = agent@cofferdam.invalid\n";
 
-/// The repository around `cwd` that lies in `shown`, a place of the host that is shown.
+/// Returns the repository around `cwd` that is in `shown`, a path of the host that is shown inside.
 pub fn around(cwd: &Path, shown: &Path) -> Option<PathBuf> {
     let mut inside = cwd.ancestors().take_while(|dir| dir.starts_with(shown));
-    // A file of that name leads to a repository elsewhere.
+    // A `.git` file points to a repository elsewhere (worktree or submodule).
     inside.find(|dir| dir.join(".git").is_dir()).map(Path::to_path_buf)
 }
 
-/// `None` where the caller has settings of their own in that place, or the name of the repository means more to git than
-/// itself.
+/// Returns the files. `None` where the caller has such a directory already, or the repository's path contains glob or
+/// quoting characters of git.
 pub fn settings(home: &Path, repository: &Path) -> Option<Settings> {
     let name = repository.to_str().filter(|name| name.bytes().all(is_plain))?;
     let directory = home.join(DIRECTORY);

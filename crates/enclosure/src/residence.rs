@@ -1,15 +1,17 @@
-//! An enclosure that stands while commands come and go: its first process waits for orders instead of starting one command.
+//! A resident guest: a live enclosure for many commands, whose first process waits for orders instead of starting one
+//! command.
 
 mod begin;
+mod freeze;
 mod hear;
-mod still;
 
-use self::still::Stillness;
-pub use self::still::{Frozen, Use};
-use crate::launch::internal;
+use self::freeze::FreezeMethod;
+pub use self::freeze::{Frozen, Use};
+use crate::faults::internal;
+use crate::flock::Job;
 use crate::limits::Cpus;
 use crate::publish::{self, Published};
-use crate::standing::Standing;
+use crate::running::RunningGuest;
 use crate::terminal;
 use rustix::event::epoll;
 use std::collections::BTreeMap;
@@ -18,114 +20,111 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use sys::janitor::Janitor;
-use sys::job::{self, Fate, Heard, Line};
+use sys::job::{self, ExecStatus, JobControl, JobEvent};
 use sys::process;
 use terms::{Denial, ErrorKind, Fault, LimitHit, Limits, Phase};
 
-/// One command in a standing enclosure, by number; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Job(pub u64);
-
-/// What to start.
+/// A command to start in a residence, fully decided.
 #[derive(Debug)]
-pub struct Start {
+pub struct PlannedCommand {
     /// Absolute path of the program, as it is inside.
     pub program: PathBuf,
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
-    /// Absolute, as it is inside.
+    /// Absolute path inside.
     pub cwd: PathBuf,
     pub streams: Streams,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// A pipe each; without `input` the command reads an end of file.
+    /// A pipe for each stream; without `input` the command reads an end of file.
     Pipes { input: bool },
-    /// A terminal of the enclosure's own.
+    /// A pty of the enclosure's own.
     Terminal { rows: u16, columns: u16 },
 }
 
-/// Our ends of a command's streams; none of them blocks.
+/// A started command with the supervisor's non-blocking ends of its streams.
 #[derive(Debug)]
 pub struct Started {
     pub job: Job,
-    /// Its number inside.
+    /// Pid inside.
     pub pid: i32,
-    /// The number outside of the process that all of it is below.
+    /// Host pid of the shepherd above all processes of the command.
     pub shepherd: Option<i32>,
     pub input: Option<OwnedFd>,
     pub output: OwnedFd,
-    /// None for a terminal, which has one stream.
+    /// `None` for a pty, which has one stream.
     pub error: Option<OwnedFd>,
 }
 
-/// What happened since the last look.
+/// An event in a residence.
 #[derive(Debug)]
 pub enum Happened {
-    /// The command and all that came of it are gone. Its streams may still hold bytes.
+    /// The last process of the command is gone. Its streams may still hold bytes.
     Ended { job: Job, end: End },
-    /// A refusal of a kind that was not refused before, with the job whose processes it concerns where that can be told.
+    /// The first refusal of its kind, with its job where that is known.
     Denied { job: Option<Job>, denial: Denial },
-    /// A limit of the whole enclosure was met. What runs is being ended. What is started once nothing runs any more begins with
-    /// nothing used, but for bytes over the network, which are counted for as long as the enclosure stands.
+    /// A limit of the whole enclosure was exceeded, and its commands are being killed. A command that starts when none
+    /// runs any more has fresh accounts, but for bytes over the network, which are counted over the life of the
+    /// enclosure.
     Limit(LimitHit),
-    /// The first process is gone, and with it everything; nothing can be started any more. Told after the ends of all jobs.
+    /// The first process is gone, and every other with it; no command can be started any more. Follows the `Ended` of
+    /// all jobs.
     Fell { reason: String },
 }
 
+/// The end of a command.
 #[derive(Debug)]
 pub struct End {
-    /// As `waitpid` gives it; none when whoever watched over it was killed from inside.
+    /// Wait status as `waitpid` gives it; `None` when the shepherd was killed from inside.
     pub status: Option<i32>,
     pub cpu_us: u64,
     pub max_rss_kb: u64,
-    /// The kernel killed one of its processes because the enclosure's memory was used up.
+    /// Set when the kernel killed one of its processes because the enclosure's memory was used up.
     pub out_of_memory: Option<LimitHit>,
-    /// All its refusals with their counts, and how many more there were than are listed.
+    /// Refusals of the command with their counts, and how many more there were than are listed.
     pub denials: Vec<Denial>,
     pub denials_dropped: u64,
 }
 
-/// A standing enclosure. Dropped, it falls, and everything in it ends.
+/// A live enclosure for many commands. Dropping it kills every process in it.
 pub struct Residence<'a> {
-    guest: Standing<'a>,
-    janitor: Option<Janitor>,
+    guest: RunningGuest<'a>,
     epoll: OwnedFd,
     jobs: BTreeMap<Job, Running>,
-    last: u64,
+    last_job: u64,
     umask: u32,
-    told: Vec<Happened>,
-    look_at: Option<Instant>,
-    /// A limit was met, and what ran then is not gone yet.
+    events: Vec<Happened>,
+    next_check: Option<Instant>,
+    /// A limit was exceeded, and the commands of that time are not all gone yet.
     limited: bool,
     memory: Memory,
-    still: Option<Stillness>,
-    /// Signals that wait for those who stand still.
-    held: Vec<(Job, i32)>,
-    /// The most memory that `usage` saw.
-    peak: u64,
-    fell: bool,
+    frozen: Option<FreezeMethod>,
+    /// Signals to deliver after the thaw.
+    pending_signals: Vec<(Job, i32)>,
+    /// Peak of the memory that `usage` measured.
+    memory_peak: u64,
+    is_gone: bool,
 }
 
-/// A command that is not known to have ended.
+/// A command that has not been reported as ended.
 struct Running {
-    line: Line,
+    control: JobControl,
     shepherd: OwnedFd,
     terminal: Option<OwnedFd>,
-    /// Kept open, where it tells why its program does not run after all.
-    _fate: Option<Fate>,
-    /// That it is over, where that was told before its start was known.
-    over: Option<Heard>,
-    /// It is to end, and by then somebody else ends it.
+    /// Kept open to report an exec failure that is still unknown.
+    _exec_status: Option<ExecStatus>,
+    /// The end, where it was reported before the start was complete.
+    early_end: Option<JobEvent>,
+    /// Deadline after which the shepherd itself is killed.
     end_by: Option<Instant>,
     ending: bool,
-    /// It was this one's process that memory was short for.
+    /// The OOM kill was attributed to this command.
     out_of_memory: bool,
 }
 
-/// Who was lost to memory and is nobody's yet.
+/// OOM kills that are not attributed to a command yet.
 #[derive(Default)]
 struct Memory {
     kills: u64,
@@ -133,82 +132,82 @@ struct Memory {
     since: Option<Instant>,
 }
 
-/// How long a shepherd may take to end its tree before it is ended itself, and its tree by the first process.
+/// Time for a shepherd to kill its processes. After that it is killed itself, and the first process kills the rest.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
-/// How many signals are kept for those who stand still.
-const MOST_HELD: usize = 256;
+/// Signals kept during a freeze.
+const MOST_PENDING_SIGNALS: usize = 256;
 
 impl Residence<'_> {
-    /// Passes a signal to the command's group; false when it is gone. Numbers 60 to 62 are not passed on.
+    /// Sends a signal to the command's process group; false when it is gone. Signals 60 to 62 are not passed on.
     pub fn signal(&mut self, job: Job, signal: i32) -> bool {
         let Some(running) = self.jobs.get(&job) else { return false };
-        if self.still.is_some() {
-            let room = self.held.len() < MOST_HELD;
+        if self.frozen.is_some() {
+            let room = self.pending_signals.len() < MOST_PENDING_SIGNALS;
             if room {
-                self.held.push((job, signal));
+                self.pending_signals.push((job, signal));
             }
             return room;
         }
         job::signal(running.shepherd.as_fd(), signal)
     }
 
-    /// Kills the command and all that came of it. One that stands still ends when it is woken.
+    /// Kills all processes of the command. A frozen command is killed after the thaw.
     pub fn end(&mut self, job: Job) {
-        let still = self.still.is_some();
+        let is_frozen = self.frozen.is_some();
         let Some(running) = self.jobs.get_mut(&job) else { return };
-        if !std::mem::replace(&mut running.ending, true) && !still {
+        if !std::mem::replace(&mut running.ending, true) && !is_frozen {
             running.end();
         }
     }
 
-    /// False where it has no terminal.
+    /// Sets the size of a command's pty. False where it has none.
     pub fn resize(&mut self, job: Job, rows: u16, columns: u16) -> bool {
         let master = self.jobs.get(&job).and_then(|running| running.terminal.as_ref());
         master.map(|master| terminal::resize(master.as_fd(), (rows, columns))).is_some()
     }
 
-    /// Sets other limits on memory and processes, and other processors, for all that runs and will run. False where it was built
-    /// without what would hold them.
+    /// Changes memory, process and processor limits of present and later commands. False where the enclosure was
+    /// created without the controllers for them.
     pub fn change_limits(&mut self, limits: &Limits, cpus: &Cpus) -> Result<bool, Fault> {
         let ours = 1 + self.jobs.len() as u64;
         self.guest.meter.change(limits, cpus, ours)
     }
 
-    /// What to poll for reading, and when to look even so.
+    /// Returns the descriptors to poll for reading, and the deadline of the next `turn`.
     pub fn waits(&self) -> (Vec<BorrowedFd<'_>>, Option<Instant>) {
         let ends = self.jobs.values().filter_map(|running| running.end_by);
-        let look = self.look_at.filter(|_| self.still.is_none());
+        let look = self.next_check.filter(|_| self.frozen.is_none());
         (vec![self.epoll.as_fd()], ends.chain(look).min())
     }
 
-    /// The workspace as the guest sees it: for files of a live sandbox, always through `openat2` and its handles. What is made
-    /// there must be made under `owner`. None where the guest has no workspace.
+    /// Returns the workspace as the guest sees it: for file access in a live sandbox, always through `openat2` and its
+    /// handles. Files must be created with the ids of `owner`. `None` where the guest has no workspace.
     pub fn root(&self) -> Option<BorrowedFd<'_>> {
         self.guest.places.workspace.as_ref().map(AsFd::as_fd)
     }
 
-    /// The guest's private `/tmp`, in the same way. What is mounted below it is the host's: with `NO_XDEV` nothing leads
-    /// there. The guest's whole tree is not handed out: it has devices, and files about processes that tell the host more than
-    /// they tell the guest.
+    /// Returns the guest's private `/tmp`, for the same use. Mounts below it are the host's, and NO_XDEV keeps out of
+    /// them. The guest's whole root is not handed out: it has devices, and files of /proc that show the host more than
+    /// they show the guest.
     pub fn tmp(&self) -> Option<BorrowedFd<'_>> {
         self.guest.places.tmp.as_ref().map(AsFd::as_fd)
     }
 
-    /// The first process, by its number on the host.
+    /// Returns the first process's pid on the host.
     pub fn first(&self) -> i32 {
         self.guest.spawned.pid
     }
 
-    /// The ids on the host that the guest's own files have in its mounts.
+    /// Returns the host ids of the guest's own files.
     pub fn owner(&self) -> (u32, u32) {
         let guest = self.guest.steps.guest;
         (guest.host_uid, guest.host_gid)
     }
 
-    /// A stream to a port that something inside listens on, on its loopback. It does not block.
+    /// Connects to a server inside, on its loopback. The stream is non-blocking.
     pub fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
         let helper = self.guest.helper.as_ref().ok_or_else(unreachable_inside)?;
-        let stream = publish::reach(helper, port).filter(|_| !self.fell);
+        let stream = publish::reach(helper, port).filter(|_| !self.is_gone);
         stream.map(OwnedFd::from).ok_or_else(|| {
             Fault::new(ErrorKind::Unavailable, format!("nothing inside listens on port {port}"))
                 .hint("start a server there that listens on 127.0.0.1, [::1] or all addresses")
@@ -216,8 +215,8 @@ impl Residence<'_> {
         })
     }
 
-    /// Publishes just these ports from now on: `opened` brings listeners for those that were not before. Connections to what is
-    /// published no more are broken off.
+    /// Replaces the set of published ports: `opened` has listeners for the new ones. Connections to ports that are no
+    /// longer published are reset.
     pub fn publish(&mut self, wanted: Vec<(SocketAddr, u16)>, opened: Vec<Published>) -> Result<(), Fault> {
         let over = || {
             let message = "nothing is published any more: the limit on bytes was met, or everything ends";
@@ -236,14 +235,14 @@ impl Residence<'_> {
         }
     }
 
-    /// Ends everything and waits until it is gone.
+    /// Kills every process and waits until all are gone.
     pub fn close(self) {}
 }
 
 impl Drop for Residence<'_> {
     fn drop(&mut self) {
         self.guest.kill();
-        self.still = None;
+        self.frozen = None;
         self.guest.reap();
         if let Some(publisher) = &mut self.guest.publisher {
             publisher.close();
@@ -255,7 +254,6 @@ impl Drop for Residence<'_> {
             network.close();
         }
         self.guest.meter.close();
-        drop(self.janitor.take().map(Janitor::dismiss));
     }
 }
 
@@ -265,14 +263,14 @@ impl Running {
         self.end_by = Some(Instant::now() + ENDS_WITHIN);
     }
 
-    /// The shepherd does not do its part: its end leaves the tree to the first process.
+    /// Kills a shepherd that did not end in time; the first process then kills its descendants.
     fn give_up(&mut self) {
-        process::signal(self.shepherd.as_fd(), crate::standing::SIGKILL);
+        process::signal(self.shepherd.as_fd(), crate::running::SIGKILL);
         self.end_by = None;
     }
 }
 
-/// What one entry of the list of descriptors stands for.
+/// The meaning of an epoll entry.
 #[derive(Clone, Copy)]
 enum Slot {
     Control,
@@ -304,13 +302,13 @@ impl Slot {
     }
 }
 
-/// Its first process is gone, and everything goes with it.
-fn fallen(phase: Phase) -> Fault {
-    again("the enclosure fell", phase)
+/// Returns the fault of an enclosure whose first process is gone.
+fn enclosure_gone(phase: Phase) -> Fault {
+    retryable("the enclosure fell", phase)
 }
 
-/// What may well succeed when it is asked again: by then there is another enclosure.
-fn again(message: impl Into<String>, phase: Phase) -> Fault {
+/// Returns a fault that a retry may resolve, because there is another enclosure by then.
+fn retryable(message: impl Into<String>, phase: Phase) -> Fault {
     Fault::new(ErrorKind::Unavailable, message)
         .hint("try again; `cofferdam inspect` says what became of it")
         .phase(phase)

@@ -1,5 +1,5 @@
-//! What a path means to a guest. Paths inside and outside are the same by design, so the answer is a plain path;
-//! links are followed in the guest's own root, never in ours.
+//! Resolves paths of a guest. Paths inside and outside are the same by design, so the result is a plain path; symbolic
+//! links are followed in the guest's root, never in the supervisor's.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
 use rustix::io::Errno;
@@ -8,28 +8,29 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What the last component means to a call.
+/// Treatment of a symbolic link as last component.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Last {
-    /// A link at the end is followed.
+    /// The link is followed.
     Follow,
-    /// The name itself is meant.
+    /// The link itself is meant (O_NOFOLLOW and the like).
     Name,
 }
 
-/// Follows paths for one guest; remembers its root.
+/// Resolves paths for one guest, with a handle on its root.
 #[derive(Default)]
 pub struct Resolver {
     root: Option<OwnedFd>,
 }
 
 impl Resolver {
-    /// One that knows its root.
+    /// Returns a resolver for this root.
     pub fn of(root: OwnedFd) -> Resolver {
         Resolver { root: Some(root) }
     }
 
-    /// The path as the guest named it, made absolute; `None` when it goes up, where only the real path is sure.
+    /// Returns the path as the guest named it, made absolute; `None` where it contains `..`, so that only the real path
+    /// is certain.
     pub fn named(&self, tid: i32, dirfd: i32, path: &[u8]) -> Option<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));
         let whole = if path.is_absolute() { path.to_path_buf() } else { self.base(tid, dirfd)?.join(path) };
@@ -37,8 +38,8 @@ impl Resolver {
         whole.components().all(plain).then(|| whole.components().collect())
     }
 
-    /// The real path that `path` (relative to `dirfd` or the caller's directory) names, as far as it exists, with
-    /// the rest appended. `None` when the caller cannot be looked at.
+    /// Returns the real path that `path` (relative to `dirfd` or the caller's working directory) names, as far as it
+    /// exists, with the rest appended. `None` when the calling process cannot be read.
     pub fn resolve(&mut self, tid: i32, dirfd: i32, path: &[u8], last: Last) -> Option<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));
         let whole = if path.is_absolute() { path.to_path_buf() } else { self.base(tid, dirfd)?.join(path) };
@@ -58,14 +59,14 @@ impl Resolver {
         None
     }
 
-    /// The directory of a caller, or what a descriptor of theirs is on.
+    /// Returns the working directory of a process, or the path of one of its descriptors.
     pub fn base(&self, tid: i32, dirfd: i32) -> Option<PathBuf> {
         const HERE: i32 = -100;
         let link = if dirfd == HERE { format!("/proc/{tid}/cwd") } else { format!("/proc/{tid}/fd/{dirfd}") };
         std::fs::read_link(link).ok().filter(|p| p.is_absolute())
     }
 
-    /// What a path leads to, as a handle, and where that is. Links are followed once.
+    /// Opens what a path resolves to, and returns its real path. Symbolic links are resolved once.
     pub fn open(&mut self, tid: i32, dirfd: i32, path: &[u8]) -> Result<(OwnedFd, PathBuf), Errno> {
         let missing = Errno::NOENT;
         let path = Path::new(OsStr::from_bytes(path));
@@ -78,13 +79,14 @@ impl Resolver {
         Ok((fd, real))
     }
 
-    /// What is at a real path of a guest's tree, itself; for one whose calls were looked at before.
+    /// Returns the metadata at a real path of the guest's tree, without following a link. Needs a root, i.e. an earlier
+    /// `resolve`.
     pub fn stat(&self, path: &Path) -> Option<Stat> {
         rustix::fs::fstat(self.handle(path)?).ok()
     }
 
-    /// Where a path goes on whose first link leads to nothing in the guest's tree; for one that was resolved before. `None`
-    /// where there is no such link.
+    /// Returns the continuation of a path whose first symbolic link dangles in the guest's tree. Needs an earlier
+    /// `resolve`. `None` where there is no such link.
     pub fn beyond(&self, path: &Path, last: Last) -> Option<PathBuf> {
         let mut above: Vec<&Path> = path.ancestors().skip(usize::from(last == Last::Name)).collect();
         above.reverse();
@@ -115,15 +117,15 @@ impl Resolver {
     }
 }
 
-/// The path of what `path` leads to inside `root`.
+/// Returns the real path of `path` inside `root`.
 fn real_path(root: &OwnedFd, path: &Path) -> Option<PathBuf> {
     path_of(&find(root, path).ok()?)
 }
 
-/// What an absolute path leads to inside `root`.
+/// Opens an absolute path inside `root`.
 fn find(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
-    /// A path that goes up is not followed while anything anywhere is being moved or mounted, and the kernel asks to try
-    /// again. This is how often we do before the guest hears of it.
+    /// Attempts before the guest gets an error. openat2 with RESOLVE_IN_ROOT gives EAGAIN for a path with `..` while
+    /// any rename or mount happens on the system.
     const TRIES: usize = 1000;
     let inside = path.strip_prefix("/").map_err(|_| Errno::NOENT)?;
     let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
@@ -131,15 +133,16 @@ fn find(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let look = || openat2(root, inside, flags, Mode::empty(), resolve);
     let tries = (1..TRIES).map(|_| look()).find(|found| !matches!(found, Err(Errno::AGAIN)));
-    // A guest that moves things itself all the time is told what a path gives that cannot be followed.
+    // A guest that keeps renaming gets ENOENT.
     tries.unwrap_or(Err(Errno::NOENT))
 }
 
-/// Where a handle of the guest's tree is.
+/// Returns the path of a handle in the guest's tree.
 pub fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
     let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
     let path = std::fs::read_link(link).ok()?;
-    // What covers a hidden path was unlinked once it was in place, and the kernel says so in the name.
+    // The file that covers a hidden path was unlinked once it was bound, and the kernel appends ` (deleted)` to its
+    // name.
     let covered = || rustix::fs::fstat(fd).is_ok_and(|s| s.st_nlink == 0);
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
         Some(name) if covered() => Some(PathBuf::from(OsStr::from_bytes(name))),
@@ -154,7 +157,7 @@ fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
         .then(|| (above.as_path().to_path_buf(), PathBuf::from(name.as_os_str())))
 }
 
-/// Without `.` and `..`, by name alone: only for the part of a path that does not exist.
+/// Removes `.` and `..` lexically: only for the part of a path that does not exist.
 pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for part in path.components() {

@@ -1,28 +1,28 @@
-//! Watching over one run: relay, hear, limit, forward. Single-threaded: one loop over everything that can happen, so
-//! there is nothing to lock and nothing to race.
+//! Supervises one run: relays streams, answers notifications, enforces limits, forwards signals. One thread with one
+//! poll loop, so there are no locks and no races.
 
 use crate::capture::Capture;
 use crate::driver;
-use crate::ground::Ours;
-use crate::launch::internal;
+use crate::faults::{exec_failed, internal, start_refused, step_failed, vanished};
+use crate::groundwork::PipeEnds;
 use crate::publish::Publisher;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
-use crate::standing::{Standing, exec_failed, start_refused, step_failed, vanished};
+use crate::running::RunningGuest;
 use crate::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use sys::process;
 use sys::spawn::{self, Message, Report};
-use terms::{Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Outcome, Phase, PolicyStamp};
+use terms::{Fault, Limit, LimitHit, LimitKind, OnOutputLimit, Phase, PolicyStamp};
 
 const SIGWINCH: i32 = 28;
-/// How long a caller that does not read may keep us after a limit ended the run.
+/// Time that a caller who does not read may delay the end after a limit ended the run.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// A run in progress.
-pub(crate) struct Run<'a> {
-    pub(crate) guest: Standing<'a>,
+/// The supervisor of one run.
+pub(crate) struct Supervisor<'a> {
+    pub(crate) guest: RunningGuest<'a>,
     signals: OwnedFd,
     pub(crate) output: Outlet,
     pub(crate) error: Outlet,
@@ -35,7 +35,7 @@ pub(crate) struct Run<'a> {
     pub(crate) hit: Option<LimitHit>,
     pub(crate) cancelled_by: Option<i32>,
     give_up_at: Option<Instant>,
-    look_at: Option<Instant>,
+    next_check: Option<Instant>,
     pub(crate) stamp: PolicyStamp,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Run<'a> {
 enum State {
     Setup,
     Running,
-    /// The tree is gone or going; only output is left to pass on.
+    /// The processes are gone or being killed; remaining output is passed on.
     Draining,
 }
 
-/// What one poll slot stands for.
+/// The meaning of a poll slot.
 #[derive(Clone, Copy)]
 enum Slot {
     Control,
@@ -65,7 +65,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// Whether it brings the terminal something of the guest's, or takes from it what is typed.
+    /// True for slots that write the guest's output to the terminal or read input from it.
     fn is_of_terminal(self) -> bool {
         use Slot::{ErrorRead, ErrorWrite, InputRead, OutputRead, OutputWrite};
         matches!(self, OutputRead | OutputWrite | ErrorRead | ErrorWrite | InputRead)
@@ -84,17 +84,17 @@ impl<'f> Interests<'f> {
     }
 }
 
-impl<'a> Run<'a> {
-    pub fn new(guest: Standing<'a>, signals: OwnedFd, ours: Ours) -> Run<'a> {
-        let request = &*guest.request;
-        let sink = |normal: Sink| if request.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
+impl<'a> Supervisor<'a> {
+    pub fn new(guest: RunningGuest<'a>, signals: OwnedFd, ours: PipeEnds) -> Supervisor<'a> {
+        let spec = &*guest.spec;
+        let sink = |normal: Sink| if spec.stdio.capture { Sink::Keep(Capture::default()) } else { normal };
         let allowance = Allowance {
-            left: request.limits.max_output_bytes,
-            truncate: request.limits.on_output_limit == Some(OnOutputLimit::Truncate),
+            left: spec.limits.max_output_bytes,
+            truncate: spec.limits.on_output_limit == Some(OnOutputLimit::Truncate),
             used: 0,
         };
-        let output = sink(if request.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout });
-        Run {
+        let output = sink(if spec.stdio.all_to_stderr { Sink::Stderr } else { Sink::Stdout });
+        Supervisor {
             signals,
             output: Outlet::new(ours.output, output),
             error: Outlet::new(ours.error, sink(Sink::Stderr)),
@@ -107,13 +107,14 @@ impl<'a> Run<'a> {
             hit: None,
             cancelled_by: None,
             give_up_at: None,
-            look_at: None,
-            stamp: (request.stamp)(),
+            next_check: None,
+            stamp: (spec.stamp)(),
             guest,
         }
     }
 
-    pub fn supervise(mut self) -> Result<Outcome, Fault> {
+    /// Supervises the run until its processes are gone and its output is passed on.
+    pub fn supervise(mut self) -> Result<Supervisor<'a>, Fault> {
         let fault = loop {
             if self.is_over() {
                 break None;
@@ -132,7 +133,7 @@ impl<'a> Run<'a> {
                 self.guest.meter.close();
                 Err(fault)
             }
-            None => Ok(self.outcome()),
+            None => Ok(self),
         }
     }
 
@@ -142,10 +143,10 @@ impl<'a> Run<'a> {
         self.state == State::Draining && (drained || gave_up)
     }
 
-    /// Waits for the next thing to happen and deals with all that did.
+    /// Polls once and handles all events.
     fn turn(&mut self) -> Result<(), Fault> {
         for slot in self.wait()? {
-            // A question that was put in this very turn is not written over.
+            // A question put in this turn must not be overwritten.
             if slot.is_of_terminal() && self.asks_at().is_some() {
                 continue;
             }
@@ -158,7 +159,7 @@ impl<'a> Run<'a> {
                 Slot::Event => {
                     self.guest.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
                     self.guest.meter.note_event();
-                    self.look_at = Some(Instant::now());
+                    self.next_check = Some(Instant::now());
                 }
                 Slot::OutputRead => {
                     let pumped = self.output.pull(&mut self.allowance);
@@ -174,9 +175,9 @@ impl<'a> Run<'a> {
                 Slot::InputWrite => self.input.push(),
             }
         }
-        if self.state == State::Running && self.look_at.is_some_and(|at| Instant::now() >= at) {
+        if self.state == State::Running && self.next_check.is_some_and(|at| Instant::now() >= at) {
             self.check_limits();
-            self.look_at = self.guest.meter.next_look();
+            self.next_check = self.guest.meter.next_look();
         }
         Ok(())
     }
@@ -192,10 +193,9 @@ impl<'a> Run<'a> {
     }
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
-        let look = if self.state == State::Running { self.look_at } else { None };
+        let look = if self.state == State::Running { self.next_check } else { None };
         let at = [look, self.give_up_at].into_iter().flatten().min()?;
-        let left = at.saturating_duration_since(Instant::now());
-        Some(rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+        Some(sys::deadline::time_left(at))
     }
 
     fn interests(&self) -> (Vec<Slot>, Vec<PollFd<'_>>) {
@@ -224,13 +224,13 @@ impl<'a> Run<'a> {
             }
             match self.input.target() {
                 Some((fd, true)) => found.add(Slot::InputWrite, fd, PollFlags::OUT),
-                // Only to learn that the command no longer reads.
+                // Polled without events, to learn of POLLERR when the command closes its input.
                 Some((fd, false)) if self.master.is_none() => found.add(Slot::InputWrite, fd, PollFlags::empty()),
                 _ => {}
             }
         }
         if asked_at.is_some() {
-            // Whoever is asked something must see the question and nothing that the guest would put in its place.
+            // The person must see the question, not text of the guest in its place.
             return (found.slots, found.fds);
         }
         for (outlet, read, write) in
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
         (found.slots, found.fds)
     }
 
-    /// Where somebody is being asked something, if that is so.
+    /// Returns the terminal's descriptor while a question is open there.
     fn asks_at(&self) -> Option<BorrowedFd<'_>> {
         let asking = self.guest.judge.asking.as_ref().filter(|_| self.state == State::Running);
         asking.and_then(|asking| asking.asks_at())
@@ -264,17 +264,19 @@ impl<'a> Run<'a> {
                 self.ended = Some(report);
                 self.drain();
             }
-            Message::Nothing | Message::Born | Message::Started | Message::Lost => return self.guest_vanished(),
+            Message::Nothing | Message::ShepherdStarted | Message::Started | Message::Lost => {
+                return self.guest_vanished();
+            }
         }
         Ok(())
     }
 
     fn not_started(&mut self, report: &Report) -> Fault {
-        // Whoever waited for an answer told of it before the call was answered.
+        // A waiting call reports its refusal before it is answered, so the report is there by now.
         self.guest.hear_asked();
         match self.guest.judge.denials.refused_program() {
             Some(denial) => start_refused(denial),
-            None => exec_failed(&self.guest.request.program, report),
+            None => exec_failed(&self.guest.spec.program, report),
         }
     }
 
@@ -284,23 +286,23 @@ impl<'a> Run<'a> {
             let copy = || master.try_clone().ok();
             let sink = std::mem::replace(&mut self.output.sink, Sink::Stdout);
             self.output = Outlet::new(copy(), sink);
-            self.input = Inlet::new(self.guest.request.stdio.input.then(copy).flatten(), true);
+            self.input = Inlet::new(self.guest.spec.stdio.input.then(copy).flatten(), true);
             self.master = Some(master);
             self.raw = Some(terminal::Raw::on_stdin());
         }
         self.state = State::Running;
-        self.look_at = self.guest.meter.next_look();
+        self.next_check = self.guest.meter.next_look();
         Ok(())
     }
 
-    /// Pid 1 went without a word: something outside killed it, or the kernel did for want of memory.
+    /// Handles the end of pid 1 without a report: it was killed from outside, or by the OOM killer.
     fn guest_vanished(&mut self) -> Result<(), Fault> {
         if let (State::Setup, Some(hit)) = (self.state, self.guest.meter.exceeded()) {
             self.hit = Some(LimitHit { phase: Phase::Start, ..hit });
             self.drain();
             return Ok(());
         }
-        // Whoever asked for the end has it, however early.
+        // The caller asked for the end, however early.
         if self.state == State::Setup && self.cancelled_by.is_some() {
             self.drain();
             return Ok(());
@@ -334,7 +336,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             if self.state == State::Setup && matches!(signal, 1..=3 | 15) {
-                // Nothing of the command's has run yet: there is nobody to ask.
+                // No process of the command runs yet that could handle the signal.
                 self.guest.kill();
             } else {
                 process::signal(self.guest.spawned.pidfd.as_fd(), signal);
@@ -350,7 +352,7 @@ impl<'a> Run<'a> {
 
     fn after_pull(&mut self, pumped: Pumped) {
         if pumped == Pumped::OverLimit && self.hit.is_none() {
-            let limit = self.guest.request.limits.max_output_bytes.unwrap_or(0);
+            let limit = self.guest.spec.limits.max_output_bytes.unwrap_or(0);
             self.end_by(LimitHit {
                 kind: LimitKind::OutputBytes,
                 phase: Phase::Execution,

@@ -3,7 +3,7 @@
 use rustix::termios::{self, OptionalActions, Termios};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Rows and columns, or the usual guess where the terminal does not say.
+/// Returns rows and columns, or 24 by 80 where the terminal does not know.
 pub fn size(fd: impl AsFd) -> (u16, u16) {
     match termios::tcgetwinsize(fd) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),
@@ -13,11 +13,11 @@ pub fn size(fd: impl AsFd) -> (u16, u16) {
 
 pub fn resize(fd: BorrowedFd<'_>, (rows, columns): (u16, u16)) {
     let size = termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // A terminal whose guest just ended cannot be resized; nothing depends on it.
+    // A pty whose guest just ended cannot be resized; no caller depends on it.
     let _ = termios::tcsetwinsize(fd, size);
 }
 
-/// Raw mode on standard input; dropping it restores what was.
+/// Raw mode on standard input; dropping it restores the former settings.
 pub struct Raw {
     before: Option<Termios>,
 }

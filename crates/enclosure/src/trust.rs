@@ -1,15 +1,14 @@
-//! Where programs look for the certificates they trust. A guest whose requests are read is told to trust one more, in
-//! every place that is in use.
+//! Certificate bundles. A guest whose requests the broker reads is given one more CA, in every bundle that is in use.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Files of ours that every guest under inspection has, wherever its host keeps such things.
+/// Generated files of every guest under inspection, whatever its host has.
 pub const BUNDLE: &str = "/.cofferdam/ca-bundle.pem";
 pub const OWN: &str = "/.cofferdam/ca.pem";
 
-/// Variables that lead programs to a bundle of all certificates, or to one more beside their own.
+/// Environment variables that point programs to a bundle, or to one CA beside their own.
 pub const VARIABLES: [(&str, &str); 9] = [
     ("SSL_CERT_FILE", BUNDLE),
     ("REQUESTS_CA_BUNDLE", BUNDLE),
@@ -33,16 +32,16 @@ const BUNDLES: [&str; 7] = [
     "/etc/ssl/certs/ca-bundle.crt",
 ];
 
-/// The largest bundle that is read; real ones have a quarter of a megabyte.
+/// Bytes of the largest bundle that is read; real ones have a quarter of a megabyte.
 const LARGEST: u64 = 4 << 20;
 
-/// The host's bundles by their real paths, each with `authority` added.
+/// Returns the host's bundles by their real paths, each with `authority` appended.
 pub fn bundles(authority: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let found = BUNDLES.iter().filter_map(|name| std::fs::canonicalize(name).ok());
     found.filter_map(|path| read(&path).map(|bytes| (path, with(bytes, authority)))).collect()
 }
 
-/// What `BUNDLE` holds: the host's certificates, where there are any, and ours.
+/// Returns the content of `BUNDLE`: the host's certificates, where there are any, and ours.
 pub fn whole(bundles: &BTreeMap<PathBuf, Vec<u8>>, authority: &str) -> Vec<u8> {
     bundles.values().next().cloned().unwrap_or_else(|| with(Vec::new(), authority))
 }

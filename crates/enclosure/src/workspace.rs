@@ -1,5 +1,5 @@
-//! What a guest changes without the host's noticing: which directory it is, and what lies over it. Says nothing of records,
-//! diffs or reviews.
+//! The workspace as the enclosure sees it: the base directory and the layers over it. Knows no records, diffs or
+//! reviews.
 
 use crate::nameless::Nameless;
 use std::fs::File;
@@ -7,56 +7,56 @@ use std::io;
 use std::path::{Path, PathBuf};
 use terms::LimitKind;
 
-/// Layers in one stack; their names must fit in a page, and each makes looking for what is missing slower.
+/// Layers in one stack: their names must fit in a page of mount options, and each slows down lookups of missing names.
 pub const MOST_LAYERS: usize = 120;
 
-/// A directory that looks the same inside, and takes every change without being changed.
+/// A directory that looks the same inside, and whose changes go to a layer.
 pub struct Workspace {
-    /// The directory: real, and the same inside and outside.
+    /// Real path of the directory, the same inside and outside.
     pub at: PathBuf,
     pub over: Over,
-    /// Opens a file of it as the guest will see it, whichever layer that is in.
+    /// Opens a file as the guest will see it, whichever layer has it.
     pub open: Open,
 }
 
 /// Opens a file by its path inside.
 pub type Open = Box<dyn Fn(&Path) -> io::Result<File>>;
 
-/// What the guest writes to.
+/// Storage for the guest's changes.
 pub enum Over {
-    /// Layers over the directory, from the bottom up: each a directory that holds `up`; the last also `work`, empty. The
-    /// guest writes to the last.
+    /// Overlay layers, from the bottom up: each directory has `up`, the last also an empty `work`. The guest writes to
+    /// the last.
     Layers(Vec<PathBuf>),
-    /// A copy that is shown in its place.
+    /// A copy that is mounted in place of the directory.
     Tree(PathBuf),
 }
 
-/// How much of its allowance the guest's workspace takes. Looked at now and then while it runs.
+/// Measures the workspace against its limits, polled during the run.
 pub trait Gauge {
-    /// Bytes and entries before the run. One that begins with more than its allowance can make it less, and not more.
+    /// Returns bytes and entries before the run. A workspace that starts above its limit may shrink, and must not grow.
     fn before(&self) -> (u64, u64);
 
-    /// Whether an allowance is shared with others.
+    /// True when a limit is shared with other workspaces.
     fn shares(&self) -> bool;
 
-    /// Files without a name count as well from now on; this finds them.
+    /// Includes unlinked files in the count from now on, found by `files`.
     fn count_nameless(&mut self, files: Nameless);
 
-    /// Bytes and entries in what the guest writes to, with those of files that it only holds open; none while a look around is still under way. Takes a few milliseconds
-    /// at most each time.
+    /// Returns the bytes and entries of the guest's changes, unlinked open files included; `None` while a scan is in
+    /// progress. Takes a few milliseconds at most.
     fn used(&mut self) -> Option<(u64, u64)>;
 
-    /// The next look begins anew, because one that is under way may have passed by what was made since.
+    /// Restarts the scan, because one in progress may have passed directories that changed since.
     fn look_anew(&mut self);
 
-    /// How full its file system is, where that is too full to go on: bytes in use, and how many may be.
+    /// Returns bytes in use and permitted of the file system, where it is too full to continue.
     fn overfull(&self) -> Option<(u64, u64)>;
 
-    /// What it takes together with others that share an allowance with it, where that is too much. Takes as long as `used`.
+    /// Returns the sum over all workspaces that share a limit, where it exceeds that. Takes as long as `used`.
     fn crowded(&mut self) -> Option<Crowd>;
 }
 
-/// Bytes or entries of several workspaces together, which are more than they may be.
+/// Bytes or entries of several workspaces together that exceed their common limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowd {
     /// `TotalDiskMb` or `TotalFiles`.

@@ -1,20 +1,21 @@
-//! What this host offers and what follows from it. Everything is really tried, in throw-away children and at last with
-//! a whole enclosure; nothing on the host is changed.
+//! Diagnosis of this host. Every feature is actually tried, in throw-away children and at last with a whole enclosure;
+//! nothing on the host is changed.
 //!
 //! The document (`--json`) is stable:
 //!
 //! ```text
 //! {"protocol_version": 1,
-//!  "level": "full | partial | none",   what a run gets here: all walls; some, with consent; no run at all
-//!  "missing": ["…"],                    the walls that lack
-//!  "degrade": ["…"],                    the names that, under "degrade" in a policy, consent to going without them
+//!  "level": "full | partial | none",   what a run gets here: all mechanisms; some, with consent; no run at all
+//!  "missing": ["…"],                    the missing mechanisms
+//!  "degrade": ["…"],                    the names that, under "degrade" in a policy, consent to their absence
 //!  "checks": [{"name": "namespace.user", "ok": true, "required": true, "detail": "…", "needed_for": "…", "fix": null}],
 //!  "limits": [{"name": "memory_mb", "ok": true, "detail": "…", "needed_for": "…", "fix": null}]}
 //! ```
 //!
-//! Level and limits are separate on purpose. The walls decide what a guest can reach, and they never depend on control
-//! groups; a limit that cannot be held is refused by name before a run starts, so its absence weakens nothing
-//! silently. An ordinary user without delegated groups therefore has full enforcement, and a shorter list of limits.
+//! Level and limits are separate on purpose. The mechanisms of the level decide what a guest can reach, and they never
+//! depend on control groups; a limit that cannot be enforced is refused by name before a run starts, so its absence
+//! weakens nothing silently. An ordinary user without delegated groups therefore has full enforcement, and a shorter
+//! list of limits.
 
 mod blocker;
 mod kernel;
@@ -56,17 +57,17 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Stable, dotted: what kind of thing, then which.
+    /// Stable dotted name: the kind, then the feature.
     pub name: &'static str,
     pub ok: bool,
-    /// Without it there is no full enforcement.
+    /// Full enforcement needs this feature.
     pub required: bool,
     pub detail: String,
     pub needed_for: &'static str,
-    /// The smallest change that would help, where there is one.
+    /// The smallest change that would help, if there is one.
     pub fix: Option<String>,
 }
 
@@ -75,13 +76,13 @@ impl Check {
         Check { name, ok, required: true, detail: detail.into(), needed_for, fix: None }
     }
 
-    /// Good to have, or merely good to know.
+    /// Marks the check as optional, or informational.
     pub fn optional(mut self) -> Check {
         self.required = false;
         self
     }
 
-    /// Kept only where there is something to fix.
+    /// Sets the fix, if the check failed.
     pub fn fix(mut self, fix: impl Into<String>) -> Check {
         if !self.ok {
             self.fix = Some(fix.into());
@@ -93,12 +94,13 @@ impl Check {
 /// The caller's environment variables.
 pub type Env = [(OsString, OsString)];
 
-/// Whether the broker can put sockets into a guest's network namespace on this host.
+/// Returns true if the broker can open sockets in a guest's network namespace on this host.
 pub fn has_doors(env: &Env) -> bool {
     kernel::doors(&Facts::read(env, Path::new("/proc/self/exe"))).ok
 }
 
-/// Examines the host. `exe` is our own binary, which the last check starts; `workspace` says where changes would go.
+/// Examines the host. `exe` is our own binary, which the last check starts; `workspace` is the check that says where
+/// changes would go.
 pub fn examine(env: &Env, exe: &Path, workspace: Check) -> Report {
     let facts = Facts::read(env, exe);
     let mut checks = vec![kernel::version(&facts)];

@@ -1,5 +1,5 @@
-//! What this machine has and lacks: the kernel's features (`doctor`), the caller's toolchains, and the one-time set-up of
-//! control groups. It knows nothing of sandboxes, records or policies.
+//! Capabilities of this machine: the kernel's features (`doctor`), the caller's toolchains, and the one-time set-up of
+//! control groups. This crate knows nothing of sandboxes, records or policies.
 
 pub mod doctor;
 pub mod setup;

@@ -1,5 +1,5 @@
-//! What root does once, so that an ordinary user's runs can have limits that need control groups.
-//! Makes and removes directories under /sys/fs/cgroup and nothing else; makes nothing permanent, but says how.
+//! Set-up by root, once, so that an ordinary user's runs can have limits that need control groups. Makes and removes
+//! directories under /sys/fs/cgroup only; persists nothing, but says how.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,18 +7,18 @@ use sys::cgroup::{self, Kind, Layout};
 use terms::{ErrorKind, Fault, Phase};
 
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct SetupRequest {
     /// An account's name, or a uid.
     pub user: String,
     pub undo: bool,
 }
 
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct SetupReport {
     pub uid: u32,
-    /// A line for each thing that now holds.
+    /// A line for each directory that was set up.
     pub done: Vec<String>,
-    /// What a person should know: how long it lasts, how to make it last.
+    /// Notes for the user: how long it lasts, how to make it last.
     pub notes: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ struct Account {
     gid: u32,
 }
 
-pub fn setup(ask: &Ask) -> Result<Answer, Fault> {
+pub fn setup(ask: &SetupRequest) -> Result<SetupReport, Fault> {
     if sys::host::ids().0 != 0 {
         return Err(refuse("only root can hand out control groups")
             .hint(format!("run as root: sudo cofferdam setup --user {}", quoted(&ask.user))));
@@ -45,13 +45,13 @@ pub fn setup(ask: &Ask) -> Result<Answer, Fault> {
             .hint("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
             .phase(Phase::Admission));
     }
-    if ask.undo { take_back(&layout, &account) } else { hand_out(&layout, &account, has_systemd()) }
+    if ask.undo { undelegate_groups(&layout, &account) } else { delegate_groups(&layout, &account, has_systemd()) }
 }
 
-fn hand_out(layout: &Layout, account: &Account, systemd: bool) -> Result<Answer, Fault> {
+fn delegate_groups(layout: &Layout, account: &Account, systemd: bool) -> Result<SetupReport, Fault> {
     if layout.kind == Kind::V2 && systemd {
-        // Systemd owns the whole tree there and wants to be the only one who makes groups near its root; it also has
-        // delegation of its own, which survives a reboot and puts the user's processes where they must be.
+        // On a v2 host systemd owns the whole tree and expects to be the only manager near its root; it also has
+        // delegation of its own, which survives a reboot and starts the user's processes in the right group.
         let notes = vec![
             format!(
                 "nothing was changed: systemd owns the groups of this host and delegates them itself, also to {}",
@@ -64,25 +64,25 @@ fn hand_out(layout: &Layout, account: &Account, systemd: bool) -> Result<Answer,
                 account.uid
             ),
         ];
-        return Ok(Answer { uid: account.uid, done: Vec::new(), notes });
+        return Ok(SetupReport { uid: account.uid, done: Vec::new(), notes });
     }
     let done = cgroup::delegate(layout, account.uid, account.gid).map_err(|e| failed("delegate", &e))?;
-    let mut notes = vec!["it lasts until the next boot".to_owned(), lasting(account, systemd)];
+    let mut notes = vec!["it lasts until the next boot".to_owned(), persistence_note(account, systemd)];
     notes.push(format!("to take it back: cofferdam setup --user {} --undo", quoted(&account.name)));
-    Ok(Answer { uid: account.uid, done, notes })
+    Ok(SetupReport { uid: account.uid, done, notes })
 }
 
-fn take_back(layout: &Layout, account: &Account) -> Result<Answer, Fault> {
+fn undelegate_groups(layout: &Layout, account: &Account) -> Result<SetupReport, Fault> {
     let mut done = cgroup::undelegate(layout, account.uid).map_err(|e| failed("take back", &e))?;
     if done.is_empty() {
         done.push(format!("uid {} had none", account.uid));
     }
-    Ok(Answer { uid: account.uid, done, notes: Vec::new() })
+    Ok(SetupReport { uid: account.uid, done, notes: Vec::new() })
 }
 
 const DELEGATE: &str = "[Service]\nDelegate=cpu cpuset memory pids";
 
-fn lasting(account: &Account, systemd: bool) -> String {
+fn persistence_note(account: &Account, systemd: bool) -> String {
     let command = format!("cofferdam setup --user {}", quoted(&account.name));
     if !systemd {
         return format!(
@@ -103,17 +103,17 @@ fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-/// By the account file first, then by whatever else the system knows accounts from.
+/// Finds an account in /etc/passwd first, then by the system's other account databases.
 fn find_account(user: &str) -> Result<Account, Fault> {
     let unusable = user.is_empty() || user.starts_with('-') || user.contains([':', '\n', '\0']);
     if unusable {
-        return Err(refuse(format!("{user:?} is no account name")));
+        return Err(refuse(format!("{user:?} is not a valid account name")));
     }
     let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     if let Some(account) = in_passwd(&file, user).or_else(|| in_passwd(&getent(user), user)) {
         return Ok(account);
     }
-    // A number that no account has is still a user to the kernel; its group is taken to be the same.
+    // A uid without an account is still a user to the kernel; its gid is assumed to be the same.
     match user.parse::<u32>() {
         Ok(uid) if uid != u32::MAX => Ok(Account { name: user.to_owned(), uid, gid: uid }),
         _ => Err(Fault::new(ErrorKind::NotFound, format!("there is no user {user:?}"))
@@ -133,7 +133,7 @@ fn in_passwd(text: &str, user: &str) -> Option<Account> {
     named.or_else(|| accounts.iter().find(|a| a.uid.to_string() == user)).cloned()
 }
 
-/// Accounts that come from a directory service; nothing where the tool is absent.
+/// Looks an account up in directory services; empty where the tool is absent.
 fn getent(user: &str) -> String {
     let output = Command::new("/usr/bin/getent").args(["passwd", "--", user]).output();
     output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Which directories the caller's PATH leads to, so that a command that works outside starts inside.
-//! It only reads the file system; it never grants anything itself, and nothing in [`SENSITIVE`].
+//! Directories that the caller's PATH leads to, so that a command that works outside starts inside. Only reads the file
+//! system; returns candidates for grants, and never a path in [`SENSITIVE`].
 //!
 //! ```text
 //! PATH entry ─ system directory ─────────────────────────── nothing, it is there anyway
@@ -11,8 +11,8 @@
 //! every path above ─ add(): sensitive? too broad? ─ sorted, none inside another
 //! ```
 //!
-//! Trust: PATH, the variables and the user's own bin directories are the caller's word. What lies in
-//! the workspace is not, so it can at most bring in a whole known manager, never a path of its choice.
+//! Trust: PATH, the variables and the user's own bin directories are the caller's word. Files in the workspace are not,
+//! so they can at most bring in a whole known manager, never a path of their choice.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -21,56 +21,56 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+mod cache;
 mod follow;
-mod known;
-mod look;
 mod manage;
 mod managers;
+mod paths;
 mod sensitive;
 
-use look::*;
 use managers::{COMMON_ENV, INSTALLATION_VARS, MANAGERS, Manager};
+use paths::*;
 pub use sensitive::{SENSITIVE, sensitive};
 
-/// Bounds. A launch must not depend on how untidy a home is.
+/// Bounds. A start must not depend on how untidy a home is.
 const MAX_PATH_ENTRIES: usize = 4096;
 const MAX_FOREIGN_ENTRIES: usize = 64;
 const MAX_PATH_LEN: usize = 4096;
 const MAX_COMPONENTS: usize = 64;
 const MAX_GRANTS: usize = 256;
 const MAX_SKIPPED: usize = 64;
-/// Names read from one directory; more than this is no installation root.
+/// Names read from one directory; a directory with more is no installation root.
 const MAX_NAMES: usize = 512;
 /// Links and scripts followed in bin directories, over the whole call.
 const MAX_LINKS: usize = 512;
 const MAX_SCRIPTS: usize = 32;
-/// Links in a chain, venvs on venvs, interpreters of interpreters.
+/// Bound on chains of links, venvs on venvs, interpreters of interpreters.
 const MAX_DEPTH: usize = 8;
 
 /// A path and the reason for it, in words for `--explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ToolchainPath {
     pub path: PathBuf,
     pub why: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Toolchains {
-    /// To be readable and executable: absolute, existing files and directories, sorted, none inside another.
-    /// Where a path is or lies behind a symlink, the path it leads to is listed as well.
-    pub grants: Vec<Found>,
+    /// Paths to make readable and executable: absolute, existing files and directories, sorted, none inside another. If
+    /// a path is or lies behind a symlink, its target is listed as well.
+    pub grants: Vec<ToolchainPath>,
     /// Variables of the caller that these toolchains need: set, and holding only paths or versions.
     pub env: Vec<String>,
-    /// What PATH or a link asked for and did not get.
-    pub skipped: Vec<Found>,
+    /// Paths that PATH or a link named and that were refused.
+    pub skipped: Vec<ToolchainPath>,
 }
 
-/// Walks `path` (a PATH value) for the home `home` and the workspace `cwd`.
+/// Discovers the toolchains of `path` (a PATH value) for the home `home` and the workspace `cwd`.
 ///
-/// `command` is the program to be started. A tool that PATH finds outside system directories is
-/// followed precisely: by link, by `#!` line, by `env` through PATH. Then the first lines of the other
-/// scripts beside it stay unread, because they would cost as much as everything else together. A shell
-/// may start any of them, so for a command of the system, or none, up to [`MAX_SCRIPTS`] are read.
+/// `command` is the program to be started. A tool that PATH finds outside system directories is followed precisely: by
+/// link, by `#!` line, by `env` through PATH. Then the first lines of the other scripts beside it are not read, because
+/// that would cost as much as the rest of the search. A shell may start any of them, so for a command of the system, or
+/// none, up to [`MAX_SCRIPTS`] are read.
 pub fn discover(
     path: &OsStr,
     home: &Path,
@@ -79,7 +79,7 @@ pub fn discover(
     env: &dyn Fn(&str) -> Option<OsString>,
 ) -> Toolchains {
     let mut search = Search::new(home, cwd, env);
-    search.name_roots();
+    search.read_root_variables();
     search.walk(path);
     for name in INSTALLATION_VARS {
         search.installation_var(name);
@@ -93,31 +93,31 @@ pub fn discover(
     search.finish()
 }
 
-/// Who says that a path belongs to a toolchain.
+/// Origin of the claim that a path belongs to a toolchain.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Led {
-    ByUser,
-    ByWorkspace,
+enum Origin {
+    User,
+    Workspace,
 }
 
 struct Search<'a> {
-    /// The home as named and, where that is a symlink, as it is.
+    /// The home as named and, if that is a symlink, its target.
     homes: Vec<PathBuf>,
     cwd: PathBuf,
-    /// The current directory, unless the home lies in it: then it is no workspace but everything.
+    /// The current directory, unless the home lies in it: then there is no workspace.
     workspace: Option<PathBuf>,
     env: &'a dyn Fn(&str) -> Option<OsString>,
     /// Roots named by variables.
     named: Vec<(&'static Manager, PathBuf)>,
     /// PATH entries that exist outside system directories, in order.
     entries: Vec<PathBuf>,
-    /// What is known about each path: where it really is, or that it does not exist.
+    /// Real path of each path, or `None` if it does not exist.
     known: HashMap<OsString, Option<PathBuf>>,
     listings: HashMap<OsString, Rc<Listing>>,
     settled: HashMap<(&'static str, OsString), bool>,
     followed: HashSet<OsString>,
-    grants: Vec<Found>,
-    skipped: Vec<Found>,
+    grants: Vec<ToolchainPath>,
+    skipped: Vec<ToolchainPath>,
     names: BTreeSet<&'static str>,
     /// Bin directories whose links are to be followed, with the cause.
     to_scan: Vec<(PathBuf, String)>,
@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
                 self.skip(entry, "PATH entry is relative");
                 continue;
             }
-            // Windows programs of WSL leave the enclosure through the host, and reading them is slow.
+            // Windows programs of WSL escape the enclosure through the host, and reading them is slow.
             if let [b'/', b'm', b'n', b't', b'/', _, b'/', ..] = piece {
                 self.skip(entry, "PATH entry is a Windows directory");
                 continue;
@@ -183,9 +183,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Reads the variables that name a manager's root. One that names the home, a directory around
-    /// it, or the workspace's own files is not believed.
-    fn name_roots(&mut self) {
+    /// Reads the variables that name a manager's root. A variable that names the home, a directory around it, or the
+    /// workspace's own files is ignored.
+    fn read_root_variables(&mut self) {
         for manager in MANAGERS {
             for name in manager.vars {
                 let Some(value) = (self.env)(name) else {
@@ -217,25 +217,25 @@ impl<'a> Search<'a> {
         if self.in_workspace(entry) {
             self.entries.push(entry.to_path_buf());
             if let Some(root) = entry.parent() {
-                self.venv(root, &cause, Led::ByWorkspace, 0);
+                self.venv(root, &cause, Origin::Workspace, 0);
             }
             return;
         }
         let Some(real) = self.real(entry) else { return };
         self.entries.push(entry.to_path_buf());
         if self.in_workspace(&real) {
-            // What is behind the link is the workspace's, so nothing in it is followed.
+            // The link's target belongs to the workspace, so nothing in it is followed.
             self.add(entry, "link", &cause);
             return;
         }
-        self.lead(entry, &cause);
+        self.grant_bin_dir(entry, &cause);
         if real != entry && !self.is_system(&real) {
-            self.lead(&real, &cause);
+            self.grant_bin_dir(&real, &cause);
         }
     }
 
-    /// Grants what the bin directory `dir` needs.
-    fn lead(&mut self, dir: &Path, cause: &str) {
+    /// Grants the installation that the bin directory `dir` needs.
+    fn grant_bin_dir(&mut self, dir: &Path, cause: &str) {
         if let Some(refusal) = self.refusal(dir)
             && self.manager_of(dir).is_none()
         {
@@ -258,7 +258,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The only way into `grants`. A path that leads to a refused place is refused with it.
+    /// Adds a grant; all grants pass through here. A path that leads to a refused path is refused, too.
     fn add(&mut self, path: &Path, what: &str, cause: &str) {
         if self.is_system(path) || self.in_workspace(path) || self.is_granted(path) {
             return;
@@ -274,16 +274,16 @@ impl<'a> Search<'a> {
         }
         let why = format!("{what}: {cause}");
         if real != path && !self.is_system(&real) && !self.in_workspace(&real) {
-            self.grants.push(Found { path: real, why: why.clone() });
+            self.grants.push(ToolchainPath { path: real, why: why.clone() });
         }
-        self.grants.push(Found { path: path.to_path_buf(), why });
+        self.grants.push(ToolchainPath { path: path.to_path_buf(), why });
     }
 
     fn refusal_of_target(&self, real: &Path) -> Option<String> {
         if self.is_system(real) || self.in_workspace(real) { None } else { self.refusal(real) }
     }
 
-    /// Why a path may never be granted: it is too broad, or sensitive in somebody's home.
+    /// Returns the reason why a path may never be granted: it is too broad, or sensitive in a home directory.
     fn refusal(&self, path: &Path) -> Option<String> {
         if is_broad(path) {
             return Some("too broad".into());
@@ -298,8 +298,8 @@ impl<'a> Search<'a> {
         self.grants.iter().any(|grant| inside(path, &grant.path))
     }
 
-    /// True the first time a path is asked about.
-    fn first_look(&mut self, path: &Path) -> bool {
+    /// Returns true the first time that a path is visited.
+    fn is_first_visit(&mut self, path: &Path) -> bool {
         self.followed.insert(path.as_os_str().to_os_string())
     }
 
@@ -316,12 +316,12 @@ impl<'a> Search<'a> {
 
     fn skip(&mut self, path: &Path, why: &str) {
         if self.skipped.len() < MAX_SKIPPED {
-            self.skipped.push(Found { path: path.to_path_buf(), why: why.to_string() });
+            self.skipped.push(ToolchainPath { path: path.to_path_buf(), why: why.to_string() });
         }
     }
 
     fn finish(mut self) -> Toolchains {
-        // Stable, so that of two reasons for one path the first in PATH order stays.
+        // A stable sort, so that of two reasons for one path the first in PATH order stays.
         self.grants.sort_by(|a, b| a.path.cmp(&b.path));
         self.grants.dedup_by(|next, kept| inside(&next.path, &kept.path));
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));

@@ -1,9 +1,9 @@
 //! Audit: what the journal says, as it grows, and whether it is as it was written.
 
-use crate::Caller;
-use crate::sandbox;
-use crate::state::State;
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::Caller;
+use state::sandbox;
 pub use store::{Noted, Step, Verified, Wanted};
 use store::{Store, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
@@ -13,8 +13,8 @@ use utoipa::ToSchema;
 pub const MOST: u32 = 10_000;
 
 /// The last `most` entries, oldest first; of one sandbox, or of all.
-pub fn log(word: Option<&str>, most: u32, caller: &Caller) -> Result<Vec<Noted>, Fault> {
-    let state = State::open(caller)?;
+pub fn log(node: &Node, caller: &Caller, word: Option<&str>, most: u32) -> Result<Vec<Noted>, Fault> {
+    let state = node.states.open(caller)?;
     state.store.read(|tx| {
         let subject = subject(tx, word, caller)?;
         let mut entries = tx.noted(subject.as_deref(), None, most.min(MOST))?;
@@ -39,9 +39,9 @@ pub struct Page {
 }
 
 /// The first `most` wanted entries after number `after`.
-pub fn page(caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Page, Fault> {
+pub fn page(node: &Node, caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Page, Fault> {
     check_most(most)?;
-    let state = State::open(caller)?;
+    let state = node.states.open(caller)?;
     state.store.read(|tx| {
         let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
         let mut entries = tx.noted_after(after, &wanted, most)?;
@@ -53,10 +53,10 @@ pub fn page(caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Pa
 }
 
 /// The last `most` wanted entries.
-pub fn last(caller: &Caller, subject: Option<&str>, most: u32) -> Result<Page, Fault> {
+pub fn last(node: &Node, caller: &Caller, subject: Option<&str>, most: u32) -> Result<Page, Fault> {
     check_most(most)?;
-    let entries = log(subject, most, caller)?;
-    let archived = State::open(caller)?.store.read(|tx| tx.archived())?;
+    let entries = log(node, caller, subject, most)?;
+    let archived = node.states.open(caller)?.store.read(|tx| tx.archived())?;
     let archived = Some(archived).filter(|archived| *archived > 0);
     Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next: None, archived })
 }
@@ -79,8 +79,8 @@ fn subject(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Option<St
 }
 
 /// Goes along the whole chain.
-pub fn verify(caller: &Caller) -> Result<Verified, Fault> {
-    State::open(caller)?.store.verify()
+pub fn verify(node: &Node, caller: &Caller) -> Result<Verified, Fault> {
+    node.states.open(caller)?.store.verify()
 }
 
 /// The journal as it grows: every entry is an event, and its number tells where a reader was.
@@ -97,8 +97,8 @@ pub const MOST_REPLAYED: u64 = 100_000;
 
 impl Tail {
     /// From after number `from` on; without one, from now on.
-    pub fn open(caller: &Caller, from: Option<u64>, wanted: Wanted) -> Result<Tail, Fault> {
-        let store = State::open(caller)?.store;
+    pub fn open(node: &Node, caller: &Caller, from: Option<u64>, wanted: Wanted) -> Result<Tail, Fault> {
+        let store = node.states.open(caller)?.store;
         let (at, wanted) = store.read(|tx| {
             let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
             Ok((begin(from, tx.archived()?, tx.last_noted()?)?, wanted))
@@ -122,9 +122,9 @@ impl Tail {
     }
 
     /// One that begins with the last `most` entries.
-    pub fn last(caller: &Caller, most: u64, wanted: Wanted) -> Result<Tail, Fault> {
-        let (archived, last) = State::open(caller)?.store.read(|tx| Ok((tx.archived()?, tx.last_noted()?)))?;
-        Tail::open(caller, Some(last.saturating_sub(most).max(archived)), wanted)
+    pub fn last(node: &Node, caller: &Caller, most: u64, wanted: Wanted) -> Result<Tail, Fault> {
+        let (archived, last) = node.states.open(caller)?.store.read(|tx| Ok((tx.archived()?, tx.last_noted()?)))?;
+        Tail::open(node, caller, Some(last.saturating_sub(most).max(archived)), wanted)
     }
 
     /// Passes over all that there is; the number of the last.

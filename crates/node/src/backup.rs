@@ -1,11 +1,11 @@
 //! Copies of the records and the journal: taken while all goes on, put back while nothing does.
 
-use crate::lifecycle::{gc, live, stop::note};
-use crate::state::{self, State};
-use crate::{Caller, fresh};
+use runtime::Node;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::Serialize;
 use serde_json::json;
+use state::Caller;
+use state::journal::note;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use store::{Copied, Restored, Step};
@@ -22,8 +22,8 @@ pub struct Made {
 }
 
 /// Copies the store to a new file.
-pub fn make(file: &Path, caller: &Caller) -> Result<Made, Fault> {
-    let (file, state) = (caller.cwd.join(file), State::open(caller)?);
+pub fn make(node: &Node, caller: &Caller, file: &Path) -> Result<Made, Fault> {
+    let (file, state) = (caller.cwd.join(file), node.states.open(caller)?);
     let copied = state.store.backup(&file)?;
     Ok(Made { file, copied, tenants: tenants(&state.path) })
 }
@@ -39,33 +39,30 @@ pub fn tenants(state: &Path) -> Vec<String> {
 
 /// The same caller, in the state of one of the tenants.
 pub fn within(tenant: &str, caller: &Caller) -> Result<Caller, Fault> {
-    let state = state::place(caller)?;
+    let state = state::directory::place(caller)?;
     if !tenants(&state).iter().any(|name| name == tenant) {
         let fault = Fault::new(ErrorKind::NotFound, format!("there is no tenant {tenant:?}")).phase(Phase::Admission);
         return Err(fault.hint(format!("{} lists them", state.join("tenants").display())));
     }
-    let mut inner = caller.clone();
-    inner.env.retain(|(name, _)| name != "COFFERDAM_STATE");
-    inner.env.push(("COFFERDAM_STATE".into(), state.join("tenants").join(tenant).into()));
-    Ok(inner)
+    Ok(caller.clone().in_state(&state.join("tenants").join(tenant)))
 }
 
 /// Puts a copy in the place of the store. Refused while anything lives that has the store open or would miss its record.
-pub fn restore(file: &Path, caller: &Caller) -> Result<Restored, Fault> {
+pub fn restore(node: &Node, caller: &Caller, file: &Path) -> Result<Restored, Fault> {
     let file = caller.cwd.join(file);
     // Before anything is touched.
     store::examine(&file)?;
-    let (path, _) = state::prepare(caller)?;
-    let _held = quiet(&path, caller)?;
-    let restored = store::restore(&path, &file, fresh::now_ms())?;
-    let state = State::open(caller)?;
+    let (path, _) = state::directory::prepare(caller)?;
+    let _held = quiet(node, &path, caller)?;
+    let restored = store::restore(&path, &file, terms::clock::now_ms())?;
+    let state = node.states.open(caller)?;
     let body = json!({"entries": restored.copied.entries, "entries_before": restored.entries_before});
     state.store.write(|tx| note(tx, "restore_backup", Step::Done, "state", caller, body))?;
     Ok(restored)
 }
 
 /// Nobody has the store open who would go on with what was there. The daemon's lock is ours until this is dropped.
-fn quiet(path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
+fn quiet(node: &Node, path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
     let busy = |who: String, hint: &str| {
         let fault = Fault::new(ErrorKind::Conflict, format!("{who} uses the store")).phase(Phase::Admission);
         Err(fault.hint(hint))
@@ -73,7 +70,7 @@ fn quiet(path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
     let mut held = Vec::new();
     for dir in daemons(path) {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let unusable = |e: rustix::io::Errno| state::unusable(&dir, &e.to_string());
+        let unusable = |e: rustix::io::Errno| state::directory::unusable(&dir, &e.to_string());
         let lock = rustix::fs::open(dir.join("daemon.lock"), flags, Mode::from_raw_mode(0o600)).map_err(unusable)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => held.push(lock),
@@ -84,9 +81,9 @@ fn quiet(path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
         }
     }
     // A store that cannot be opened has nobody who uses it: that is what copies are for.
-    let Ok(state) = State::open(caller) else { return Ok(held) };
-    for id in gc::layer_names(&state)? {
-        if state.layers.get(&id).is_ok_and(|layer| live::holds(&layer)) {
+    let Ok(state) = node.states.open(caller) else { return Ok(held) };
+    for id in state.layer_names()? {
+        if state.layers.get(&id).is_ok_and(|layer| state::lock::holds(&layer)) {
             return busy(format!("a run on layer {id}"), "end it first: `cofferdam ps`, `cofferdam stop`");
         }
     }

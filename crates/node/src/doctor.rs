@@ -1,8 +1,7 @@
 //! `doctor`: what the host offers, with a check of where the changes of runs in the current directory go.
 
-use crate::Caller;
-use crate::state;
 use host::doctor::{Check, Report};
+use state::Caller;
 use std::path::Path;
 use terms::Fault;
 use workspace::{Dir, Driver, Rel};
@@ -16,7 +15,7 @@ const NEEDED_FOR: &str = "changes that wait for review instead of reaching the h
 
 /// Looks at the current directory and the state directory, and makes neither.
 fn check(caller: &Caller) -> Check {
-    let place = match state::place(caller) {
+    let place = match state::directory::place(caller) {
         Ok(place) => place,
         Err(fault) => return amiss(&fault),
     };

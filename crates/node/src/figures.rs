@@ -1,19 +1,19 @@
 //! Figures of a state directory: what there is and what goes on, for whoever watches the daemon. Cheap enough to be asked for
 //! every few seconds; only what layers take must be walked for, and is asked for apart.
 
-use crate::Caller;
-use crate::keeper::place::Place;
-use crate::lifecycle::admission::Standing;
-use crate::lifecycle::live::Facts;
-use crate::lifecycle::{gc, live, measure};
-use crate::sandbox::{Run, Sandbox};
-use crate::state::State;
-use crate::warm::Spare;
+use runtime::Node;
+use runtime::keeper::place::Place;
+use runtime::liveness::{self, Facts};
+use state::Caller;
+use state::admission::Standing;
+use state::pool::Spare;
+use state::sandbox::{Run, Sandbox};
 use std::collections::BTreeMap;
 use std::path::Path;
 use terms::Fault;
+use workspace::disk_usage;
 
-pub use measure::Size;
+pub use disk_usage::Size;
 
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -54,21 +54,21 @@ impl std::ops::AddAssign for Figures {
 
 /// The sum over several states, as it is now. A state that cannot be read is told by whoever needs it; its figures are missing here.
 /// Keepers of all states are asked together, so that the silent ones of one tenant do not hold up another's figures once each.
-pub fn now<'a>(callers: impl IntoIterator<Item = &'a Caller>) -> Figures {
+pub fn now<'a>(node: &Node, callers: impl IntoIterator<Item = &'a Caller>) -> Figures {
     let (mut sum, mut facts) = (Figures::default(), Vec::new());
-    for (figures, of_one) in callers.into_iter().filter_map(|caller| of_state(caller).ok()) {
+    for (figures, of_one) in callers.into_iter().filter_map(|caller| of_state(node, caller).ok()) {
         sum += figures;
         facts.extend(of_one);
     }
-    for look in live::look_all(&facts) {
+    for look in liveness::look_all(node, &facts) {
         *sum.sandboxes.entry(look.standing.name().to_owned()).or_default() += 1;
     }
     sum
 }
 
 /// What one state tells without its keepers, and what is needed to ask them.
-fn of_state(caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
-    let state = State::open(caller)?;
+fn of_state(node: &Node, caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
+    let state = node.states.open(caller)?;
     let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
     for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Removed) {
         figures.sandboxes.insert(standing.name().to_owned(), 0);
@@ -81,7 +81,7 @@ fn of_state(caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
     let cards = kept.filter_map(|e| Place::of(&state.path, e.file_name().to_str()?).card());
     figures.keepers = cards.filter(|card| card.handle().is_some()).count() as u64;
     let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
-    figures.runs_active = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    figures.runs_active = open.iter().filter(|run| state::process::handle(&run.record).is_some()).count() as u64;
     figures.journal_head = last.last().map_or(0, |entry| entry.seq);
     Ok((figures, facts))
 }
@@ -92,11 +92,11 @@ fn store_bytes(state: &Path) -> u64 {
 }
 
 /// What all layers take. Walks every file of them.
-pub fn layers(caller: &Caller) -> Result<Size, Fault> {
-    let state = State::open(caller)?;
+pub fn layers(node: &Node, caller: &Caller) -> Result<Size, Fault> {
+    let state = node.states.open(caller)?;
     let mut size = Size::default();
-    for id in gc::layer_names(&state)? {
-        size += measure::layer(&state.layers, &id);
+    for id in state.layer_names()? {
+        size += disk_usage::layer(&state.layers, &id);
     }
     Ok(size)
 }

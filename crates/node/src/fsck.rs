@@ -1,16 +1,17 @@
 //! Is everything as the records say? Rows against layers, directories, processes and control groups, and the journal against
 //! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
 
-use crate::config::Keep;
-use crate::keeper::place::Place;
-use crate::lifecycle::gc::{self, Sort};
-use crate::lifecycle::list::{BaseIs, base_is};
-use crate::lifecycle::live;
-use crate::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
-use crate::state::{self, State};
-use crate::warm::Spare;
-use crate::{Caller, backup};
+use crate::backup;
+use crate::gc::{self, Sort};
+use crate::list::{BaseIs, base_is};
+use runtime::Node;
+use runtime::keeper::place::Place;
 use serde::Serialize;
+use state::Caller;
+use state::State;
+use state::config::Keep;
+use state::pool::Spare;
+use state::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use std::collections::BTreeMap;
 use std::path::Path;
 use store::Tx;
@@ -77,12 +78,12 @@ pub struct Report {
 const MOST: usize = 10_000;
 
 /// Looks at everything, that of all tenants included; with `repair`, after `gc`.
-pub fn check(repair: bool, caller: &Caller) -> Result<Report, Fault> {
+pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<Report, Fault> {
     let mut report = Report::default();
-    one(None, repair, caller, &mut report)?;
-    for tenant in backup::tenants(&state::place(caller)?) {
+    one(node, None, repair, caller, &mut report)?;
+    for tenant in backup::tenants(&state::directory::place(caller)?) {
         let inner = backup::within(&tenant, caller)?;
-        one(Some(&tenant), repair, &inner, &mut report)?;
+        one(node, Some(&tenant), repair, &inner, &mut report)?;
         report.tenants += 1;
     }
     let layout = sys::cgroup::Layout::detect(Path::new("/"));
@@ -97,20 +98,21 @@ pub fn check(repair: bool, caller: &Caller) -> Result<Report, Fault> {
     Ok(report)
 }
 
-fn one(tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report) -> Result<(), Fault> {
+fn one(node: &Node, tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report) -> Result<(), Fault> {
     if repair {
-        let done = gc::collect(caller, &Keep::of(caller)?)?;
+        let done = gc::collect(node, caller, &Keep::of(caller)?)?;
         report.repaired.extend(done.items.iter().map(|item| format!("{}: {}", item.id, item.why)));
     }
-    let state = State::open(caller)?;
+    let state = node.states.open(caller)?;
     let mut found = Found { problems: Vec::new(), tenant };
     found.of_store(&state, report)?;
     let known = Known::read(&state)?;
     report.sandboxes += known.sandboxes.len() as u64;
-    report.layers += gc::layer_names(&state)?.len() as u64;
-    report.runs_going_on += known.runs.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    report.layers += state.layer_names()?.len() as u64;
+    report.runs_going_on +=
+        known.runs.iter().filter(|run| state::process::handle(&run.record).is_some()).count() as u64;
     found.of_rows(&state, &known);
-    found.of_leftovers(caller)?;
+    found.of_leftovers(node, caller)?;
     report.keepers += found.of_keepers(&state, &known);
     found.of_files(&state);
     report.problems.append(&mut found.problems);
@@ -186,8 +188,8 @@ impl Found<'_> {
     }
 
     /// What `gc` would take because it was left behind, not because its time is over.
-    fn of_leftovers(&mut self, caller: &Caller) -> Result<(), Fault> {
-        for item in gc::plan(caller, &Keep::of(caller)?)?.items {
+    fn of_leftovers(&mut self, node: &Node, caller: &Caller) -> Result<(), Fault> {
+        for item in gc::plan(node, caller, &Keep::of(caller)?)?.items {
             let kind = match item.sort {
                 Sort::DeadLayer | Sort::EmptyLayer | Sort::Adopted => Kind::Layer,
                 Sort::LostRun => Kind::Run,

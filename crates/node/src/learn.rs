@@ -1,12 +1,12 @@
 //! Learn: run a command under a wide policy, watch what it uses, and write the smallest policy that allows just that.
 
-use crate::policies::Flag;
-use crate::run::{self, Ask, Learn, Observed, Refused};
-use crate::{Caller, policies};
 use egress::event::{Event, Op, Stage};
 use host::toolchains::SENSITIVE;
-use policy::learn::{Learned, Observed as Seen, Place, Reached};
+use policy::learn::{Destination, Learned, Observed as Seen, ObservedConnection};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
+use runtime::policies::{self, Flag};
+use runtime::run::{self, Learn, Observed, Refused, RunPlan, RunRequest};
+use state::Caller;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -35,21 +35,26 @@ const MOST_PLACES: usize = 1024;
 
 /// Runs the command, which may read all that the caller may read but credentials, write only where `writes` says, and reach
 /// only what `reaches` says.
-pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Caller) -> Result<Lesson, Refused> {
+pub fn learn(
+    mut request: RunRequest,
+    writes: &[String],
+    reaches: &[String],
+    caller: &Caller,
+) -> Result<Lesson, Refused> {
     let public = reaches.iter().any(|r| r == "*");
     let mut documents = vec![wide(caller, public)?];
     let writes = writes.iter().map(|w| Flag::Write(Action::Allow, w.clone()));
     let reaches = reaches.iter().filter(|r| *r != "*").map(|r| Flag::Net(Action::Allow, r.clone()));
     documents.extend(policies::of_flags(&writes.chain(reaches).collect::<Vec<_>>(), caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
-    ask.learn = if host::doctor::has_doors(&caller.env) { Learn::All } else { Learn::Files };
-    let ready = run::prepare_under(&ask, caller, effective.into(), run::begin())?;
+    request.learn = if host::doctor::has_doors(&caller.env) { Learn::All } else { Learn::Files };
+    let plan = RunPlan::under(&request, caller, effective.into(), run::begin())?;
     let book = RefCell::new(Notebook::default());
-    note_program(&mut book.borrow_mut().seen, &ready.program);
+    note_program(&mut book.borrow_mut().seen, plan.program());
     let own = sys::net::own_addresses();
     let observer = Box::new(|what: Observed<'_>| book.borrow_mut().note(what));
     let ear = Box::new(|event: &Event| book.borrow_mut().hear(event, &own));
-    let outcome = run::run_heard(ready, Some(observer), None, Some(ear))?;
+    let outcome = run::run(plan, Some(observer), None, Some(ear))?;
     let Notebook { mut seen, looked, connects, mut names } = book.into_inner();
     add_looked(&mut seen, looked, caller);
     add_left(&mut seen);
@@ -57,7 +62,7 @@ pub fn learn(mut ask: Ask, writes: &[String], reaches: &[String], caller: &Calle
     let mut learned = policy::learn::learn(&seen, &context, "learned");
     names.retain(|name| !seen.reached.iter().any(|r| r.place.is_named(name)));
     learned.notes.extend(remarks(&seen, &names));
-    if ask.learn != Learn::All {
+    if request.learn != Learn::All {
         learned.notes.extend(unwatched(&connects));
     }
     Ok(Lesson { learned, outcome })
@@ -115,7 +120,7 @@ impl Notebook {
                 }
             }
             Observed::Socket { path, action, .. } => {
-                self.reached(Place::Socket(path), matches!(action, Action::Allow | Action::Warn));
+                self.reached(Destination::Socket(path), matches!(action, Action::Allow | Action::Warn));
             }
             Observed::Denied(_) | Observed::Asked { .. } => {}
         }
@@ -135,14 +140,14 @@ impl Notebook {
         let (Op::Connect, true, Some(address)) = (event.op, passed || lacked, event.address) else { return };
         let is_special = policy::is_special(address.ip()) || own.contains(&address.ip());
         let (host, proto) = (event.name.clone(), event.proto);
-        self.reached(Place::Net { proto, host, addr: address.ip(), is_special, port: address.port() }, passed);
+        self.reached(Destination::Net { proto, host, addr: address.ip(), is_special, port: address.port() }, passed);
     }
 
-    fn reached(&mut self, place: Place, passed: bool) {
+    fn reached(&mut self, place: Destination, passed: bool) {
         let reached = &mut self.seen.reached;
         match reached.iter().position(|r| r.place.is_same(&place)) {
             Some(known) => reached[known].passed |= passed,
-            None if reached.len() < MOST_PLACES => reached.push(Reached { place, passed }),
+            None if reached.len() < MOST_PLACES => reached.push(ObservedConnection { place, passed }),
             None => {}
         }
     }

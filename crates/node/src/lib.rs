@@ -1,43 +1,40 @@
-//! The verbs of the product, one file each; the only place where policy, enclosure and host facts meet.
-//! Nothing here prints, prompts or reads the environment: the door hands in a `Caller`.
+//! The verbs of the product, one file each. A front end hands in a `Caller` and a request, and gets a response or a fault.
+//! Nothing here prints, prompts or reads the environment.
 
 pub mod audit;
 pub mod backup;
-pub mod bounds;
-mod caller;
-pub mod config;
-mod denied;
+pub mod change;
+pub mod create;
 pub mod doctor;
-pub mod events;
+mod ended;
 pub mod figures;
 pub mod files;
-pub mod fresh;
 pub mod fsck;
+pub mod gc;
 pub mod keeper;
 pub mod learn;
-pub mod lifecycle;
-pub mod network;
-pub mod output;
-mod own;
+pub mod list;
+pub mod own_bases;
 pub mod policies;
+pub mod portable;
 pub mod ports;
-pub mod publish;
 pub mod questions;
 pub mod quota;
-mod reach;
+pub mod remove;
 pub mod review;
-mod roster;
 pub mod run;
-pub mod sandbox;
-pub mod secrets;
 pub mod snapshots;
-pub mod state;
+pub mod stop;
+pub mod suspend;
+pub mod templates;
 pub mod tokens;
 pub mod top;
-pub mod total;
 pub mod warm;
 
-pub use caller::Caller;
-pub use own::Own;
-pub use reach::{Grants, Reach};
+pub use ::state::{Caller, Grants, Own, Reach, SecretSources};
+pub use ::state::{
+    admission, batch, bounds, config, conflicted, directory, idempotency, journal, layer_meta, sandbox, total,
+};
+pub use runtime::{Node, events, liveness, network, output, publish, secrets};
 pub use sys::host::{Bounded, bound};
+pub use sys::random;

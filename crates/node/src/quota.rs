@@ -1,19 +1,20 @@
 //! Quotas: what a tenant, or the whole node, may have at most. What is used is asked of records and of the kernel each time, so
 //! that nothing is lost when a daemon dies; what layers take on disk is measured by walking them, which the caller does seldom.
 
-use crate::Caller;
-use crate::config::Quota;
-use crate::lifecycle::{gc, live, measure};
-use crate::sandbox::{Run, Sandbox};
-use crate::snapshots::{self, Snapshot, Template};
-use crate::state::State;
-use crate::warm::Spare;
+use crate::snapshots;
 use enclosure::Nameless;
+use runtime::Node;
+use state::config::Quota;
+use state::pool::Spare;
+use state::sandbox::{Run, Sandbox};
+use state::snapshot::{Snapshot, Template};
+use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use store::Kept;
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
 use workspace::Rel;
+use workspace::disk_usage;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 /// How long processes are looked at for files without a name.
@@ -68,8 +69,8 @@ impl More {
 }
 
 /// Counts what a tenant has, with what stands ready.
-pub fn used(caller: &Caller) -> Result<Used, Fault> {
-    let state = State::open(caller)?;
+pub fn used(node: &Node, caller: &Caller) -> Result<Used, Fault> {
+    let state = node.states.open(caller)?;
     let (mut sandboxes, spares, open) =
         state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list_open::<Run>()?)))?;
     let (snapshots, templates) = state.store.read(|tx| {
@@ -89,23 +90,23 @@ pub fn used(caller: &Caller) -> Result<Used, Fault> {
         used.memory_mb += memory_mb.unwrap_or(0.0);
         used.cpus += cpus.unwrap_or(0.0);
     }
-    used.runs = open.iter().filter(|run| live::handle(&run.record).is_some()).count() as u64;
+    used.runs = open.iter().filter(|run| state::process::handle(&run.record).is_some()).count() as u64;
     Ok(used)
 }
 
 /// What a sandbox that is named would add by becoming live; nothing where it is live already.
-pub fn by_starting(word: &str, caller: &Caller) -> Result<Option<More>, Fault> {
-    let state = State::open(caller)?;
-    let kept = state.store.read(|tx| crate::sandbox::find(tx, Some(word), caller))?;
+pub fn by_starting(node: &Node, caller: &Caller, word: &str) -> Result<Option<More>, Fault> {
+    let state = node.states.open(caller)?;
+    let kept = state.store.read(|tx| state::sandbox::find(tx, Some(word), caller))?;
     Ok((!is_live(&state, &kept.record)).then(|| More::of(&kept.record)))
 }
 
 /// What the layers of a tenant take, those of snapshots and templates among them, and what is kept of the output of its runs; by
 /// walking them.
-pub fn disk_bytes(caller: &Caller) -> Result<u64, Fault> {
-    let state = State::open(caller)?;
-    let layers: u64 = gc::layer_names(&state)?.iter().map(|id| measure::layer(&state.layers, id).bytes).sum();
-    let output = state.dir.dir(&Rel::top().join(b"keepers")).map_or(0, |dir| measure::tree(&dir).bytes);
+pub fn disk_bytes(node: &Node, caller: &Caller) -> Result<u64, Fault> {
+    let state = node.states.open(caller)?;
+    let layers: u64 = state.layer_names()?.iter().map(|id| disk_usage::layer(&state.layers, id).bytes).sum();
+    let output = state.dir.dir(&Rel::top().join(b"keepers")).map_or(0, |dir| disk_usage::tree(&dir).bytes);
     Ok(layers + output + nameless_bytes(&state)?)
 }
 
@@ -114,7 +115,7 @@ fn nameless_bytes(state: &State) -> Result<u64, Fault> {
     let until = Instant::now() + LONGEST_LOOK;
     let (runs, sandboxes) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.list::<Sandbox>()?)))?;
     let mut supervisors = BTreeMap::new();
-    for Kept { record: run, .. } in runs.iter().filter(|run| live::handle(&run.record).is_some()) {
+    for Kept { record: run, .. } in runs.iter().filter(|run| state::process::handle(&run.record).is_some()) {
         let sandbox = sandboxes.iter().find(|sandbox| sandbox.id == run.sandbox);
         if let (Some(sandbox), Ok(pid)) = (sandbox, i32::try_from(run.pid)) {
             supervisors.insert(pid, &sandbox.record.base);
@@ -125,7 +126,7 @@ fn nameless_bytes(state: &State) -> Result<u64, Fault> {
 }
 
 fn is_live(state: &State, sandbox: &Sandbox) -> bool {
-    live::is_held(state, sandbox)
+    state::lock::is_held(state, sandbox)
 }
 
 /// Memory and processors that a sandbox may use, by its own word and its policy's. An amount that bounds nothing is none: less than

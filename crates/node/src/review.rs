@@ -1,23 +1,18 @@
 //! Review: what changed in a sandbox, and what of it lands on its base. One file per verb; here is what they share.
 
 pub mod approve;
-pub mod batch;
 pub mod commit;
-pub mod conflicted;
 pub mod conflicts;
 pub mod diff;
-mod landing;
-pub(crate) mod past;
+pub(crate) mod merge_base;
 pub mod provenance;
 pub mod prune;
 pub mod rebase;
 mod receipt;
-mod recover;
 pub mod reject;
 pub mod undo;
 
 pub use receipt::{LandedChange, Receipt};
-pub use recover::recover;
 pub use workspace::hunks::split;
 pub use workspace::name::is_invisible;
 pub use workspace::select::{Left, NEEDS_NAME, NOT_CHOSEN};
@@ -25,11 +20,11 @@ pub use workspace::text::{Stretch, words};
 pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind};
 pub use workspace::{Rel, Target, Withheld};
 
-use crate::Caller;
-use crate::lifecycle::stop::{self, Which};
-use crate::sandbox::{self, Sandbox};
-use crate::state::State;
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::Caller;
+use state::sandbox::Sandbox;
+use state::sandbox::{self, Which};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -47,7 +42,7 @@ pub struct Reviewed {
 }
 
 impl Record for Reviewed {
-    const KIND: &'static str = "reviewed";
+    const KIND: &'static store::Kind = state::records::kind("reviewed");
 }
 
 /// Which sandbox is meant, and what in it.
@@ -66,8 +61,8 @@ impl Of {
     }
 
     /// Refuses where there is no such sandbox.
-    pub fn is_there(&self, caller: &Caller) -> Result<(), Fault> {
-        State::open(caller)?.store.read(|tx| self.find(tx, caller).map(drop))
+    pub fn is_there(&self, node: &Node, caller: &Caller) -> Result<(), Fault> {
+        node.states.open(caller)?.store.read(|tx| self.find(tx, caller).map(drop))
     }
 
     /// The sandbox, with the paths as they are called in it.
@@ -79,7 +74,7 @@ impl Of {
                 let paths = paths.collect::<Result<_, _>>()?;
                 Ok((found, paths))
             }
-            Of::Sandbox { which, paths } => Ok((stop::pick(tx, which, caller)?, paths.clone())),
+            Of::Sandbox { which, paths } => Ok((state::sandbox::pick(tx, which, caller)?, paths.clone())),
         }
     }
 }

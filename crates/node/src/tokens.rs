@@ -1,15 +1,16 @@
 //! Tokens: who may come through the daemon's door, for whom and for what. Of a token's secret only a digest is kept.
 
-use crate::bounds::Level;
-use crate::lifecycle::create::check_name;
-use crate::lifecycle::stop::note;
-use crate::sandbox::{Run, Sandbox, Tombstone};
-use crate::snapshots::Snapshot;
-use crate::state::{self, State};
-use crate::{Caller, Own, fresh};
+use runtime::Node;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use state::State;
+use state::bounds::Level;
+use state::journal::note;
+use state::names::check_name;
+use state::sandbox::{Run, Sandbox, Tombstone};
+use state::snapshot::Snapshot;
+use state::{Caller, Own};
 use std::cell::{Ref, RefCell};
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Step, Store, Tx};
@@ -87,7 +88,7 @@ impl Token {
 }
 
 impl Record for Token {
-    const KIND: &'static str = "token";
+    const KIND: &'static store::Kind = state::records::kind("token");
 
     fn scope(&self) -> Option<&str> {
         Some(&self.tenant)
@@ -177,11 +178,12 @@ fn shown(kept: Kept<Token>) -> Shown {
     Shown { id, name, tenant, scopes, dirs, policies, sandboxes, limits, created_ms, created_by, expires_ms, used_ms }
 }
 
-pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
+pub fn create(node: &Node, caller: &Caller, ask: &Ask) -> Result<Minted, Fault> {
     check_name(&ask.name)?;
     check_tenant(&ask.tenant)?;
-    let state = State::open(caller)?;
-    let (secret, at_ms) = (hex(&[fresh::random(), fresh::random()].concat()), fresh::now_ms());
+    let state = node.states.open(caller)?;
+    let secret = terms::hex::encode([sys::random::id_bytes(), sys::random::id_bytes()].concat());
+    let at_ms = terms::clock::now_ms();
     let usual = || USUAL_POLICIES.iter().map(|name| (*name).to_owned()).collect();
     let token = Token {
         label: ask.name.clone(),
@@ -197,7 +199,7 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
         expires_ms: ask.ttl_ms.map(|ttl| at_ms.saturating_add(ttl)),
         used_ms: None,
     };
-    let id = terms::id("tok", fresh::random());
+    let id = terms::id("tok", sys::random::id_bytes());
     let kept = state.store.write(|tx| {
         if tx.count::<Token>()? >= MOST {
             let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} tokens, the most there can be"));
@@ -213,15 +215,15 @@ pub fn create(ask: &Ask, caller: &Caller) -> Result<Minted, Fault> {
 }
 
 /// All of them, the newest first.
-pub fn list(caller: &Caller) -> Result<Vec<Shown>, Fault> {
-    let mut all = State::open(caller)?.store.read(|tx| tx.list::<Token>())?;
+pub fn list(node: &Node, caller: &Caller) -> Result<Vec<Shown>, Fault> {
+    let mut all = node.states.open(caller)?.store.read(|tx| tx.list::<Token>())?;
     all.sort_by(|a, b| b.record.created_ms.cmp(&a.record.created_ms).then_with(|| a.id.cmp(&b.id)));
     Ok(all.into_iter().map(shown).collect())
 }
 
 /// From now on it opens nothing. Done again, it changes nothing.
-pub fn revoke(id: &str, caller: &Caller) -> Result<Revoked, Fault> {
-    let state = State::open(caller)?;
+pub fn revoke(node: &Node, caller: &Caller, id: &str) -> Result<Revoked, Fault> {
+    let state = node.states.open(caller)?;
     let changed = state.store.write(|tx| {
         let there = tx.remove::<Token>(id)?;
         if there {
@@ -242,28 +244,28 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn open(caller: &Caller) -> Result<Gate, Fault> {
-        Ok(Gate { store: RefCell::new(State::open(caller)?.store), caller: caller.clone() })
+    pub fn open(node: &Node, caller: &Caller) -> Result<Gate, Fault> {
+        Ok(Gate { store: RefCell::new(node.states.open(caller)?.store), caller: caller.clone() })
     }
 
     /// The store as it is there now: of one that was moved away or replaced nothing is believed any more.
-    fn store(&self) -> Result<Ref<'_, Store>, Fault> {
+    fn store(&self, node: &Node) -> Result<Ref<'_, Store>, Fault> {
         if !self.store.borrow().is_current() {
-            let again = State::open(&self.caller)?.store;
+            let again = node.states.open(&self.caller)?.store;
             *self.store.borrow_mut() = again;
         }
         Ok(self.store.borrow())
     }
 
     /// Whether the state can be opened and read anew, as every verb does.
-    pub fn works(&self) -> Result<(), Fault> {
-        State::open(&self.caller)?.store.read(|tx| tx.count::<Token>()).map(drop)
+    pub fn works(&self, node: &Node) -> Result<(), Fault> {
+        node.states.open(&self.caller)?.store.read(|tx| tx.count::<Token>()).map(drop)
     }
 
     /// Whose a secret is; none where it is nobody's, or not any more.
-    pub fn whose(&self, presented: &str) -> Result<Option<Kept<Token>>, Fault> {
+    pub fn whose(&self, node: &Node, presented: &str) -> Result<Option<Kept<Token>>, Fault> {
         let Some((id, secret)) = split(presented) else { return Ok(None) };
-        let known = self.get(&id)?;
+        let known = self.get(node, &id)?;
         // Computed and compared whether or not there is such a token, so that time tells nothing.
         let none = "0".repeat(64);
         let expected = known.as_ref().map_or(none.as_str(), |kept| kept.record.digest.as_str());
@@ -272,19 +274,19 @@ impl Gate {
     }
 
     /// A token by its id, if it is good now.
-    pub fn get(&self, id: &str) -> Result<Option<Kept<Token>>, Fault> {
-        let now = fresh::now_ms();
-        let kept = self.store()?.read(|tx| tx.get::<Token>(id))?;
+    pub fn get(&self, node: &Node, id: &str) -> Result<Option<Kept<Token>>, Fault> {
+        let now = terms::clock::now_ms();
+        let kept = self.store(node)?.read(|tx| tx.get::<Token>(id))?;
         Ok(kept.filter(|kept| kept.record.expires_ms.is_none_or(|end| end > now)))
     }
 
     /// Remembers that it was used, to the minute. Nobody is refused because this failed.
-    pub fn used(&self, kept: &Kept<Token>) {
-        let now = fresh::now_ms();
+    pub fn used(&self, node: &Node, kept: &Kept<Token>) {
+        let now = terms::clock::now_ms();
         if kept.record.used_ms.is_some_and(|before| before.saturating_add(USED_EVERY_MS) > now) {
             return;
         }
-        let _ = self.store().and_then(|store| {
+        let _ = self.store(node).and_then(|store| {
             store.write(|tx| {
                 let Some(mut kept) = tx.get::<Token>(&kept.id)? else { return Ok(()) };
                 kept.record.used_ms = Some(now);
@@ -294,14 +296,14 @@ impl Gate {
     }
 
     /// Notes that somebody named what belongs to another tenant, or to another agent of the same.
-    pub fn note_foreign(&self, actor: &str, subject: &str, route: &str, and_more: bool) {
+    pub fn note_foreign(&self, node: &Node, actor: &str, subject: &str, route: &str, and_more: bool) {
         let mut body = json!({"route": route, "why": "it belongs to another"});
         if and_more {
             body["more"] = json!("further tries of this minute are not noted");
         }
-        let at_ms = fresh::now_ms();
+        let at_ms = terms::clock::now_ms();
         let entry = store::Entry { at_ms, verb: "foreign", step: Step::Failed, subject, actor, body };
-        let _ = self.store().and_then(|store| store.write(|tx| tx.note(&entry)));
+        let _ = self.store(node).and_then(|store| store.write(|tx| tx.note(&entry)));
     }
 }
 
@@ -322,7 +324,7 @@ pub fn hides(caller: &Caller, id: &str) -> Result<bool, Fault> {
 
 fn named(caller: &Caller, id: &str, is: impl Fn(&Tx<'_>, &str) -> Result<bool, Fault>) -> Result<Vec<String>, Fault> {
     const MOST: u32 = 16;
-    let path = state::place(caller)?;
+    let path = state::directory::place(caller)?;
     if !path.join("store.db").exists() {
         return Ok(Vec::new());
     }
@@ -349,11 +351,7 @@ fn split(text: &str) -> Option<(String, &str)> {
 }
 
 fn digest(secret: &str) -> String {
-    hex(&Sha256::digest(secret.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    terms::hex::encode(Sha256::digest(secret.as_bytes()))
 }
 
 /// Takes the same time wherever they differ.
@@ -422,13 +420,13 @@ fn sandboxes(ask: &Ask, caller: &Caller) -> Result<Vec<String>, Fault> {
     if scopes.contains(&Scope::Operator) || !scopes.iter().any(|s| matches!(s, Scope::Agent | Scope::Reviewer)) {
         return Err(refuse("only an agent's or a reviewer's token is bound to some".to_owned(), "leave them out"));
     }
-    let place = state_of(&state::place(caller)?, &ask.tenant);
+    let place = state_of(&state::directory::place(caller)?, &ask.tenant);
     let none = |word: &str| refuse(format!("tenant {} has no sandbox {word:?}", ask.tenant), "name one that is there");
     if !place.join("store.db").exists() {
         return Err(none(&ask.sandboxes[0]));
     }
     let store = Store::open(&place)?;
-    let find = |word: &String| match store.read(|tx| crate::sandbox::find(tx, Some(word), caller)) {
+    let find = |word: &String| match store.read(|tx| state::sandbox::find(tx, Some(word), caller)) {
         Err(fault) if fault.error_kind == ErrorKind::NotFound => Err(none(word)),
         found => found.map(|kept| kept.id),
     };
@@ -454,7 +452,7 @@ fn dirs(ask: &Ask, state: &State) -> Result<Vec<PathBuf>, Fault> {
         }
         let path = std::fs::canonicalize(dir).map_err(|e| bad(e.to_string()))?;
         let opened = Dir::open(&path).map_err(|e| bad(e.to_string()))?;
-        state::check_apart(&state.dir, &state.path, &opened, &path)?;
+        state::directory::check_apart(&state.dir, &state.path, &opened, &path)?;
         Ok(path)
     };
     ask.dirs.iter().map(real).collect()

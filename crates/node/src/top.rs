@@ -1,19 +1,20 @@
 //! What sandboxes use now: asked of keepers where sandboxes live, and of the kernel where a run has no keeper.
 
-use crate::keeper::client::{LISTING, silence};
-use crate::keeper::survey::{Reply, Subject, survey};
-use crate::keeper::wire::{self, Ask, Used};
-use crate::lifecycle::admission::Standing;
-use crate::lifecycle::{list, live, measure};
-use crate::sandbox::{Run, Sandbox};
-use crate::state::State;
-use crate::{Caller, fresh};
+use crate::list;
+use runtime::Node;
+use runtime::keeper::client::{LISTING, silence};
+use runtime::keeper::survey::{Reply, Subject, survey};
+use runtime::keeper::wire::{self, Request, Used};
 use serde::{Deserialize, Serialize};
+use state::admission::Standing;
+use state::sandbox::{Run, Sandbox};
+use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use store::Kept;
 use terms::Fault;
 use utoipa::ToSchema;
+use workspace::disk_usage;
 
 /// What a sandbox takes on the disk is walked for at most so often.
 const WALKED: Duration = Duration::from_secs(10);
@@ -65,15 +66,15 @@ pub struct Top {
 }
 
 impl Top {
-    pub fn look(&mut self, caller: &Caller) -> Result<Look, Fault> {
-        let state = State::open(caller)?;
+    pub fn look(&mut self, node: &Node, caller: &Caller) -> Result<Look, Fault> {
+        let state = node.states.open(caller)?;
         let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
-        let rows = list::list(caller, false)?;
+        let rows = list::list(node, caller, false)?;
         let listed: BTreeMap<&str, &list::Row> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
         let sandboxes: Vec<&Kept<Sandbox>> =
             sandboxes.iter().filter(|kept| listed.contains_key(kept.id.as_str())).collect();
         let subjects: Vec<Subject> = sandboxes.iter().map(|kept| Subject::new(&state.path, &kept.id)).collect();
-        let replies = survey(&subjects, Some(&Ask::Usage), LISTING);
+        let replies = survey(node, &subjects, Some(&Request::Usage), LISTING);
         let processes = Processes::read();
         let mut all = Vec::new();
         for (kept, reply) in sandboxes.into_iter().zip(replies) {
@@ -84,7 +85,7 @@ impl Top {
             all.push(row);
         }
         self.disk.retain(|id, _| all.iter().any(|row| row.id == *id));
-        Ok(self.compare(Look { at_ms: fresh::now_ms(), sandboxes: all }))
+        Ok(self.compare(Look { at_ms: terms::clock::now_ms(), sandboxes: all }))
     }
 
     /// Adds to a look what was used since the one before, wherever it was taken.
@@ -117,7 +118,7 @@ impl Top {
         {
             return *bytes;
         }
-        let bytes = kept.record.layers.iter().map(|id| measure::layer(&state.layers, id).bytes).sum();
+        let bytes = kept.record.layers.iter().map(|id| disk_usage::layer(&state.layers, id).bytes).sum();
         self.disk.insert(kept.id.clone(), (Instant::now(), bytes));
         bytes
     }
@@ -138,7 +139,7 @@ fn used(listed: &list::Row, reply: Reply, runs: &[&Run], processes: &Processes) 
         disk_bytes: 0,
         net_bytes: None,
     };
-    let runs = runs.iter().filter(|run| live::handle(run).is_some());
+    let runs = runs.iter().filter(|run| state::process::handle(run).is_some());
     match reply {
         Reply::Answered(_, Some(frame)) => {
             if let Ok(now) = wire::read_answer::<Used>(&frame) {

@@ -1,33 +1,34 @@
-//! Verbs that change one sandbox at the same time: no change is lost, and what was frozen stays as it was.
+//! Concurrent verbs on one sandbox: no change is lost, and frozen layers stay unchanged.
 
-use node::Caller;
-use node::lifecycle::create;
-use node::lifecycle::live::{self, Whose};
-use node::lifecycle::stop::Which;
+use node::create;
+use node::liveness;
 use node::review::approve::{self, Seen};
 use node::review::{Of, prune, rebase, reject, undo};
+use node::sandbox::Which;
 use node::snapshots;
-use node::state::State;
+use node::{Caller, Node};
+use state::lock::LockResult;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terms::{ErrorKind, Fault};
 
-/// Files that are written while all the rest goes on.
+/// Files written while the other verbs run.
 const FILES: usize = 40;
 
 fn which(word: String) -> Which {
     Which { word: Some(word), version: None }
 }
 
-struct World {
+struct NodeFixture {
     root: PathBuf,
     base: PathBuf,
+    node: Node,
     caller: Caller,
 }
 
-impl World {
-    fn new() -> World {
+impl NodeFixture {
+    fn new() -> NodeFixture {
         let root = std::env::temp_dir().join(format!("cofferdam-race-{}", std::process::id()));
         for dir in ["project", "home"] {
             std::fs::create_dir_all(root.join(dir)).unwrap();
@@ -40,15 +41,8 @@ impl World {
             ("COFFERDAM_STATE", root.join("state")),
         ];
         let env = env.into_iter().map(|(name, value)| (name.into(), value.into_os_string())).collect();
-        let caller = Caller {
-            cwd: base.clone(),
-            home,
-            user: "rita".into(),
-            env,
-            read_late: |_| None,
-            reach: Default::default(),
-        };
-        World { root, base, caller }
+        let caller = Caller::new(base.clone(), home, "rita".into(), env, |_| None);
+        NodeFixture { root, base, node: Node::for_command(), caller }
     }
 
     fn approve(&self, id: &str) -> Result<(), Fault> {
@@ -61,7 +55,7 @@ impl World {
             seen: Seen::Unseen,
             commit: None,
         };
-        approve::approve(&self.caller, &ask).map(drop)
+        approve::approve(&self.node, &self.caller, &ask).map(drop)
     }
 
     fn reject(&self, id: &str, path: &str) -> Result<(), Fault> {
@@ -71,43 +65,43 @@ impl World {
             everything: false,
             digest: None,
         };
-        reject::reject(&self.caller, &ask).map(drop)
+        reject::reject(&self.node, &self.caller, &ask).map(drop)
     }
 
-    /// What a run does: the sandbox for itself, then files in its top layer.
+    /// Writes as a run would: locks the sandbox, then writes to its top layer.
     fn write(&self, id: &str, files: &[(String, String)]) {
-        let state = State::open(&self.caller).unwrap();
+        let state = self.node.states.open(&self.caller).unwrap();
         let hold = loop {
-            match live::hold_patiently(&state, id).unwrap() {
-                hold if matches!(hold.whose, Whose::Mine(Some(_))) => break hold,
+            match liveness::lock_patiently(&self.node, &state, id).unwrap() {
+                attempt if matches!(attempt.result, LockResult::Locked(Some(_))) => break attempt,
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
         };
         let top = state.path.join("layers").join(hold.sandbox.record.layers.last().unwrap()).join("up");
         for (name, text) in files {
-            // A mark that says that it is gone may stand there.
+            // A whiteout may be there.
             let _ = std::fs::remove_file(top.join(name));
             std::fs::write(top.join(name), text).unwrap();
         }
     }
 }
 
-impl Drop for World {
+impl Drop for NodeFixture {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-/// However the writing ends, the rest ends with it.
-struct End<'a>(&'a AtomicBool);
+/// Sets the flag on drop, so that the other threads end however the writer ends.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// To come too late, or to find nothing to do, is no failure; anything else is.
+/// Conflict and not-found are expected results of a race; any other fault is not.
 #[track_caller]
 fn fine(done: Result<(), Fault>) {
     if let Err(fault) = done {
@@ -121,50 +115,49 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn verbs_that_meet_lose_nothing_and_leave_what_is_frozen_alone() {
-    let world = World::new();
-    let id = create::create(&create::Ask::default(), &world.caller).unwrap().id;
+    let fixture = NodeFixture::new();
+    let id = create::create(&fixture.node, &fixture.caller, &create::Ask::default()).unwrap().id;
     let over = AtomicBool::new(false);
-    let (world, id, over) = (&world, id.as_str(), &over);
+    let (fixture, id, over) = (&fixture, id.as_str(), &over);
     std::thread::scope(|scope| {
-        let _end = End(over);
+        let _stop = StopOnDrop(over);
         let again = |mut work: Box<dyn FnMut() + Send>| {
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     work();
-                    // Whoever waits for the sandbox gets it, too.
+                    // A pause, so that waiting threads get the sandbox, too.
                     std::thread::sleep(Duration::from_millis(10));
                 }
             });
         };
-        let open = || State::open(&world.caller).unwrap();
-        again(Box::new(move || fine(snapshots::take(&open(), &world.caller, Some(id), None).map(drop))));
-        again(Box::new(move || fine(world.approve(id))));
-        again(Box::new(move || fine(undo::undo(&world.caller, Some(id)).map(drop))));
+        again(Box::new(move || fine(snapshots::take(&fixture.node, &fixture.caller, Some(id), None).map(drop))));
+        again(Box::new(move || fine(fixture.approve(id))));
+        again(Box::new(move || fine(undo::undo(&fixture.node, &fixture.caller, Some(id)).map(drop))));
         again(Box::new(move || {
             let ask = rebase::Ask { which: which(id.to_owned()), dry_run: false };
-            fine(rebase::rebase(&world.caller, &ask).map(drop));
-            fine(prune::prune(&world.caller, &which(id.to_owned())).map(drop));
-            fine(snapshots::squash(&open(), &world.caller, id).map(drop));
+            fine(rebase::rebase(&fixture.node, &fixture.caller, &ask).map(drop));
+            fine(prune::prune(&fixture.node, &fixture.caller, &which(id.to_owned())).map(drop));
+            fine(snapshots::squash(&fixture.node, &fixture.caller, id).map(drop));
         }));
         for n in 0..FILES {
             let wanted = (format!("kept-{n}"), format!("{n}\n"));
-            // What runs on the host never lands by itself, so it is there to be thrown away.
-            world.write(id, &[wanted, (".envrc".to_owned(), format!("{n}\n"))]);
-            fine(world.reject(id, ".envrc"));
+            // A change that runs on the host never lands by default, so it is there to be rejected.
+            fixture.write(id, &[wanted, (".envrc".to_owned(), format!("{n}\n"))]);
+            fine(fixture.reject(id, ".envrc"));
         }
     });
-    fine(world.reject(id, ".envrc"));
-    fine(world.approve(id));
+    fine(fixture.reject(id, ".envrc"));
+    fine(fixture.approve(id));
     for n in 0..FILES {
-        assert_eq!(read(&world.base.join(format!("kept-{n}"))), format!("{n}\n"));
+        assert_eq!(read(&fixture.base.join(format!("kept-{n}"))), format!("{n}\n"));
     }
-    assert!(!world.base.join(".envrc").exists(), "it was thrown away");
-    let state = State::open(&world.caller).unwrap();
-    let all = snapshots::list(&state, Some(id)).unwrap();
+    assert!(!fixture.base.join(".envrc").exists(), "it was thrown away");
+    let state = fixture.node.states.open(&fixture.caller).unwrap();
+    let all = snapshots::list_of(&fixture.node, &fixture.caller, id).unwrap();
     assert!(all.len() > 1, "{all:?}");
     for snapshot in &all {
         // Each layer is read again and compared with what it was when it was frozen.
-        snapshots::fork(&state, &world.caller, Some(&snapshot.id), None, 1).unwrap();
+        snapshots::fork(&fixture.node, &fixture.caller, Some(&snapshot.id), None, 1).unwrap();
     }
     assert!(state.store.verify().unwrap().broken.is_none());
 }

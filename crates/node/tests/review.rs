@@ -1,7 +1,5 @@
-//! Verbs of review on sandboxes whose layers are written by hand, without a guest.
+//! Review verbs on sandboxes with hand-written layers, without a guest.
 
-use node::Caller;
-use node::lifecycle::stop::Which;
 use node::review::Of;
 use node::review::approve::{self, Seen, approve};
 use node::review::commit;
@@ -9,7 +7,8 @@ use node::review::diff;
 use node::review::rebase::{self, Fate, rebase};
 use node::review::undo::undo;
 use node::sandbox::Sandbox;
-use node::state::State;
+use node::sandbox::Which;
+use node::{Caller, Node};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -22,6 +21,7 @@ fn which(word: String) -> Which {
 struct Bench {
     root: PathBuf,
     base: PathBuf,
+    node: Node,
     caller: Caller,
 }
 
@@ -46,20 +46,13 @@ impl Bench {
             ("COFFERDAM_STATE", root.join("state")),
         ];
         let env = env.into_iter().map(|(name, value)| (name.into(), value.into_os_string())).collect();
-        let caller = Caller {
-            cwd: base.clone(),
-            home,
-            user: "rita".into(),
-            env,
-            read_late: |_| None,
-            reach: Default::default(),
-        };
-        Bench { root, base, caller }
+        let caller = Caller::new(base.clone(), home, "rita".into(), env, |_| None);
+        Bench { root, base, node: Node::for_command(), caller }
     }
 
-    /// A sandbox, and the directory where its changes go.
+    /// A sandbox, and the directory of its changes.
     fn sandbox(&self, name: &str) -> (String, PathBuf) {
-        let state = State::open(&self.caller).unwrap();
+        let state = self.node.states.open(&self.caller).unwrap();
         let base = Dir::open(&self.base).unwrap();
         let number = u8::try_from(name.len()).unwrap();
         let (layer, _lock) = state.layers.make(&base, [number; 16]).unwrap();
@@ -86,7 +79,7 @@ impl Bench {
             seen: Seen::Unseen,
             commit,
         };
-        approve(&self.caller, &ask).unwrap()
+        approve(&self.node, &self.caller, &ask).unwrap()
     }
 }
 
@@ -100,7 +93,7 @@ fn write(dir: &Path, name: &str, text: &str) {
     std::fs::write(dir.join(name), text).unwrap();
 }
 
-/// Without git: the approval that changed the file kept what it had been.
+/// Merge base without git: the copy that the approval kept of the file.
 #[test]
 fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
     let bench = Bench::new();
@@ -110,13 +103,14 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
     write(&up_two, "a.txt", &TEN.replace("9\n", "nine\n"));
     bench.approve(&two, None);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN.replace("9\n", "nine\n"));
-    let answer = rebase(&bench.caller, &rebase::Ask { which: which(one.clone()), dry_run: false }).unwrap();
+    let answer =
+        rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(one.clone()), dry_run: false }).unwrap();
     assert_eq!(answer.files.iter().map(|f| &f.fate).collect::<Vec<_>>(), [&Fate::Merged], "{answer:?}");
     let both = TEN.replace("2\n", "two\n").replace("9\n", "nine\n");
     assert_eq!(std::fs::read_to_string(up_one.join("a.txt")).unwrap(), both);
     bench.approve(&one, None);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), both);
-    let state = State::open(&bench.caller).unwrap();
+    let state = bench.node.states.open(&bench.caller).unwrap();
     assert!(state.store.verify().unwrap().broken.is_none());
     let noted = state.store.read(|tx| tx.noted(Some(&one), None, 100)).unwrap();
     let steps: Vec<_> = noted.iter().filter(|n| n.verb == "rebase").map(|n| n.step.name()).collect();
@@ -126,15 +120,15 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
 fn has_drifted(bench: &Bench, id: &str) -> bool {
     let of = Of::sandbox(which(id.to_owned()));
     let ask = diff::Ask { of, everything: false, reader: diff::Reader::Program, page: None };
-    diff::diff(&bench.caller, &ask).unwrap().diff.files[0].change.drifted
+    diff::diff(&bench.node, &bench.caller, &ask).unwrap().diff.files[0].change.drifted
 }
 
-/// What `inspect` says.
+/// Drift count of `inspect`.
 fn drifted(bench: &Bench, id: &str) -> u64 {
-    node::lifecycle::list::inspect(Some(id), &bench.caller).unwrap().pending.unwrap().drifted
+    node::list::inspect(&bench.node, &bench.caller, Some(id)).unwrap().pending.unwrap().drifted
 }
 
-/// Whatever its times say, a file that is again what another sandbox knew does not keep that one's changes from landing.
+/// A file restored to the content that another sandbox knew does not block that sandbox's changes, whatever its times.
 #[test]
 fn what_was_undone_is_no_drift_to_others() {
     let bench = Bench::new();
@@ -144,25 +138,26 @@ fn what_was_undone_is_no_drift_to_others() {
     let batch = bench.approve(&one, None).batch;
     assert!(has_drifted(&bench, &two), "the control: it is another");
     assert_eq!(drifted(&bench, &two), 1, "at a glance, too");
-    undo(&bench.caller, Some(&batch)).unwrap();
+    undo(&bench.node, &bench.caller, Some(&batch)).unwrap();
     assert!(!has_drifted(&bench, &two), "the bytes are what they were");
     assert_eq!(drifted(&bench, &two), 0, "at a glance, too");
-    node::lifecycle::gc::collect(&bench.caller, &node::config::Keep::default()).unwrap();
+    node::gc::collect(&bench.node, &bench.caller, &node::config::Keep::default()).unwrap();
     assert!(!has_drifted(&bench, &two), "what tells so is kept as long as somebody asks");
     write(&bench.base, "a.txt", "by hand\n");
-    assert!(has_drifted(&bench, &two), "somebody changed it");
+    assert!(has_drifted(&bench, &two), "changed by hand");
     write(&bench.base, "a.txt", TEN);
     bench.approve(&two, None);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), "two\n");
 }
 
-/// Other times, and the same bytes.
+/// New timestamps with the given content.
 fn touch(bench: &Bench, text: &str) {
     std::thread::sleep(Duration::from_millis(50));
     std::fs::remove_file(bench.base.join("a.txt")).unwrap();
     write(&bench.base, "a.txt", text);
 }
 
+// promise 14
 #[test]
 fn what_was_only_touched_is_no_drift_where_somebody_had_looked() {
     use std::os::unix::fs::PermissionsExt;
@@ -174,7 +169,7 @@ fn what_was_only_touched_is_no_drift_where_somebody_had_looked() {
     touch(&bench, TEN);
     assert!(!has_drifted(&bench, &one), "the bytes are what they were");
     assert_eq!(drifted(&bench, &one), 0, "at a glance, too");
-    assert!(has_drifted(&bench, &two), "nobody had looked for this one: it cannot be told");
+    assert!(has_drifted(&bench, &two), "no earlier diff of this one: it cannot tell");
     touch(&bench, &TEN.replace('1', "7"));
     assert!(has_drifted(&bench, &one), "as many bytes, and others");
     touch(&bench, TEN);
@@ -187,7 +182,8 @@ fn what_was_only_touched_is_no_drift_where_somebody_had_looked() {
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), "one\n");
 }
 
-/// A look at something that had already drifted teaches nothing, and what was known before a rebase is not what is known after it.
+/// A diff of a drifted file records no new knowledge, and knowledge from before a rebase does not count after it.
+// promise 14
 #[test]
 fn only_what_a_sandbox_knew_counts_as_what_it_was() {
     let bench = Bench::new();
@@ -203,14 +199,15 @@ fn only_what_a_sandbox_knew_counts_as_what_it_was() {
     assert!(!has_drifted(&bench, &two), "the control, and a look");
     std::fs::remove_file(up_two.join("a.txt")).unwrap();
     touch(&bench, "again by hand\n");
-    rebase(&bench.caller, &rebase::Ask { which: which(two.clone()), dry_run: false }).unwrap();
+    rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(two.clone()), dry_run: false }).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     write(&up_two, "a.txt", "two\n");
     touch(&bench, "by hand\n");
     assert!(has_drifted(&bench, &two), "what it was before the rebase is not what it knows now");
 }
 
-/// Neither times that were set back nor an index that says that all is clean make drift disappear, nor a list that is none.
+/// Drift is not hidden by restored timestamps, by a clean git index, or by a damaged list of known files.
+// promise 14
 #[test]
 fn nobodys_word_is_taken_for_what_a_file_was() {
     let bench = repository();
@@ -218,7 +215,7 @@ fn nobodys_word_is_taken_for_what_a_file_was() {
     write(&up, "a.txt", "one\n");
     let first = std::fs::metadata(bench.base.join("a.txt")).unwrap().modified().unwrap();
     touch(&bench, &TEN.replace('1', "7"));
-    // The index is that of a tree in which the file never was anything else.
+    // The index claims that the file never had other content.
     git(&bench, &["add", "a.txt"]);
     git(&bench, &["update-index", "--assume-unchanged", "a.txt"]);
     std::fs::File::options().write(true).open(bench.base.join("a.txt")).unwrap().set_modified(first).unwrap();
@@ -229,10 +226,10 @@ fn nobodys_word_is_taken_for_what_a_file_was() {
         assert!(has_drifted(&bench, &id), "{text:?}");
     }
     let ask = rebase::Ask { which: which(id.clone()), dry_run: false };
-    assert_eq!(rebase(&bench.caller, &ask).unwrap().conflicts, 1, "and a rebase tells");
+    assert_eq!(rebase(&bench.node, &bench.caller, &ask).unwrap().conflicts, 1, "and a rebase tells");
 }
 
-/// What was replaced before a sandbox was made is not what that one knows, and no past of its changes.
+/// Content replaced before a sandbox was made is not known to it, and is no merge base for its changes.
 #[test]
 fn what_was_there_before_the_sandbox_is_not_what_it_knew() {
     let bench = Bench::new();
@@ -245,7 +242,7 @@ fn what_was_there_before_the_sandbox_is_not_what_it_knew() {
     assert!(!has_drifted(&bench, &two), "the control");
     write(&bench.base, "a.txt", TEN);
     assert!(has_drifted(&bench, &two), "it knew what landed");
-    let answer = rebase(&bench.caller, &rebase::Ask { which: which(two), dry_run: true }).unwrap();
+    let answer = rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(two), dry_run: true }).unwrap();
     assert_eq!(answer.conflicts, 1, "both changed it: {answer:?}");
 }
 
@@ -258,7 +255,7 @@ fn a_deletion_that_was_undone_is_no_drift_to_others() {
         mknodat(CWD, up.join("a.txt"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
     }
     let batch = bench.approve(&one, None).batch;
-    undo(&bench.caller, Some(&batch)).unwrap();
+    undo(&bench.node, &bench.caller, Some(&batch)).unwrap();
     assert!(!has_drifted(&bench, &two), "the bytes are what they were");
     bench.approve(&two, None);
     assert!(!bench.base.join("a.txt").exists());
@@ -300,8 +297,8 @@ fn what_lands_is_committed_and_the_batch_knows_as_what() {
     assert_eq!(git(&bench, &["status", "--porcelain"]), "?? mine");
     let trailers = git(&bench, &["log", "-1", "--format=%(trailers:only)"]);
     assert!(trailers.contains(&id) && trailers.contains(&receipt.batch), "{trailers}");
-    let state = State::open(&bench.caller).unwrap();
-    let batch = state.store.read(|tx| tx.get::<node::review::batch::Batch>(&receipt.batch)).unwrap().unwrap();
+    let state = bench.node.states.open(&bench.caller).unwrap();
+    let batch = state.store.read(|tx| tx.get::<node::batch::Batch>(&receipt.batch)).unwrap().unwrap();
     assert_eq!(batch.record.commit, receipt.commit);
 }
 
@@ -321,11 +318,11 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
         seen: Seen::Unseen,
         commit: wish,
     };
-    let fault = approve(&bench.caller, &ask).unwrap_err();
+    let fault = approve(&bench.node, &bench.caller, &ask).unwrap_err();
     assert!(fault.message.contains("merge"), "{}", fault.message);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN);
     std::fs::remove_file(bench.base.join(".git/MERGE_HEAD")).unwrap();
-    assert!(approve(&bench.caller, &ask).unwrap().commit.is_some(), "the control");
+    assert!(approve(&bench.node, &bench.caller, &ask).unwrap().commit.is_some(), "the control");
 }
 
 #[test]
@@ -335,7 +332,7 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     write(&up, "a.txt", &TEN.replace("5\n", "ours\n"));
     write(&up, "b.txt", "b\n");
     write(&bench.base, "a.txt", &TEN.replace("5\n", "theirs\n"));
-    let answer = rebase(&bench.caller, &rebase::Ask { which: which(id.clone()), dry_run: false }).unwrap();
+    let answer = rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(id.clone()), dry_run: false }).unwrap();
     assert_eq!(answer.conflicts, 1, "{answer:?}");
     let receipt = bench.approve(&id, None);
     assert_eq!(receipt.landed.iter().map(|l| l.path.to_string()).collect::<Vec<_>>(), ["b.txt"], "{receipt:?}");
@@ -353,19 +350,19 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
         seen: Seen::Unseen,
         commit: None,
     };
-    approve(&bench.caller, &ask).unwrap();
+    approve(&bench.node, &bench.caller, &ask).unwrap();
     assert!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap().contains("<<<<<<< workspace"), "it was named");
 }
 
-/// The last hundred over a directory can be undone however old they are, and the rest for thirty days.
+/// Copies of the last hundred batches over a directory are kept at any age, and those of others for thirty days.
 #[test]
 fn copies_of_batches_are_kept_by_number_and_by_age() {
-    use node::review::batch::Batch;
+    use node::batch::Batch;
     let bench = Bench::new();
     let (id, up) = bench.sandbox("a");
     write(&up, "a.txt", "changed\n");
     let batch = bench.approve(&id, None).batch;
-    let state = State::open(&bench.caller).unwrap();
+    let state = bench.node.states.open(&bench.caller).unwrap();
     let landed_at = |at_ms: u64| {
         let change = |tx: &store::Tx<'_>| {
             let mut kept = tx.get::<Batch>(&batch)?.unwrap();
@@ -375,19 +372,19 @@ fn copies_of_batches_are_kept_by_number_and_by_age() {
         state.store.write(change).unwrap().record
     };
     let is_listed = || {
-        let items = node::lifecycle::gc::plan(&bench.caller, &node::config::Keep::default()).unwrap().items;
+        let items = node::gc::plan(&bench.node, &bench.caller, &node::config::Keep::default()).unwrap().items;
         items.iter().any(|item| item.id == batch)
     };
     let record = landed_at(1);
     assert!(!is_listed(), "old, and among the last");
-    let now = node::fresh::now_ms();
+    let now = terms::clock::now_ms();
     let later = |n: u64| Batch { at_ms: now + n, ..record.clone() };
     state.store.write(|tx| (0..100).try_for_each(|n| tx.add(&format!("bat_{n:032}"), later(n)).map(drop))).unwrap();
     landed_at(now - 1000);
     assert!(!is_listed(), "not among the last, and young");
     landed_at(1);
     assert!(is_listed(), "neither");
-    node::lifecycle::gc::collect(&bench.caller, &node::config::Keep::default()).unwrap();
-    let fault = node::review::undo::undo(&bench.caller, Some(&batch)).unwrap_err();
+    node::gc::collect(&bench.node, &bench.caller, &node::config::Keep::default()).unwrap();
+    let fault = node::review::undo::undo(&bench.node, &bench.caller, Some(&batch)).unwrap_err();
     assert!(fault.message.contains("collected"), "{fault:?}");
 }

@@ -1,16 +1,14 @@
-//! Ranges of addresses, and which of them are special: they lead to this host, its neighbours or its cloud,
-//! never to the public network.
+//! Address ranges (CIDR), and the special ranges: they lead to this host, its neighbours or its cloud, never to the
+//! public network.
 
 use crate::path::Refusal;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A range in CIDR form; the bits past the prefix are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cidr {
-    addr: IpAddr,
-    prefix: u8,
-}
+pub struct Cidr(IpNet);
 
 impl Cidr {
     pub fn parse(text: &str) -> Result<Cidr, Refusal> {
@@ -36,81 +34,76 @@ impl Cidr {
             return Err(Refusal::new(format!("{text:?} maps IPv4 into IPv6")).hint("write the IPv4 range itself"));
         }
         let cidr = Cidr::new(addr, prefix);
-        match cidr.addr == addr {
+        match cidr.0.addr() == addr {
             true => Ok(cidr),
             false => Err(Refusal::new(format!("{text:?} has bits set past the prefix"))
                 .hint(format!("write \"{cidr}\" for the range or \"{addr}/{}\" for the address", width(addr)))),
         }
     }
 
-    /// The range of `prefix` bits that holds `addr`.
+    /// Returns the range of `prefix` bits that holds `addr`; a longer prefix than the family has is the address itself.
     pub fn new(addr: IpAddr, prefix: u8) -> Cidr {
-        let prefix = prefix.min(width(addr));
-        let addr = match addr {
-            IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & mask32(prefix)).into(),
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & mask128(prefix)).into(),
-        };
-        Cidr { addr, prefix }
+        Cidr(IpNet::new(addr, prefix).unwrap_or(IpNet::from(addr)).trunc())
     }
 
-    /// The one address as a range.
+    /// Returns the one address as a range.
     pub fn of(addr: IpAddr) -> Cidr {
-        Cidr { addr, prefix: width(addr) }
+        Cidr(addr.into())
     }
 
-    /// The only address of the range, where there is only one.
+    /// Returns the only address of the range, where there is only one.
     pub fn single(&self) -> Option<IpAddr> {
-        (self.prefix == width(self.addr)).then_some(self.addr)
+        (self.0.prefix_len() == self.0.max_prefix_len()).then_some(self.0.addr())
     }
 
     pub fn contains(&self, addr: IpAddr) -> bool {
-        self.covers(&Cidr::of(addr))
+        self.0.contains(&addr)
     }
 
-    /// Whether every address of `other` is in this range.
+    /// Returns whether every address of `other` is in this range.
     pub fn covers(&self, other: &Cidr) -> bool {
-        same_family(self.addr, other.addr) && self.prefix <= other.prefix && Cidr::new(other.addr, self.prefix) == *self
+        self.0.contains(&other.0)
     }
 
-    /// Whether the range lies inside a special one, so that naming it means it.
+    /// Returns true if the range lies inside a special one, so that a rule that names it covers special addresses.
     pub fn is_special(&self) -> bool {
         special_ranges().any(|special| special.covers(self)) || self.embedded().is_some_and(|inner| inner.is_special())
     }
 
-    /// The IPv4 range that this IPv6 range translates to: NAT64, 6to4 and translated forms carry one inside.
+    /// Returns the IPv4 range embedded in this IPv6 range: NAT64, 6to4 and translated forms carry one.
     fn embedded(&self) -> Option<Cidr> {
-        let IpAddr::V6(v6) = self.addr else {
+        let IpNet::V6(v6) = self.0 else {
             return None;
         };
-        let bits = v6.to_bits();
-        let (shift, skip) = match v6.segments() {
-            [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] if self.prefix >= 96 => (0, 96),
-            [0x2002, ..] if self.prefix >= 16 => (80, 16),
+        let prefix = v6.prefix_len();
+        let (shift, skip) = match v6.addr().segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] if prefix >= 96 => (0, 96),
+            [0x2002, ..] if prefix >= 16 => (80, 16),
             _ => return None,
         };
-        let inner = Ipv4Addr::from_bits((bits >> shift) as u32);
-        Some(Cidr::new(inner.into(), (self.prefix - skip).min(32)))
+        let inner = Ipv4Addr::from_bits((v6.addr().to_bits() >> shift) as u32);
+        Some(Cidr::new(inner.into(), (prefix - skip).min(32)))
     }
 }
 
-/// Whether an address is special: only a rule that names a range inside the special ones covers it.
+/// Returns true for a special address: only a rule that names a range inside the special ones covers it.
 pub fn is_special(addr: IpAddr) -> bool {
     Cidr::of(addr.to_canonical()).is_special()
 }
 
-/// The address and, when it carries another inside, that one too: a denial of either holds.
-pub(crate) fn faces(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
+/// Returns the address and, if it embeds an IPv4 address, that one too: a denial of either holds.
+pub(crate) fn with_embedded(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     let addr = addr.to_canonical();
-    std::iter::once(addr).chain(Cidr::of(addr).embedded().map(|inner| inner.addr))
+    std::iter::once(addr).chain(Cidr::of(addr).embedded().map(|inner| inner.0.addr()))
 }
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.prefix)
+        self.0.fmt(f)
     }
 }
 
-/// Each range with why it is special.
+/// Special ranges with the reason for each.
 const SPECIAL_V4: [([u8; 4], u8, &str); 16] = [
     ([0, 0, 0, 0], 8, "this host"),
     ([10, 0, 0, 0], 8, "private"),
@@ -143,31 +136,19 @@ const SPECIAL_V6: [([u16; 8], u8, &str); 9] = [
 ];
 
 fn special_ranges() -> impl Iterator<Item = Cidr> {
-    let v4 = SPECIAL_V4.iter().map(|(addr, prefix, _)| Cidr { addr: Ipv4Addr::from(*addr).into(), prefix: *prefix });
-    let v6 = SPECIAL_V6.iter().map(|(addr, prefix, _)| Cidr { addr: Ipv6Addr::from(*addr).into(), prefix: *prefix });
-    v4.chain(v6)
+    let v4 = SPECIAL_V4.iter().map(|(addr, prefix, _)| Ipv4Net::new_assert(Ipv4Addr::from(*addr), *prefix).into());
+    let v6 = SPECIAL_V6.iter().map(|(addr, prefix, _)| Ipv6Net::new_assert(Ipv6Addr::from(*addr), *prefix).into());
+    v4.chain(v6).map(Cidr)
 }
 
-/// The special ranges with their reasons, for the reference.
+/// Returns the special ranges with their reasons, for the reference.
 pub(crate) fn special_table() -> impl Iterator<Item = (String, &'static str)> {
     let reasons = SPECIAL_V4.iter().map(|row| row.2).chain(SPECIAL_V6.iter().map(|row| row.2));
     special_ranges().map(|cidr| cidr.to_string()).zip(reasons)
 }
 
 fn width(addr: IpAddr) -> u8 {
-    if addr.is_ipv4() { 32 } else { 128 }
-}
-
-fn same_family(a: IpAddr, b: IpAddr) -> bool {
-    a.is_ipv4() == b.is_ipv4()
-}
-
-fn mask32(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn mask128(prefix: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+    IpNet::from(addr).max_prefix_len()
 }
 
 #[cfg(test)]
@@ -190,6 +171,44 @@ mod test {
         ] {
             assert_eq!(Cidr::parse(text).unwrap_err().message, message);
         }
+    }
+
+    #[test]
+    fn ranges_hold_what_their_prefix_says() {
+        let new = |addr: &str, prefix| Cidr::new(addr.parse().unwrap(), prefix).to_string();
+        assert_eq!(new("10.1.2.3", 8), "10.0.0.0/8");
+        assert_eq!(new("10.1.2.3", 31), "10.1.2.2/31");
+        assert_eq!(new("255.255.255.255", 0), "0.0.0.0/0");
+        assert_eq!(new("10.1.2.3", 200), "10.1.2.3/32");
+        assert_eq!(new("2001:db8:ffff::1", 33), "2001:db8:8000::/33");
+        assert_eq!(new("::1", 255), "::1/128");
+        for (range, inside, outside) in [
+            ("0.0.0.0/0", &["0.0.0.0/0", "255.255.255.255/32"][..], &["::/0", "::1/128"][..]),
+            ("::/0", &["::/0", "ffff::/16"], &["0.0.0.0/0", "10.0.0.0/8"]),
+            ("10.0.0.0/8", &["10.0.0.0/8", "10.255.255.255/32"], &["0.0.0.0/0", "8.0.0.0/6", "11.0.0.0/8"]),
+            ("10.0.0.4/31", &["10.0.0.4/32", "10.0.0.5/32"], &["10.0.0.4/30", "10.0.0.6/32"]),
+            ("10.0.0.4/32", &["10.0.0.4/32"], &["10.0.0.4/31", "10.0.0.5/32"]),
+            ("fe80::/10", &["febf:ffff::/32"], &["fec0::/10", "fe00::/8"]),
+            ("::1/128", &["::1/128"], &["::/127", "::/128"]),
+        ] {
+            let range = Cidr::parse(range).unwrap();
+            let parsed = |texts: &[&str]| texts.iter().map(|t| Cidr::parse(t).unwrap()).collect::<Vec<_>>();
+            for other in parsed(inside) {
+                assert!(range.covers(&other), "{range} {other}");
+                assert!(other.single().is_none_or(|addr| range.contains(addr)), "{range} {other}");
+            }
+            for other in parsed(outside) {
+                assert!(!range.covers(&other), "{range} {other}");
+                assert!(other.single().is_none_or(|addr| !range.contains(addr)), "{range} {other}");
+            }
+        }
+        assert!(!Cidr::parse("127.0.0.0/8").unwrap().contains("::ffff:127.0.0.1".parse().unwrap()));
+        let single = |text: &str| Cidr::parse(text).unwrap().single();
+        assert_eq!((single("10.0.0.4/31"), single("::/127")), (None, None));
+        assert_eq!(single("10.0.0.4/32"), Some("10.0.0.4".parse().unwrap()));
+        let mut sorted = ["::/0", "10.0.0.0/16", "9.0.0.0/8", "10.0.0.0/8"].map(|t| Cidr::parse(t).unwrap());
+        sorted.sort();
+        assert_eq!(sorted.map(|c| c.to_string()), ["9.0.0.0/8", "10.0.0.0/8", "10.0.0.0/16", "::/0"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! One component of a pattern: `*` any characters, `?` one, `[…]` one of a class.
+//! Components of a glob pattern: `*` any characters, `?` one, `[…]` one of a class.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// One component of a pattern.
+/// A component of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Literal(OsString),
@@ -19,7 +19,7 @@ pub(crate) enum Token {
     Class { negated: bool, ranges: Vec<(u32, u32)> },
 }
 
-/// A component with every wildcard character made literal.
+/// Escapes every wildcard character of a name.
 pub(crate) fn escape(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars() {
@@ -31,7 +31,7 @@ pub(crate) fn escape(name: &str) -> String {
     out
 }
 
-/// Reads one component. The error says what is wrong with it.
+/// Parses a component. The error describes the mistake.
 pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
     if text == "**" {
         return Ok(Part::AnyDepth);
@@ -52,7 +52,7 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
     Ok(simplify(tokens))
 }
 
-/// A component of single characters only is a plain name; `[x]` is how a wildcard character is written literally.
+/// Reduces a component of single characters to a plain name; `[x]` is how a wildcard character is written literally.
 fn simplify(mut tokens: Vec<Token>) -> Part {
     for token in &mut tokens {
         if let Token::Class { negated: false, ranges } = token
@@ -103,7 +103,7 @@ fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, St
     Ok(Token::Class { negated, ranges: merged(ranges) })
 }
 
-/// Sorted, and joined where they touch: equal classes are written the same way.
+/// Sorts ranges and merges those that touch: equal classes are written the same way.
 fn merged(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     ranges.sort_unstable();
     let mut out: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -116,8 +116,8 @@ fn merged(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     out
 }
 
-/// The inside of a class. What would mean something else where it stands comes last: `-` between two others is a
-/// range, `!` or `^` at the front a negation.
+/// Writes the inside of a class. Characters with a meaning by position come last: `-` between two others is a range,
+/// `!` or `^` at the front a negation.
 fn class_text(negated: bool, ranges: &[(u32, u32)]) -> String {
     let letter = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     let (mut front, mut back, mut dash) = (String::new(), String::new(), "");
@@ -149,7 +149,7 @@ pub(crate) fn part_matches(part: &Part, name: &OsStr) -> bool {
     }
 }
 
-/// Characters of a name; bytes that are not UTF-8 become units above every character.
+/// Returns the characters of a name; bytes that are not UTF-8 become units above every character.
 fn units(name: &OsStr) -> Vec<u32> {
     let mut out = Vec::new();
     for chunk in name.as_bytes().utf8_chunks() {
@@ -159,7 +159,7 @@ fn units(name: &OsStr) -> Vec<u32> {
     out
 }
 
-/// The usual two cursors: on a mismatch go back to the last `*` only, since an earlier one can never help.
+/// Matches with two cursors: on a mismatch backtracks to the last `*` only, since an earlier one can never help.
 fn tokens_match(tokens: &[Token], name: &[u32]) -> bool {
     let (mut t, mut n) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;

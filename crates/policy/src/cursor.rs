@@ -1,17 +1,17 @@
-//! Cursor: a place in a document's tree that knows its path, so that every refusal says where it stands.
+//! Cursor into a document's tree that knows its path, so that every error names its field.
 
-use crate::locate::{Spot, Step};
+use crate::locate::{FieldPart, Step};
 use crate::node::Node;
 use crate::path::Refusal;
 use crate::schema::{Section, nearest};
 use std::collections::BTreeSet;
 use terms::{COUNTS, MEGABYTES};
 
-/// A refusal with the field it is about; the position in the text is looked up later.
+/// An error with the path of its field; the position in the text is looked up later.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) path: Vec<Step>,
-    pub(crate) spot: Spot,
+    pub(crate) spot: FieldPart,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
 }
@@ -41,11 +41,11 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn problem(&self, message: impl Into<String>) -> Problem {
-        Problem { path: self.path.clone(), spot: Spot::Value, message: message.into(), hint: None }
+        Problem { path: self.path.clone(), spot: FieldPart::Value, message: message.into(), hint: None }
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) -> Problem {
-        Problem { path: self.path.clone(), spot: Spot::Value, message: refusal.message, hint: refusal.hint }
+        Problem { path: self.path.clone(), spot: FieldPart::Value, message: refusal.message, hint: refusal.hint }
     }
 
     fn expected(&self, what: &str) -> Problem {
@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn key_problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let mut path = self.path.clone();
         path.push(Step::Key(key.to_owned()));
-        Problem { path, spot: Spot::Key, message: message.into(), hint: None }
+        Problem { path, spot: FieldPart::Key, message: message.into(), hint: None }
     }
 
     pub(crate) fn object(&self, section: &Section) -> Result<Fields<'a>, Problem> {
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         Ok(Fields { entries, at: self.clone() })
     }
 
-    /// A key that an object does not have, with the one that was meant.
+    /// The error for an unknown key, with the nearest known key as a hint.
     pub(crate) fn unknown_key<'n, N: Iterator<Item = &'n str>>(&self, key: &str, names: impl Fn() -> N) -> Problem {
         let hint = match nearest(key, names()) {
             Some(name) => format!("did you mean {name:?}?"),
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.key_problem(key, "unknown key").hint(hint)
     }
 
-    /// The entries of an object whose keys are free.
+    /// Returns the entries of an object with free keys.
     pub(crate) fn entries(&self) -> Result<Vec<(&'a str, Cursor<'a>)>, Problem> {
         let Node::Map(entries) = self.node else {
             return Err(self.expected("an object"));
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
         Ok(items.iter().enumerate().map(|(i, node)| self.child(Step::Index(i), node)).collect())
     }
 
-    /// Any string; control characters are left to the caller.
+    /// Returns any string; control characters are left to the caller.
     pub(crate) fn raw_text(&self) -> Result<&'a str, Problem> {
         match self.node {
             Node::Text(text) => Ok(text),
@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A string with something in it that can be shown on a line.
+    /// Returns a non-empty string that can be printed on a line.
     pub(crate) fn text(&self) -> Result<&'a str, Problem> {
         let text = self.raw_text()?;
         if text.is_empty() {
@@ -128,7 +128,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A whole number from 1 to the largest that every JSON reader keeps exact.
+    /// Returns a whole number from 1 to the largest that every JSON reader keeps exact.
     pub(crate) fn count(&self) -> Result<u64, Problem> {
         let most = COUNTS.end();
         match self.node {
@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Megabytes: decimals to the sixth place, which is finer than a byte.
+    /// Returns megabytes, rounded to the sixth decimal place, which is finer than a byte.
     pub(crate) fn megabytes(&self) -> Result<f64, Problem> {
         let value = match self.node {
             Node::Int(n) => *n as f64,
@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// One of a closed list of names.
+    /// Returns the value of a name from a closed list.
     pub(crate) fn one_of<T: Copy>(&self, known: &[(&'static str, T)]) -> Result<T, Problem> {
         let text = self.text()?;
         if let Some((_, value)) = known.iter().find(|(name, _)| *name == text) {
@@ -175,12 +175,12 @@ impl<'a> Fields<'a> {
         self.get(name).ok_or_else(|| self.at.problem(format!("the key {name:?} is missing")))
     }
 
-    /// The items of an optional list.
+    /// Returns the items of an optional list.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<Cursor<'a>>, Problem> {
         self.get(name).map_or(Ok(Vec::new()), |field| field.items())
     }
 
-    /// The strings of an optional list, none of them twice.
+    /// Returns the strings of an optional list; refuses duplicates.
     pub(crate) fn unique_texts(&self, name: &str) -> Result<Vec<String>, Problem> {
         let mut seen = BTreeSet::new();
         let mut out = Vec::new();
@@ -206,12 +206,12 @@ pub(crate) fn one_of_these(wrong: &str, names: &[&str]) -> String {
     }
 }
 
-/// Reads a value that has its own parser.
+/// Parses a string with the parser of its type.
 pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<T, Problem> {
     parse(at.text()?).map_err(|refusal| at.refused(refusal))
 }
 
-/// The steps that a path tracker's text stands for; used for errors of the JSON and TOML readers themselves.
+/// Converts the path of the path tracker; used for errors of the JSON and TOML readers themselves.
 pub(crate) fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
     use serde_path_to_error::Segment;
     path.iter()

@@ -1,5 +1,5 @@
-//! Deciding: what a policy says about one operation, by which rule, and how it could be allowed.
-//! Over all rules that match: deny, then ask, then warn, then allow, then the default.
+//! Decisions of a policy about one operation: the action, the rule, and a hint how to allow it. Over all rules that
+//! match: deny, then ask, then warn, then allow, then the default.
 
 use crate::document::{ExecRule, FsRule};
 use crate::path::RulePath;
@@ -10,16 +10,16 @@ use crate::write;
 use std::path::Path;
 use terms::Action;
 
-/// Named as the rule where an allowance from above ends at a private directory.
+/// Label of the rule that ends an allowance from above at a private directory.
 const PRIVATE_PLACE: &str = "private /tmp";
 
-/// What holds for one operation.
+/// The decision about one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub action: Action,
     /// The label of the rule that decided, or `defaults.fs` and the like.
     pub rule: String,
-    /// How to allow it, when it is not.
+    /// Hint how to allow the operation, if it is not.
     pub hint: Option<String>,
     /// Every rule that matched, in the order of the policy.
     pub matches: Vec<Matched>,
@@ -34,12 +34,12 @@ pub struct Matched {
 }
 
 impl Decision {
-    /// Whether the operation goes through without a person.
+    /// Returns true if the operation is permitted without asking a person.
     pub fn allowed(&self) -> bool {
         crate::resolve::grants(self.action)
     }
 
-    /// The strongest of the matches; the first of equals. Without any, what `default` says.
+    /// Decides by the strictest match, the first among equals; without a match by `default`.
     pub(crate) fn of(matches: Vec<Matched>, default: (Action, &str)) -> Decision {
         let strongest = matches.iter().rev().max_by_key(|m| m.action);
         let (action, rule) = match strongest {
@@ -49,7 +49,7 @@ impl Decision {
         Decision { action, rule, hint: None, matches }
     }
 
-    /// Adds how to allow it: `add` when nothing forbids it, otherwise that the rule must go.
+    /// Adds the hint: `add` if no rule denies the operation, otherwise that the rule must be removed.
     pub(crate) fn with_hint(mut self, add: impl FnOnce() -> Option<String>) -> Decision {
         self.hint = match self.action {
             Action::Allow | Action::Warn => None,
@@ -65,12 +65,12 @@ impl Decision {
 }
 
 impl Resolved {
-    /// Whether `perm` is granted at `path`, which is absolute, normalised and real.
+    /// Decides whether `perm` is granted at `path`, which is absolute, normalised and real.
     pub fn fs(&self, path: &Path, perm: Perm) -> Decision {
         let matches = self.file_rules().filter(|r| r.perms.contains(perm) && r.covers(path)).map(matched).collect();
         let (action, rule) = match (self.default_perms_at(path).contains(perm), perm) {
             (true, _) => (Action::Allow, "defaults.fs"),
-            (false, _) if self.ends_at_private(path, perm) => (Action::Deny, PRIVATE_PLACE),
+            (false, _) if self.is_cut_off_by_private_dir(path, perm) => (Action::Deny, PRIVATE_PLACE),
             (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => (Action::Deny, "defaults.exec"),
             (false, _) => (Action::Deny, "defaults.fs"),
         };
@@ -80,24 +80,24 @@ impl Resolved {
         })
     }
 
-    /// Whether `perm` would be granted at `path` by a rule from above, if no private directory were in between.
-    fn ends_at_private(&self, path: &Path, perm: Perm) -> bool {
+    /// Returns true if a rule from above would grant `perm` at `path` without the private directory in between.
+    fn is_cut_off_by_private_dir(&self, path: &Path, perm: Perm) -> bool {
         let Some(above) = private::private_place(path).and_then(Path::parent) else { return false };
         let from_above = |r: &FileRule| r.grants() && r.perms.contains(perm) && r.covers(above);
         self.default_perms().contains(perm) || self.file_rules().any(from_above)
     }
 
-    /// Whether the program at `path` may start: `execute` must be granted there and no exec rule may deny it.
+    /// Decides whether the program at `path` may start: `execute` must be granted there and no exec rule may deny it.
     pub fn exec(&self, path: &Path) -> Decision {
         let base = self.fs(path, Perm::Execute);
         let refusals = self.programs.iter().map(|p| &p.file).filter(|r| !r.grants() && r.covers(path)).map(matched);
         let refusals: Vec<Matched> = refusals.collect();
         let mut matches = base.matches.clone();
-        // What a rule that asks lets be read is no second match.
+        // The read permission that an ask rule implies is not a second match.
         matches.retain(|m| !refusals.iter().any(|refusal| refusal.rule == m.rule));
         matches.extend(refusals);
         let decision = Decision::of(matches, (base.action, &base.rule));
-        // A rule that asks grants nothing: what is asked about must be there by other rules.
+        // An ask rule grants nothing: the file must be granted by other rules.
         let (needed, lacks) = match self.policy.default_exec() {
             Action::Deny => {
                 let read = self.fs(path, Perm::ReadFile);
@@ -113,8 +113,8 @@ impl Resolved {
         decision.with_hint(|| base.hint)
     }
 
-    /// Whether the program at `path` starts once somebody says yes: some rule about programs asks, none denies, and each that
-    /// asks can ask about this very file. Wants a policy that was followed on a host.
+    /// Returns true if the program at `path` starts after a person approves: some exec rule asks, none denies, and each
+    /// that asks can ask about this very file. Needs a policy that was followed on a host.
     pub fn asks_to_start(&self, path: &Path) -> bool {
         let asks = |r: &&FileRule| r.asks() && r.covers(path);
         let mut rules = self.programs.iter().map(|p| &p.file).filter(asks).peekable();
@@ -126,13 +126,13 @@ pub(crate) fn matched(rule: &FileRule) -> Matched {
     Matched { rule: rule.label.clone(), action: rule.action, text: rule.text.clone() }
 }
 
-/// The rule that allows it, and the flag that does the same for one run.
+/// Returns the rule that allows the access, and the flag that does the same for one run.
 fn fs_hint(path: &Path, perm: Perm) -> Option<String> {
     let path = RulePath::literal(path)?;
     let (perms, flag) = match perm {
         Perm::ReadFile | Perm::ReadDir => (Perms::READ, "--read"),
         Perm::Execute => (Perms::READ.union(Perms::of(&[perm])), "--read"),
-        // Device nodes take a privilege that nobody inside has.
+        // Creating device nodes needs a capability that no guest has.
         Perm::MakeChar | Perm::MakeBlock => return None,
         Perm::IoctlDev => {
             let perms = Perms::of(&[perm]);

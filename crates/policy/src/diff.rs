@@ -1,5 +1,5 @@
-//! Comparing two policies rule by rule: what the second allows more, less, or differently. The comparison is of
-//! what is written; a new rule inside what was allowed anyway still counts as more.
+//! Comparison of two policies rule by rule: what the second allows more, less, or differently. The comparison is
+//! textual; a new rule inside an existing allowance still counts as more.
 
 use crate::document::Capability;
 use crate::env::PASSED;
@@ -30,7 +30,7 @@ pub struct Diff {
     pub changes: Vec<Change>,
 }
 
-/// What `b` allows more, less or differently than `a`.
+/// Compares `b` with `a`: what it allows more, less or differently.
 pub fn diff(a: &Policy, b: &Policy) -> Diff {
     let mut diff = Diff::default();
     for (name, old, new) in [
@@ -119,7 +119,7 @@ impl Diff {
         }
     }
 
-    /// `effects`: of a name that was added, and of one that was removed.
+    /// Compares two sets of names; `effects` are those of an added and of a removed name.
     fn names(&mut self, place: &str, a: &BTreeSet<String>, b: &BTreeSet<String>, effects: (Effect, Effect)) {
         for name in b.difference(a) {
             self.put(effects.0, place, format!("added {name}"));

@@ -1,4 +1,4 @@
-//! Document: a policy as one text says it. Every section may be absent; nothing is merged or expanded yet.
+//! A policy document as written. Every section may be absent; it is neither merged nor expanded.
 
 use crate::cidr::Cidr;
 use crate::error::PolicyError;
@@ -22,7 +22,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// TOML by its extension, JSON for every other name.
+    /// Returns TOML for a name with that extension, JSON for every other name.
     pub fn of_name(name: &str) -> Format {
         match name.to_ascii_lowercase().ends_with(".toml") {
             true => Format::Toml,
@@ -31,14 +31,14 @@ impl Format {
     }
 }
 
-/// Reads a document. `source` is the name used in messages and rule labels: `policy.json`, `--read`.
+/// Parses a document. `source` is the name used in messages and rule labels: `policy.json`, `--read`.
 pub fn parse(text: &str, format: Format, source: &str) -> Result<Document, PolicyError> {
     read::document(text, format, source)
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Where it came from: the first half of every label. A flag (`--read`) is the whole label.
+    /// The origin of the document: the first half of every label. A flag (`--read`) is the whole label.
     pub source: String,
     pub version: u32,
     pub extends: Vec<String>,
@@ -52,12 +52,12 @@ pub struct Document {
     pub audit_events: Vec<String>,
     pub limits: Limits,
     pub capabilities: BTreeMap<String, Capability>,
-    /// Absent says nothing; an empty list says that nothing may be missing.
+    /// Mechanisms that may be missing. Absent leaves it to other documents; an empty list permits none to be missing.
     pub degrade: Option<Vec<String>>,
 }
 
 impl Document {
-    /// A document that says nothing yet.
+    /// An empty document.
     pub fn new(source: &str) -> Document {
         Document {
             source: source.to_owned(),
@@ -87,7 +87,7 @@ impl Document {
     }
 }
 
-/// What holds where no rule matches. Unset resolves to deny for files and network, to allow for programs.
+/// Actions where no rule matches. Unset resolves to deny for files and network, to allow for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub fs: Option<Action>,
@@ -131,7 +131,7 @@ impl Proto {
     }
 }
 
-/// What a network rule is about.
+/// The target of a network rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     Host(HostPattern),
@@ -140,7 +140,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether it is about addresses, whatever names lead to them.
+    /// Returns true for a target by address, independent of names.
     pub fn is_address(&self) -> bool {
         matches!(self, Target::Cidr(_) | Target::Host(HostPattern::Exact(Host::Addr(_))))
     }
@@ -157,7 +157,7 @@ pub struct NetRule {
     pub methods: Option<Vec<String>>,
     /// Patterns over the whole path of the URL.
     pub paths: Option<Vec<UrlPath>>,
-    /// Address and port alone decide: the host that the client's first bytes name is not looked at.
+    /// Only address and port decide: the host name in the client's first bytes is ignored.
     pub opaque: bool,
 }
 
@@ -178,7 +178,7 @@ pub struct Env {
     pub set: BTreeMap<String, String>,
 }
 
-/// A secret that never enters: the broker adds it to requests for one host.
+/// A secret that never enters the guest: the broker adds it to requests for one host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Secret {
     pub name: String,
@@ -188,7 +188,7 @@ pub struct Secret {
     pub format: String,
 }
 
-/// What a program may call, and how often.
+/// The right to call a capability, with a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     pub allow: bool,

@@ -1,20 +1,11 @@
-//! Environment variables: which pass, which are set, and how two lists of names meet.
+//! Environment variables: which pass, which are set, and how two lists of names merge.
 
 use crate::document::Env;
-use std::collections::BTreeMap;
 
-/// What passes when no document says otherwise.
+/// Variables that pass by default.
 pub const PASSED: [&str; 10] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "COLORTERM", "TZ"];
 
-/// The environment inside, given the one outside. What the product sets itself is added by the caller.
-pub fn inside(env: &Env, outside: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut out: BTreeMap<String, String> =
-        outside.iter().filter(|(name, _)| passes(env, name)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    out.extend(env.set.clone());
-    out
-}
-
-/// Whether a variable of the outside is seen inside.
+/// Returns true if a variable of the outside is visible inside.
 pub fn passes(env: &Env, name: &str) -> bool {
     match &env.pass {
         Some(list) => list.iter().any(|pattern| matches(pattern, name)),
@@ -32,7 +23,7 @@ pub(crate) fn merge(a: Env, b: Env) -> Env {
     tidy(Env { pass, set })
 }
 
-/// Sorted, and without names that another pattern covers: one list for one meaning.
+/// Normalises the list: sorted, and without names that another pattern covers.
 pub(crate) fn tidy(mut env: Env) -> Env {
     if let Some(list) = &mut env.pass {
         list.sort();
@@ -50,7 +41,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether every name that `narrow` stands for passes `wide` too.
+/// Returns true if every name that matches `narrow` matches `wide` too.
 fn covers(wide: &str, narrow: &str) -> bool {
     match wide.strip_suffix('*') {
         Some(prefix) => narrow.strip_suffix('*').unwrap_or(narrow).starts_with(prefix),
@@ -58,7 +49,8 @@ fn covers(wide: &str, narrow: &str) -> bool {
     }
 }
 
-/// What both lists let pass. Of two patterns that share a name, one covers the other, so the narrower is it.
+/// Intersects two lists of patterns. Of two patterns that share a name one covers the other, so the intersection is the
+/// narrower.
 fn common(a: &[String], b: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     for x in a {
@@ -76,6 +68,7 @@ fn common(a: &[String], b: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn env(names: &[&str]) -> Env {
         Env { pass: Some(names.iter().map(|n| (*n).to_owned()).collect()), set: BTreeMap::new() }

@@ -1,10 +1,10 @@
-//! Errors of this face: a document that cannot be accepted, and a policy that no plan can express.
+//! Errors of this crate: a document that is refused, and a policy that no plan can express.
 
 use std::fmt;
 use terms::{ErrorKind, Fault};
 
-/// A document refused, with the place and the fix. `line` and `column` count from 1; 0 means the error
-/// belongs to no place in a text (a variable without a value, say).
+/// A refused document, with the position and a fix. `line` and `column` count from 1; 0 means that the error has no
+/// position in a text (a variable without a value, say).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     pub message: String,
@@ -16,7 +16,7 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
-    /// An error that stands in no text.
+    /// An error without a position in a text.
     pub fn without_place(source: &str, field: &str, message: impl Into<String>) -> PolicyError {
         PolicyError {
             message: message.into(),
@@ -73,10 +73,10 @@ impl From<PolicyError> for Fault {
     }
 }
 
-/// A policy that is well formed, but asks for something that mounts and landlock cannot hold on this host.
+/// A well-formed policy that mounts and landlock cannot enforce on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// The label of the rule that cannot be held.
+    /// Label of the rule that cannot be enforced.
     pub rule: String,
     pub message: String,
     pub hint: String,

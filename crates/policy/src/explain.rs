@@ -1,16 +1,16 @@
-//! Explaining: what holds for a path, a program or a place on the network, and why. Text for people, JSON for
-//! programs; both are made from the same decisions.
+//! Explanations of decisions about a path, a program or a network address. Text for people, JSON for programs; both are
+//! made from the same decisions.
 
 use crate::decide::Decision;
 use crate::document::Proto;
-use crate::net::NetAsk;
+use crate::net::NetRequest;
 use crate::node::Node;
 use crate::perms::{Perm, Perms};
 use crate::resolve::Resolved;
 use crate::write::Entries;
 use std::path::Path;
 
-/// Decisions about one subject; operations with the same answer share a row.
+/// Decisions about one subject; operations with the same decision share a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     pub subject: String,
@@ -47,7 +47,7 @@ pub fn explain_exec(resolved: &Resolved, path: &Path) -> Explanation {
     Explanation { subject: path.display().to_string(), rows: vec![row] }
 }
 
-pub fn explain_net(resolved: &Resolved, ask: &NetAsk<'_>) -> Explanation {
+pub fn explain_net(resolved: &Resolved, ask: &NetRequest<'_>) -> Explanation {
     let (place, decision) = match (ask.unix, ask.host, ask.addr) {
         (None, Some(host), _) if ask.proto == Proto::Icmp => (host.to_owned(), resolved.datagrams(ask)),
         (Some(path), _, _) => (path.display().to_string(), resolved.connects(path)),

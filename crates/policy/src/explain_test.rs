@@ -36,7 +36,7 @@ fn text_for_people() {
 "#
     );
     assert_eq!(
-        explain_net(&policy(), &NetAsk::tcp("example.org", 443)).to_text(),
+        explain_net(&policy(), &NetRequest::tcp("example.org", 443)).to_text(),
         r#"tcp example.org:443
   deny  connect  (defaults.net)
         to allow it: add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules, or run with --net example.org:443

@@ -1,34 +1,34 @@
-//! Following: where the rules of a policy lead on one host. Allowances become the real paths that exist;
-//! denials keep their patterns and add the real places these lead to.
+//! Resolution of a policy's paths on one host. Allowances become the real paths that exist; denials keep their patterns
+//! and add the real paths behind links.
 
 use crate::error::PlanError;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
-use crate::plan::{Found, Host, Kind, Link};
+use crate::plan::{Host, Kind, Link, ResolvedPath};
 use crate::private;
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
 use terms::Action;
 
-/// A policy followed on a host, with what the plan needs beside the rules.
+/// A policy resolved on a host, with further input for the plan.
 pub(crate) struct Followed {
     pub(crate) resolved: Resolved,
-    pub(crate) links: Vec<Met>,
+    pub(crate) links: Vec<FollowedLink>,
     pub(crate) loaders: Vec<PathBuf>,
     pub(crate) notes: Vec<String>,
 }
 
-/// A link met on the way to a real path that a rule allows.
-pub(crate) struct Met {
+/// A symbolic link on the way to a real path that a rule allows.
+pub(crate) struct FollowedLink {
     pub(crate) link: Link,
     pub(crate) real: PathBuf,
     rule: String,
 }
 
 impl Resolved {
-    /// The policy as this host makes it: rules reach the real paths behind links, allowances of what is not there
-    /// and programs with other bytes than named fall away. Decisions then equal what a plan enforces.
+    /// Resolves the policy on this host: rules reach the real paths behind links; allowances of missing paths, and of
+    /// programs with another digest than named, have no effect. Decisions then equal what a plan enforces.
     pub fn follow(&self, host: &dyn Host) -> Result<Resolved, PlanError> {
         follow(self, host).map(|followed| followed.resolved)
     }
@@ -39,7 +39,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     let mut follower = Follower { host, budget, beneath, links: Vec::new(), notes: Vec::new() };
     let mut out = resolved.clone();
     out.implied.clear();
-    out.island = out.island.filter(|island| follower.is_real_dir(island));
+    out.private_workspace = out.private_workspace.filter(|island| follower.is_real_dir(island));
     for rule in out.files.iter_mut().filter(|r| r.grants()) {
         follower.allowance(rule)?;
     }
@@ -58,7 +58,7 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     let roots = allowed_roots(&out);
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| !r.grants()) {
-        // What a rule asks about is denied until there is an answer, wherever it leads.
+        // A path that a rule asks about is denied until it is approved, on every route to it.
         rule.asked = rule.reals.take().unwrap_or_default();
         follower.denial(rule, &roots)?;
     }
@@ -75,9 +75,9 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
 pub(crate) struct Follower<'a> {
     pub(crate) host: &'a dyn Host,
     pub(crate) budget: Budget,
-    /// For what is looked at beneath the changes of guests.
+    /// Budget for lookups in the host without the guests' changes.
     beneath: Budget,
-    links: Vec<Met>,
+    links: Vec<FollowedLink>,
     notes: Vec<String>,
 }
 
@@ -90,20 +90,21 @@ impl Follower<'_> {
         let head = self.head_of(&rule.patterns[0]);
         let named = found.into_iter().filter(|f| head.as_ref().is_none_or(|head| rule.leads_to(head, &f.real)));
         let mut reals: Vec<Real> = named.map(|f| self.keep(f, &rule.label)).collect();
-        reals.extend(self.island_below(rule, &reals));
+        reals.extend(self.private_workspace_below(rule, &reals));
         rule.reals = Some(tidy(reals));
         Ok(())
     }
 
-    /// Where a pattern's part before its first wildcard leads. A plain path has none: it names what it leads to.
+    /// Returns the real path of the part before the first wildcard. A plain path has none: it names its target.
     fn head_of(&self, pattern: &Pattern) -> Option<PathBuf> {
         let wild = pattern.as_path().is_none();
         wild.then(|| self.host.look(&pattern.head(pattern.literal_len()))).flatten().map(|found| found.real)
     }
 
-    /// The workspace in a private directory that one of `reals` would hold, were it not for that directory.
-    fn island_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
-        let island = rule.island.as_ref().filter(|island| self.is_real_dir(island))?;
+    /// Returns the workspace if it lies in a private directory below one of `reals`, which would cover it without that
+    /// directory.
+    fn private_workspace_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
+        let island = rule.private_workspace.as_ref().filter(|island| self.is_real_dir(island))?;
         let above = |real: &Real| island.starts_with(&real.path) && !private::reaches(&real.path, island);
         reals.iter().any(above).then(|| Real { path: island.clone(), kind: Kind::Dir })
     }
@@ -128,20 +129,20 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// A link that a run could have planted must not lead an allowance elsewhere: one that lies in the workspace, or in
-    /// a tree that the policy lets be changed, is followed only while it stays in that tree.
+    /// Drops links that a run could have planted, which must not redirect an allowance: a link in the workspace, or in
+    /// a tree that the policy permits to change, is followed only within that tree.
     fn drop_planted_links(&mut self, out: &mut Resolved) {
-        let trees = self.changeable(out);
-        let leaves = |tree: &PathBuf, met: &Met| met.link.at.starts_with(tree) && !met.real.starts_with(tree);
-        let planted = |met: &Met| trees.iter().any(|tree| leaves(tree, met));
+        let trees = self.writable_trees(out);
+        let leaves = |tree: &PathBuf, met: &FollowedLink| met.link.at.starts_with(tree) && !met.real.starts_with(tree);
+        let planted = |met: &FollowedLink| trees.iter().any(|tree| leaves(tree, met));
         let (bad, good) = std::mem::take(&mut self.links).into_iter().partition(planted);
         self.links = good;
-        let bad: Vec<Met> = bad;
+        let bad: Vec<FollowedLink> = bad;
         let programs = out.programs.iter_mut().map(|p| &mut p.file);
         let opens = |r: &&mut FileRule| r.grants() || r.asks();
         for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(opens) {
             for met in bad.iter().filter(|met| met.rule == rule.label) {
-                // A rule that names the real place itself needs no link.
+                // A rule that names the real path itself needs no link.
                 let direct = rule.patterns[0].covers(&met.real);
                 let reals = rule.reals.get_or_insert_default();
                 if !direct && reals.iter().any(|r| r.path == met.real) {
@@ -155,15 +156,16 @@ impl Follower<'_> {
         }
     }
 
-    /// Trees whose content may come from a run, this one or an earlier one.
-    fn changeable(&self, out: &Resolved) -> Vec<PathBuf> {
+    /// Returns trees whose content may come from a run, this one or an earlier one.
+    fn writable_trees(&self, out: &Resolved) -> Vec<PathBuf> {
         let workspace = self.host.look(&out.workspace).map(|found| found.real);
         let rules = out.file_rules().filter(|r| r.grants() && !r.perms.and(Perms::CHANGES).is_empty());
         let written = rules.flat_map(|r| r.reals.iter().flatten().map(|real| real.path.clone()));
         workspace.into_iter().chain(written).collect()
     }
 
-    /// Programs that are linked dynamically start through their loader, which then must be readable and executable.
+    /// Adds rules for dynamic loaders: a dynamically linked program starts through its loader, which must be readable
+    /// and executable.
     fn loaders(&mut self, out: &mut Resolved) -> Result<Vec<PathBuf>, PlanError> {
         let mut loaders: Vec<PathBuf> = Vec::new();
         for program in out.programs.iter().filter(|p| p.file.grants() || p.file.asks()) {
@@ -175,7 +177,7 @@ impl Follower<'_> {
                 if loaders.contains(&found.real) {
                     continue;
                 }
-                if !is_of_the_system(&found.real) {
+                if !is_system_path(&found.real) {
                     let (label, path) = (&program.file.label, found.real.display());
                     self.note(format!(
                         "{label}: a program of it names the loader {path}, which needs a rule of its own"
@@ -187,7 +189,7 @@ impl Follower<'_> {
                 out.implied.push(FileRule {
                     patterns: Pattern::literal(&real.path).into_iter().collect(),
                     reals: Some(vec![real]),
-                    ..granted(&program.file)
+                    ..loader_rule(&program.file)
                 });
             }
         }
@@ -195,7 +197,7 @@ impl Follower<'_> {
         Ok(loaders)
     }
 
-    /// The files a program rule lets run: those below it, when it names a directory.
+    /// Returns the files that a program rule permits to run: those below it, if it names a directory.
     fn files_of(&mut self, program: &ProgramRule) -> Result<Vec<PathBuf>, PlanError> {
         let mut files = Vec::new();
         let mut dirs = Vec::new();
@@ -210,7 +212,7 @@ impl Follower<'_> {
                 self.budget.spend(&program.file.label, &dir)?;
                 let path = dir.join(&name);
                 match self.host.look(&path) {
-                    // A link leads to something that is below too, or that the rule does not name.
+                    // The target of a link is below the directory too, or not named by the rule.
                     Some(found) if found.real != path => {}
                     Some(found) if found.kind == Kind::Dir => dirs.push(path),
                     Some(found) if found.kind == Kind::File => files.push(path),
@@ -227,9 +229,9 @@ impl Follower<'_> {
         rule.patterns = vec![written.clone()];
         rule.patterns.extend(rebased(self.host, &written).filter(|real| *real != written));
         if let Some(beneath) = self.host.beneath() {
-            // A guest that removes a link in its layer must not lose the denial that leads through it.
+            // A guest that removes a link in its layer must not thereby lift a denial that leads through it.
             let there = find(&written, beneath, Region::Near(roots), &mut self.beneath, &rule.label)?;
-            let still = |was: Found| self.host.look(&was.real).filter(|now| now.real == was.real);
+            let still = |was: ResolvedPath| self.host.look(&was.real).filter(|now| now.real == was.real);
             found.extend(there.into_iter().filter_map(still));
             let real = rebased(beneath, &written).filter(|real| !rule.patterns.contains(real));
             rule.patterns.extend(real);
@@ -244,17 +246,17 @@ impl Follower<'_> {
         }
     }
 
-    fn keep(&mut self, found: Found, rule: &str) -> Real {
+    fn keep(&mut self, found: ResolvedPath, rule: &str) -> Real {
         for link in found.links {
             let (real, rule) = (found.real.clone(), rule.to_owned());
-            self.links.push(Met { link, real, rule });
+            self.links.push(FollowedLink { link, real, rule });
         }
         Real { path: found.real, kind: found.kind }
     }
 }
 
-/// The pattern with the links of its existing head followed. The whole of an existing path is its own real path,
-/// so only what is above its last component counts.
+/// Returns the pattern with the links of its existing head resolved. An existing path is resolved as a whole elsewhere,
+/// so only the directories above its last component count here.
 fn rebased(host: &dyn Host, pattern: &Pattern) -> Option<Pattern> {
     let literal = pattern.literal_len().min(pattern.len().saturating_sub(1));
     (1..=literal).rev().find_map(|count| {
@@ -263,14 +265,15 @@ fn rebased(host: &dyn Host, pattern: &Pattern) -> Option<Pattern> {
     })
 }
 
-/// What an allowed program needs to be started, for its loader.
-fn granted(rule: &FileRule) -> FileRule {
+/// Returns a rule with the permissions that a program's loader needs.
+fn loader_rule(rule: &FileRule) -> FileRule {
     let action = if rule.asks() { Action::Allow } else { rule.action };
     FileRule { action, perms: Perms::of(&[Perm::ReadFile, Perm::Execute]), ..rule.clone() }
 }
 
-/// Where only named programs run, those that are asked about must be executable for the kernel, and be kept from it in another
-/// way. Nothing else is granted before there is an answer: who may not read such a file is not asked about it.
+/// Returns execute rules for programs that are asked about, where only named programs run: the kernel must permit their
+/// execution, and another mechanism blocks it until approval. No other permission is granted: a file that is not
+/// readable is not asked about.
 fn asked_programs(out: &Resolved) -> Vec<FileRule> {
     if out.policy.default_exec() != Action::Deny {
         return Vec::new();
@@ -279,16 +282,16 @@ fn asked_programs(out: &Resolved) -> Vec<FileRule> {
     let readable = |real: &&Real| out.fs(&real.path, Perm::ReadFile).allowed();
     let kept = |rule: &FileRule| rule.reals.iter().flatten().filter(readable).cloned().collect();
     let execute = Perms::of(&[Perm::Execute]);
-    asks.map(|rule| FileRule { perms: execute, reals: Some(kept(rule)), ..granted(rule) }).collect()
+    asks.map(|rule| FileRule { perms: execute, reals: Some(kept(rule)), ..loader_rule(rule) }).collect()
 }
 
-/// A program's file says which loader it wants, and a run may have written that file: only what the system owns is
-/// taken at its word, lest a program "names" somebody's secrets.
-fn is_of_the_system(path: &Path) -> bool {
+/// Returns true for a path owned by the system. A program's file names its loader, and a run may have written that
+/// file: a loader elsewhere is not trusted, or a program could "name" a secret file.
+fn is_system_path(path: &Path) -> bool {
     ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"].iter().any(|dir| path.starts_with(dir))
 }
 
-/// The trees that something is allowed in, or may be once somebody was asked.
+/// Returns the trees in which a rule allows access, or may after approval.
 fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     if !resolved.default_perms().is_empty() {
         return vec![PathBuf::from("/")];

@@ -1,11 +1,11 @@
-//! Patterns over whole paths: components with wildcards, and `**` for any number of components, none included.
-//! Matching keeps a set of states and never backtracks over components, so no pattern makes it slow.
+//! Glob patterns over whole paths: components with wildcards, and `**` for any number of components, none included.
+//! Matching tracks a set of states (an NFA) and never backtracks over components, so no pattern is slow.
 
 use crate::component::{Part, part_matches, part_text};
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-/// As many components as one set of states has bits for, less the final one.
+/// Bound on components: the bits of a state set, less the final one.
 pub(crate) const MAX_PARTS: usize = 120;
 
 /// A pattern over whole paths, variables already replaced.
@@ -14,7 +14,7 @@ pub struct Pattern {
     parts: Vec<Part>,
 }
 
-/// How far a pattern has got along a path: one bit per part that may come next.
+/// Set of NFA states: a bit per part that may match next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct States(u128);
 
@@ -25,23 +25,23 @@ impl States {
 }
 
 impl Pattern {
-    /// `None` when there are more components than can be matched.
+    /// Builds a pattern; `None` for more components than can be matched.
     pub(crate) fn new(parts: Vec<Part>) -> Option<Pattern> {
         (parts.len() <= MAX_PARTS).then_some(Pattern { parts })
     }
 
-    /// Reads an absolute pattern, such as that of a guard.
+    /// Parses an absolute pattern, such as that of a guard.
     pub fn parse(text: &str) -> Option<Pattern> {
         let path = crate::path::RulePath::parse_shape(text).ok()?;
         text.starts_with('/').then(|| path.on(Path::new("/"))).flatten()
     }
 
-    /// The pattern that names exactly `path` and what is below it.
+    /// Builds the pattern that names exactly `path`, and so all paths below it.
     pub(crate) fn literal(path: &Path) -> Option<Pattern> {
         Pattern::new(names(path).map(|n| Part::Literal(n.to_owned())).collect())
     }
 
-    /// Whether the rule covers `path`: the path itself or a directory above it matches.
+    /// Returns true if the path itself or a directory above it matches.
     pub fn covers(&self, path: &Path) -> bool {
         let mut states = self.start();
         if self.accepts(states) {
@@ -59,7 +59,7 @@ impl Pattern {
         false
     }
 
-    /// Whether the whole path matches, not only a directory above it.
+    /// Returns true if the whole path matches, not only a directory above it.
     pub(crate) fn matches(&self, path: &Path) -> bool {
         let end = names(path).fold(self.start(), |states, name| self.step(states, name));
         self.accepts(end)
@@ -84,7 +84,7 @@ impl Pattern {
         self.close(next)
     }
 
-    /// The states after a whole path.
+    /// Returns the states after a whole path.
     pub(crate) fn after(&self, path: &Path) -> States {
         names(path).fold(self.start(), |states, name| self.step(states, name))
     }
@@ -93,12 +93,13 @@ impl Pattern {
         states.0 & (1 << self.parts.len()) != 0
     }
 
-    /// Whether a `**` can swallow what comes next, so that a walk is bounded by the tree and not by the pattern.
+    /// Returns true if a `**` can match the next component, so that a walk is bounded by the tree and not by the
+    /// pattern.
     pub(crate) fn is_unbounded(&self, states: States) -> bool {
         self.parts.iter().enumerate().any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
     }
 
-    /// The name that must come next, when only one can.
+    /// Returns the name that must come next, if there is only one.
     pub(crate) fn only_next(&self, states: States) -> Option<&OsStr> {
         match self.parts.get(states.0.trailing_zeros() as usize) {
             Some(Part::Literal(name)) if states.0.count_ones() == 1 => Some(name),
@@ -106,7 +107,7 @@ impl Pattern {
         }
     }
 
-    /// The path this pattern names, when it holds no wildcard.
+    /// Returns the path of a pattern without wildcards.
     pub(crate) fn as_path(&self) -> Option<PathBuf> {
         let mut path = PathBuf::from("/");
         for part in &self.parts {
@@ -118,7 +119,7 @@ impl Pattern {
         Some(path)
     }
 
-    /// The pattern with its leading literal components replaced by `real`, the place they lead to.
+    /// Replaces the leading literal components by `real`, the path that they resolve to.
     pub(crate) fn rebased(&self, skip: usize, real: &Path) -> Option<Pattern> {
         let head = names(real).map(|n| Part::Literal(n.to_owned()));
         Pattern::new(head.chain(self.parts[skip..].iter().cloned()).collect())
@@ -128,12 +129,12 @@ impl Pattern {
         self.parts.len()
     }
 
-    /// How many leading components are literal.
+    /// Returns the number of leading literal components.
     pub(crate) fn literal_len(&self) -> usize {
         self.parts.iter().take_while(|p| matches!(p, Part::Literal(_))).count()
     }
 
-    /// The path of the first `count` components, which must be literal.
+    /// Returns the path of the first `count` components, which must be literal.
     pub(crate) fn head(&self, count: usize) -> PathBuf {
         let mut path = PathBuf::from("/");
         for part in &self.parts[..count] {
@@ -144,7 +145,7 @@ impl Pattern {
         path
     }
 
-    /// The text of the pattern; names that hold wildcard characters are escaped, so that it can be read back.
+    /// Returns the text of the pattern; names with wildcard characters are escaped, so that it parses back.
     pub fn text(&self) -> String {
         if self.parts.is_empty() {
             return "/".to_owned();
@@ -162,7 +163,7 @@ impl Pattern {
     }
 }
 
-/// The components of an absolute path.
+/// Returns the components of an absolute path.
 pub(crate) fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
     path.components().filter_map(|c| match c {
         Component::Normal(name) => Some(name),

@@ -55,7 +55,7 @@ fn no_pattern_is_slow() {
     let start = std::time::Instant::now();
     assert!(!stars.covers(Path::new(&name)));
     assert!(!deep.covers(Path::new(&path)));
-    // Exponential matching would take for ever.
+    // Exponential matching would take forever.
     assert!(start.elapsed().as_secs() < 60);
 }
 
@@ -70,7 +70,7 @@ fn naive_name(pattern: &[char], name: &[char]) -> bool {
     }
 }
 
-/// Whether the whole of `path` matches; covering is the same for some directory above.
+/// Returns true if the whole of `path` matches; covering is the same for some directory above.
 fn naive(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern.first(), path.first()) {
         (None, None) => true,

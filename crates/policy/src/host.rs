@@ -1,5 +1,5 @@
-//! Host names and patterns of them. Every name goes through one canonicaliser, so that two spellings of one host
-//! never meet two answers.
+//! Host names and patterns of them. Every name passes one canonicaliser, so that two spellings of one host get the same
+//! decision.
 
 use crate::path::Refusal;
 use std::fmt;
@@ -12,7 +12,7 @@ pub enum Host {
     Addr(IpAddr),
 }
 
-/// Which hosts a rule names.
+/// A pattern of host names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostPattern {
     /// `*`: any name.
@@ -25,7 +25,8 @@ pub enum HostPattern {
 }
 
 impl Host {
-    /// Lower case, no final dot, addresses in their one plain form; anything ambiguous is refused.
+    /// Parses a host into canonical form: lower case, no final dot, addresses in plain form; an ambiguous spelling is
+    /// refused.
     pub fn parse(text: &str) -> Result<Host, Refusal> {
         if text.is_empty() {
             return Err(Refusal::new("the host is empty"));
@@ -107,7 +108,7 @@ fn is_below(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
-/// An IPv6 address, with or without brackets. A zone is a matter of one machine and has no place in a policy.
+/// Parses an IPv6 address, with or without brackets. A zone is specific to one machine and not valid in a policy.
 fn parse_v6(text: &str) -> Result<Option<IpAddr>, Refusal> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(addr) = bracketed.unwrap_or(text).parse::<Ipv6Addr>() {
@@ -150,7 +151,8 @@ fn check_shape(name: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Resolvers take a name whose last label is a number (decimal, octal or hexadecimal) for an IPv4 address.
+/// Returns true if the last label is a number (decimal, octal or hexadecimal): resolvers take such a name for an IPv4
+/// address.
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));

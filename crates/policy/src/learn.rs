@@ -1,6 +1,6 @@
-//! Learning: from what a command did, the smallest readable document that lets it do exactly that again.
-//! Files are named one by one; when several entries of a directory were used, the directory stands for them, but
-//! never one that would open a home directory, the root or a place that keeps credentials.
+//! Learning of a policy: the smallest readable document that permits exactly the operations observed in a run. Files
+//! are named one by one; if several entries of a directory were used, the directory is named instead, but never a home
+//! directory, the root or a directory with credentials.
 
 use crate::cidr::Cidr;
 use crate::document::{Defaults, Document, ExecRule, FsRule, NetRule, Proto, Target};
@@ -15,35 +15,35 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use terms::Action;
 
-/// From how many entries on their directory stands for them.
-const MANY: usize = 3;
+/// Number of entries from which on their directory is named instead.
+const COLLAPSE_FROM: usize = 3;
 
-/// What was seen during a run. Paths are absolute, normalised and real.
+/// Operations observed during a run. Paths are absolute, normalised and real.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// As landlock counts: making and removing is a use of the directory.
+    /// Files with the permissions used, as landlock counts: making and removing is a use of the directory.
     pub files: Vec<(PathBuf, Perms)>,
-    /// What was not there before. A rule on such a path would have no effect, so its directory stands for it.
+    /// Paths made during the run. A rule on such a path would have no effect, so its directory is named instead.
     pub made: Vec<PathBuf>,
-    /// Names that left their directory for another: where from and where to.
+    /// Renames across directories: source and target.
     pub moved: Vec<(PathBuf, PathBuf)>,
     pub programs: Vec<PathBuf>,
-    pub reached: Vec<Reached>,
+    pub reached: Vec<ObservedConnection>,
 }
 
-/// What the command connected to, or tried to.
+/// A connection, or an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
-    pub place: Place,
-    /// Whether it was let through, which it is only where the caller said so.
+pub struct ObservedConnection {
+    pub place: Destination,
+    /// True if the connection was permitted, which happens only where the caller allowed it.
     pub passed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Destination {
     Net {
         proto: Proto,
-        /// As the command named it; without, it went to the address itself.
+        /// The name that the command used; `None` for a connection by address.
         host: Option<String>,
         addr: IpAddr,
         /// An address of this host, its neighbours or its cloud.
@@ -54,33 +54,33 @@ pub enum Place {
     Socket(PathBuf),
 }
 
-impl Place {
-    /// Whether the same rule would be about both: the addresses of a name make no difference.
-    pub fn is_same(&self, other: &Place) -> bool {
+impl Destination {
+    /// Returns true if one rule covers both: the addresses of a name make no difference.
+    pub fn is_same(&self, other: &Destination) -> bool {
         match (self, other) {
             (
-                Place::Net { proto, host: Some(host), port, is_special: false, .. },
-                Place::Net { proto: p, host: Some(h), port: q, is_special: false, .. },
+                Destination::Net { proto, host: Some(host), port, is_special: false, .. },
+                Destination::Net { proto: p, host: Some(h), port: q, is_special: false, .. },
             ) => (proto, host, port) == (p, h, q),
             _ => self == other,
         }
     }
 
-    /// Whether the command named it so.
+    /// Returns true if the command used this name.
     pub fn is_named(&self, name: &str) -> bool {
-        matches!(self, Place::Net { host: Some(host), .. } if host == name)
+        matches!(self, Destination::Net { host: Some(host), .. } if host == name)
     }
 }
 
-/// A learned document, and what it could not allow.
+/// A learned document, and notes on what it does not allow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
     pub document: Document,
     pub notes: Vec<String>,
 }
 
-/// Names below a home directory, and places elsewhere, that keep credentials. A rule learned from other files never
-/// covers one of them.
+/// Files with credentials below a home directory, and elsewhere. A rule learned from other files never covers one of
+/// them.
 const HOME_CREDENTIALS: [&str; 27] = [
     ".ssh",
     ".gnupg",
@@ -121,7 +121,8 @@ const SYSTEM_CREDENTIALS: [&str; 8] = [
     "/var/run/secrets",
 ];
 
-/// The document that allows what was seen. Its `fs` and `exec` defaults deny, so that it stands alone.
+/// Builds the document that allows the observed operations. Its `fs` and `exec` defaults deny, so that it is complete
+/// by itself.
 pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
     let mut notes = Vec::new();
     let mut files = by_path(seen, ctx, &mut notes);
@@ -145,12 +146,12 @@ pub fn learn(seen: &Observed, ctx: &Context, source: &str) -> Learned {
         let path = path_of(path);
         document.exec.extend(path.map(|path| ExecRule { action: Action::Allow, path, sha256: None }));
     }
-    document.net = reached(seen, ctx, &mut notes);
+    document.net = net_rules(seen, ctx, &mut notes);
     Learned { document, notes }
 }
 
-/// Services that do for whoever reaches them whatever root, or the caller's whole session, can do.
-const MIGHTY_SOCKETS: [&str; 8] = [
+/// Sockets of services that give every client the rights of root, or of the user's whole session.
+const PRIVILEGED_SOCKETS: [&str; 8] = [
     "docker.sock",
     "containerd.sock",
     "podman.sock",
@@ -161,26 +162,26 @@ const MIGHTY_SOCKETS: [&str; 8] = [
     "private",
 ];
 const NO_PORT: &str = "it names no port";
-/// Programs that try datagrams here go on without them.
+/// UDP port of QUIC; programs fall back to TCP.
 const QUIC: u16 = 443;
 
-/// Rules about the network, one for each host. What was not let through gets one as well, like a file that could not be
-/// written; but never an address that is special, nor a service that is the whole host.
-fn reached(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRule> {
-    let mut ports: BTreeMap<(Proto, Key), BTreeSet<u16>> = BTreeMap::new();
+/// Builds the network rules, one per host. A refused connection gets a rule too, like a file that could not be written;
+/// but never a special address, nor a service that controls the whole host.
+fn net_rules(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRule> {
+    let mut ports: BTreeMap<(Proto, RuleTarget), BTreeSet<u16>> = BTreeMap::new();
     let mut sockets = BTreeSet::new();
-    for Reached { place, passed } in &seen.reached {
+    for ObservedConnection { place, passed } in &seen.reached {
         match place {
-            Place::Socket(path) => match withheld_socket(path, seen, ctx).filter(|_| !passed) {
+            Destination::Socket(path) => match withheld_socket(path, seen, ctx).filter(|_| !passed) {
                 Some(why) => notes.push(format!("unix:{}: {why}, so no rule was written for it", path.display())),
                 None if seen.made.contains(path) => {}
                 None => sockets.extend(rule_path(path, ctx)),
             },
-            Place::Net { proto, host, addr, is_special, port } => {
-                // Whoever names an address means the address.
+            Destination::Net { proto, host, addr, is_special, port } => {
+                // A host that is an address counts as an address.
                 let host = host.as_ref().filter(|name| !matches!(Host::parse(name), Ok(Host::Addr(_))));
                 let why = match port {
-                    // No rule can name it, and one without a port would be about all of them.
+                    // No rule can name port 0, and a rule without a port would cover all ports.
                     0 if *proto != Proto::Icmp => Some(NO_PORT),
                     _ => withheld(*proto, host.map(String::as_str), *is_special, *port).filter(|_| !passed),
                 };
@@ -189,9 +190,9 @@ fn reached(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRu
                     notes.push(format!("{}:{name}:{port}: {why}, so no rule was written for it", proto.name()));
                     continue;
                 }
-                let named = host.and_then(|name| Host::parse(name).ok()).map(Key::Host);
-                // A name does not open a special address that it leads to; the caller's word does.
-                let bare = (named.is_none() || (*is_special && *passed)).then_some(Key::Addr(*addr));
+                let named = host.and_then(|name| Host::parse(name).ok()).map(RuleTarget::Host);
+                // A name does not open a special address that it resolves to; the caller's consent does.
+                let bare = (named.is_none() || (*is_special && *passed)).then_some(RuleTarget::Addr(*addr));
                 for key in named.into_iter().chain(bare) {
                     ports.entry((*proto, key)).or_default().insert(*port);
                 }
@@ -202,18 +203,18 @@ fn reached(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<NetRu
     ports.into_iter().map(|((proto, key), ports)| net_rule(proto, key.target(), Some(&ports))).chain(unix).collect()
 }
 
-/// Whom a rule is about.
+/// Target of a learned rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum RuleTarget {
     Host(Host),
     Addr(IpAddr),
 }
 
-impl Key {
+impl RuleTarget {
     fn target(self) -> Target {
         match self {
-            Key::Host(host) => Target::Host(HostPattern::Exact(host)),
-            Key::Addr(addr) => Target::Cidr(Cidr::of(addr)),
+            RuleTarget::Host(host) => Target::Host(HostPattern::Exact(host)),
+            RuleTarget::Addr(addr) => Target::Cidr(Cidr::of(addr)),
         }
     }
 }
@@ -223,12 +224,12 @@ fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule 
         let list: Vec<String> = ports.iter().map(u16::to_string).collect();
         Ports::parse(&list.join(",")).ok()
     });
-    // A rule without a protocol is about connections.
+    // A rule without a protocol covers TCP connections.
     let proto = Some(proto).filter(|proto| *proto != Proto::Tcp);
     NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None, opaque: false }
 }
 
-/// Why a place that was not let through gets no rule.
+/// Returns the reason why a refused connection gets no rule.
 fn withheld(proto: Proto, host: Option<&str>, is_special: bool, port: u16) -> Option<&'static str> {
     let public = host.is_none_or(|name| Host::parse(name).is_ok_and(|host| is_public(&host)));
     match host {
@@ -247,22 +248,23 @@ fn withheld_socket(path: &Path, seen: &Observed, ctx: &Context) -> Option<&'stat
     match () {
         () if seen.made.iter().any(|made| made == path) => None,
         () if holds_credentials(path, ctx) => Some("it lies where credentials are kept"),
-        () if MIGHTY_SOCKETS.contains(&name) => {
+        () if PRIVILEGED_SOCKETS.contains(&name) => {
             Some("whoever reaches it can do whatever it can; learn with --net unix:PATH if that is meant")
         }
         () => None,
     }
 }
 
-/// Whether a rule on `path` would reach credentials.
+/// Returns true if a rule on `path` would cover credentials.
 pub fn holds_credentials(path: &Path, ctx: &Context) -> bool {
     let home = HOME_CREDENTIALS.iter().map(|name| ctx.home.join(name));
-    // Root's own home is judged like anybody's, by what is in it.
+    // Root's home, as the user's own, is judged by its contents.
     let system = SYSTEM_CREDENTIALS.iter().map(PathBuf::from).filter(|p| *p != ctx.home);
     home.chain(system).any(|secret| secret.starts_with(path) || path.starts_with(&secret))
 }
 
-/// Uses per path. A program's own file needs no file rule: the exec rule lets it be read and run.
+/// Collects permissions per path. A program's own file needs no file rule: the exec rule permits reading and executing
+/// it.
 fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<PathBuf, Perms> {
     let programs: BTreeSet<&PathBuf> = seen.programs.iter().collect();
     let made: BTreeSet<&PathBuf> = seen.made.iter().collect();
@@ -276,7 +278,7 @@ fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<
             continue;
         }
         let place = existing(path, &made);
-        if place != path && !may_stand_for_all(place, ctx) {
+        if place != path && !may_collapse(place, ctx) {
             let (path, dir) = (path.display(), place.display());
             let note = format!("{path}: it was made during the run, and a rule on {dir} would open too much");
             if !notes.contains(&note) {
@@ -290,13 +292,13 @@ fn by_path(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> BTreeMap<
     files
 }
 
-/// The path, or the nearest directory above it that was there before.
+/// Returns the path, or the nearest directory above it that existed before the run.
 fn existing<'a>(path: &'a Path, made: &BTreeSet<&PathBuf>) -> &'a Path {
     path.ancestors().find(|a| !made.iter().any(|m| m.as_path() == *a)).unwrap_or(path)
 }
 
-/// From the deepest directories up, so that a tree that was used all over ends as one rule. Only entries that were
-/// used in the same way are put together: reading three files must not let a fourth be written.
+/// Replaces entries by their directory, from the deepest up, so that a tree that was used all over ends as one rule.
+/// Only entries with equal permissions are combined: reading three files must not permit writing a fourth.
 fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
     let depth = |path: &Path| path.components().count();
     let deepest = files.keys().map(|p| depth(p)).max().unwrap_or(0);
@@ -308,7 +310,7 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
             }
         }
         for ((parent, perms), entries) in alike {
-            if entries.len() >= MANY && may_stand_for_all(&parent, ctx) {
+            if entries.len() >= COLLAPSE_FROM && may_collapse(&parent, ctx) {
                 files.retain(|path, _| entries.binary_search(path).is_err());
                 let entry = files.entry(parent).or_insert(Perms::NONE);
                 *entry = entry.union(perms);
@@ -317,15 +319,15 @@ fn collapse(files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context) {
     }
 }
 
-/// Two directories between which names are moved must be one place inside, with the same permissions: what is above both stands for
-/// them and for all that leads to them.
+/// Combines directories between which names are renamed: they must be one mount inside, with the same permissions, so
+/// the common ancestor is named instead of both and all directories on the way.
 fn join_moved(seen: &Observed, files: &mut BTreeMap<PathBuf, Perms>, ctx: &Context, notes: &mut Vec<String>) {
     let made: BTreeSet<&PathBuf> = seen.made.iter().collect();
     let dirs = |path: &Path| path.parent().map(|dir| existing(dir, &made).to_owned());
     let pairs = seen.moved.iter().filter_map(|(from, to)| Some((dirs(from)?, dirs(to)?)));
     for (from, to) in pairs.collect::<BTreeSet<_>>() {
         let Some(both) = from.ancestors().find(|above| to.starts_with(above)) else { continue };
-        if !may_stand_for_all(both, ctx) {
+        if !may_collapse(both, ctx) {
             let (from, to, both) = (from.display(), to.display(), both.display());
             notes.push(format!(
                 "{from} and {to}: names are moved between them, and a rule on {both} would open too much"
@@ -342,19 +344,19 @@ fn join_moved(seen: &Observed, files: &mut BTreeMap<PathBuf, Perms>, ctx: &Conte
     }
 }
 
-fn may_stand_for_all(dir: &Path, ctx: &Context) -> bool {
+fn may_collapse(dir: &Path, ctx: &Context) -> bool {
     let too_wide = dir == Path::new("/") || ctx.home.starts_with(dir) || is_some_home(dir) || is_shared(dir);
     !too_wide && !holds_credentials(dir, ctx)
 }
 
-/// `/home/anyone`, and the directory of all homes.
+/// Returns true for a user's home, and for the directory of all homes.
 fn is_some_home(dir: &Path) -> bool {
     let mut parts = dir.components().skip(1);
     let first = parts.next().is_some_and(|c| c.as_os_str() == "home" || c.as_os_str() == "Users");
     first && parts.count() <= 1
 }
 
-/// Directories whose entries have nothing to do with each other.
+/// Returns true for directories with unrelated entries.
 fn is_shared(dir: &Path) -> bool {
     ["/tmp", "/var", "/var/tmp", "/run", "/dev", "/proc", "/sys", "/mnt", "/media", "/srv", "/etc"]
         .iter()
@@ -370,7 +372,7 @@ fn drop_covered(files: &mut BTreeMap<PathBuf, Perms>) {
     });
 }
 
-/// The path as people would write it: below the workspace or home when it is there.
+/// Writes the path relative to the workspace or home if it is below them.
 fn rule_path(path: &Path, ctx: &Context) -> Option<RulePath> {
     let whole = RulePath::literal(path)?;
     for (base, name) in [(&ctx.workspace, "$WORKSPACE"), (&ctx.home, "~")] {

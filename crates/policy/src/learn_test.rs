@@ -15,7 +15,7 @@ fn seen(files: &[(&str, Perms)], made: &[&str], programs: &[&str]) -> Observed {
     }
 }
 
-/// What a mount lies between cannot be moved in one step.
+/// A rename across a mount boundary fails.
 #[test]
 fn places_between_which_names_move_are_one() {
     let make = Perms::of(&[Perm::MakeReg, Perm::WriteFile]);
@@ -126,14 +126,15 @@ fn what_was_learned_allows_what_was_seen() {
     assert!(!resolved.fs(Path::new("/usr/lib/x/ab"), Perm::ReadFile).allowed());
 }
 
-fn net(host: Option<&str>, addr: &str, port: u16) -> Place {
+fn net(host: Option<&str>, addr: &str, port: u16) -> Destination {
     let addr: IpAddr = addr.parse().unwrap();
     let is_special = crate::cidr::is_special(addr);
-    Place::Net { proto: Proto::Tcp, host: host.map(str::to_owned), addr, is_special, port }
+    Destination::Net { proto: Proto::Tcp, host: host.map(str::to_owned), addr, is_special, port }
 }
 
-fn learned(reached: &[(Place, bool)]) -> (Vec<String>, Vec<String>) {
-    let reached = reached.iter().map(|(place, passed)| Reached { place: place.clone(), passed: *passed }).collect();
+fn learned(reached: &[(Destination, bool)]) -> (Vec<String>, Vec<String>) {
+    let reached =
+        reached.iter().map(|(place, passed)| ObservedConnection { place: place.clone(), passed: *passed }).collect();
     let Learned { document, notes } = learn(&Observed { reached, ..Observed::default() }, &context(), "l");
     let rules = document.net.iter().map(|rule| crate::write::net_rule(rule).to_compact_json());
     (rules.collect(), notes)
@@ -142,8 +143,8 @@ fn learned(reached: &[(Place, bool)]) -> (Vec<String>, Vec<String>) {
 #[test]
 fn hosts_are_named_with_their_ports() {
     let udp = |port| match net(Some("time.example.org"), "198.18.0.1", port) {
-        Place::Net { host, addr, is_special, port, .. } => {
-            Place::Net { proto: Proto::Udp, host, addr, is_special, port }
+        Destination::Net { host, addr, is_special, port, .. } => {
+            Destination::Net { proto: Proto::Udp, host, addr, is_special, port }
         }
         other => other,
     };
@@ -153,7 +154,7 @@ fn hosts_are_named_with_their_ports() {
         (net(None, "5.5.5.6", 8080), false),
         (udp(123), false),
         (udp(443), false),
-        (Place::Socket("/run/postgresql/s".into()), false),
+        (Destination::Socket("/run/postgresql/s".into()), false),
     ]);
     assert_eq!(
         rules,
@@ -176,21 +177,21 @@ fn special_places_are_noted_unless_the_caller_let_them_through() {
         net(None, "::1", 80),
         net(Some("metadata.google.internal"), "198.18.0.1", 80),
         net(Some("printer"), "198.18.0.1", 80),
-        Place::Socket("/run/docker.sock".into()),
-        Place::Socket("/home/u/.gnupg/S.gpg-agent".into()),
+        Destination::Socket("/run/docker.sock".into()),
+        Destination::Socket("/home/u/.gnupg/S.gpg-agent".into()),
     ] {
         let (rules, notes) = learned(&[(place.clone(), false)]);
         assert!(rules.is_empty() && notes.len() == 1, "{place:?}: {rules:?} {notes:?}");
         let (rules, notes) = learned(&[(place.clone(), true)]);
-        let both = matches!(&place, Place::Net { host: Some(host), .. } if host != "10.1.2.3");
+        let both = matches!(&place, Destination::Net { host: Some(host), .. } if host != "10.1.2.3");
         assert!(rules.len() == 1 + usize::from(both) && notes.is_empty(), "{place:?}: {rules:?} {notes:?}");
     }
-    // A name that led to a private address by the caller's word needs both.
+    // A name that resolved to a private address, with the caller's consent, needs both rules.
     let (rules, _) = learned(&[(net(Some("db.example.org"), "10.1.2.3", 5432), true)]);
     assert_eq!(rules.len(), 2, "{rules:?}");
 }
 
-/// A connection to port 0 made the rule of its host one about all ports.
+/// Regression: a connection to port 0 made the rule of its host cover all ports.
 #[test]
 fn a_port_that_no_rule_can_name_opens_no_others() {
     for passed in [true, false] {

@@ -1,5 +1,5 @@
-//! Policy: rules in, decisions and plans out. Pure: nothing here reads a file, a clock or the environment;
-//! the host is seen through the `plan::Host` trait that the caller implements.
+//! Policies: rules in, decisions and plans out. Pure: no file, clock or environment is read; the host is seen through
+//! the `plan::Host` trait that the caller implements.
 //!
 //! ```text
 //! text ── parse ──▶ Document ── effective ──▶ Policy ── resolve ──▶ Resolved ── plan ──▶ Plan
@@ -22,10 +22,10 @@ pub mod import;
 pub mod learn;
 mod locate;
 mod net;
+mod net_target;
 mod node;
 mod path;
 mod perms;
-mod place;
 mod plan;
 mod planner;
 mod policy;
@@ -52,10 +52,10 @@ pub use error::{PlanError, PolicyError};
 pub use explain::{Explanation, Row, explain_exec, explain_fs, explain_net};
 pub use glob::Pattern;
 pub use host::{Host as HostName, HostPattern};
-pub use net::NetAsk;
+pub use net::NetRequest;
+pub use net_target::{parse_target, split_ports, split_targets};
 pub use path::{Base, Refusal, RulePath};
 pub use perms::{Perm, Perms};
-pub use place::{parse_place, split_places, split_ports};
 pub use plan::*;
 pub use policy::{Labelled, Policy, effective, merge};
 pub use ports::Ports;

@@ -1,25 +1,25 @@
-//! Where in a text a field stands. Only used to place an error, on a text that a real parser has accepted, so
-//! the scanner for JSON needs no grammar of its own.
+//! Position of a field in a text. Only used for error positions, on a text that a real parser has accepted, so the JSON
+//! scanner needs no grammar of its own.
 
 use crate::document::Format;
 use toml::de::{DeTable, DeValue};
 
-/// One step into a document.
+/// A step of a path into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Key(String),
     Index(usize),
 }
 
-/// What of a field an error points at.
+/// The part of a field that an error points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spot {
+pub(crate) enum FieldPart {
     Key,
     Value,
 }
 
-/// Line and column, both from 1, of the field at `path`; of its nearest enclosing value when it is absent.
-pub(crate) fn locate(text: &str, format: Format, path: &[Step], spot: Spot) -> (usize, usize) {
+/// Returns line and column, both from 1, of the field at `path`; of its nearest enclosing value if it is absent.
+pub(crate) fn locate(text: &str, format: Format, path: &[Step], spot: FieldPart) -> (usize, usize) {
     let offset = match format {
         Format::Json => locate_json(text, path, spot),
         Format::Toml => locate_toml(text, path, spot),
@@ -37,7 +37,7 @@ pub(crate) fn line_column(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// `fs.rules[2].path`, with odd keys quoted.
+/// Formats a path such as `fs.rules[2].path`, with odd keys quoted.
 pub(crate) fn render(path: &[Step]) -> String {
     let mut out = String::new();
     for step in path {
@@ -58,28 +58,28 @@ pub(crate) fn render(path: &[Step]) -> String {
     out
 }
 
-fn locate_json(text: &str, path: &[Step], spot: Spot) -> usize {
+fn locate_json(text: &str, path: &[Step], spot: FieldPart) -> usize {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.space();
     let mut best = scan.at;
     for (depth, step) in path.iter().enumerate() {
         let last = depth + 1 == path.len();
         match scan.enter(step) {
-            Some((key_at, value_at)) => best = if last && spot == Spot::Key { key_at } else { value_at },
+            Some((key_at, value_at)) => best = if last && spot == FieldPart::Key { key_at } else { value_at },
             None => break,
         }
     }
     best
 }
 
-/// A walk over JSON that is known to be well formed; on anything else it stops rather than loops.
+/// A scanner for well-formed JSON; on any other input it stops rather than loops.
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl Scan<'_> {
-    /// Moves into the value at `step` of the container here; gives the offsets of its key and of itself.
+    /// Moves into the value at `step` of the container here; returns the offsets of its key and of the value.
     fn enter(&mut self, step: &Step) -> Option<(usize, usize)> {
         let open = self.peek()?;
         if open != b'{' && open != b'[' {
@@ -173,7 +173,7 @@ impl Scan<'_> {
     }
 }
 
-fn locate_toml(text: &str, path: &[Step], spot: Spot) -> usize {
+fn locate_toml(text: &str, path: &[Step], spot: FieldPart) -> usize {
     let Ok(root) = DeTable::parse(text) else {
         return 0;
     };
@@ -184,7 +184,7 @@ fn locate_toml(text: &str, path: &[Step], spot: Spot) -> usize {
     let Some((key, value)) = root.get_ref().get_key_value(name.as_str()) else {
         return root.span().start;
     };
-    let mut best = if rest.is_empty() && spot == Spot::Key { key.span().start } else { value.span().start };
+    let mut best = if rest.is_empty() && spot == FieldPart::Key { key.span().start } else { value.span().start };
     let mut here = value;
     for (depth, step) in rest.iter().enumerate() {
         let last = depth + 1 == rest.len();
@@ -196,7 +196,7 @@ fn locate_toml(text: &str, path: &[Step], spot: Spot) -> usize {
             _ => None,
         };
         let Some((key_at, value)) = next else { break };
-        best = if last && spot == Spot::Key { key_at } else { value.span().start };
+        best = if last && spot == FieldPart::Key { key_at } else { value.span().start };
         here = value;
     }
     best

@@ -1,7 +1,7 @@
-//! Deciding about the network. A name and the address it led to are asked together, so that a rule about one
-//! cannot be dodged by the other. What cannot be known counts against the request, never for it.
+//! Decisions about the network. A name and the address it resolved to are judged together, so that a rule about one
+//! cannot be bypassed by the other. Missing information counts against the request, never for it.
 
-use crate::cidr::{faces, is_special};
+use crate::cidr::{is_special, with_embedded};
 use crate::decide::{Decision, Matched};
 use crate::document::{NetRule, Proto, Target};
 use crate::host::{Host, HostPattern};
@@ -12,13 +12,13 @@ use std::net::IpAddr;
 use std::path::Path;
 use terms::Action;
 
-/// One request to reach something.
+/// A connection or request to judge.
 #[derive(Clone, Copy, Debug)]
-pub struct NetAsk<'a> {
+pub struct NetRequest<'a> {
     pub proto: Proto,
     /// The name the client used, when it used one.
     pub host: Option<&'a str>,
-    /// The address it leads to, once known.
+    /// The address that the name resolved to, once known.
     pub addr: Option<IpAddr>,
     pub port: u16,
     /// The HTTP method and path, when the request can be read.
@@ -28,78 +28,79 @@ pub struct NetAsk<'a> {
     pub unix: Option<&'a Path>,
 }
 
-impl<'a> NetAsk<'a> {
-    pub fn tcp(host: &'a str, port: u16) -> NetAsk<'a> {
-        NetAsk { proto: Proto::Tcp, host: Some(host), addr: None, port, method: None, path: None, unix: None }
+impl<'a> NetRequest<'a> {
+    pub fn tcp(host: &'a str, port: u16) -> NetRequest<'a> {
+        NetRequest { proto: Proto::Tcp, host: Some(host), addr: None, port, method: None, path: None, unix: None }
     }
 
-    /// An echo request.
-    pub fn icmp(host: &'a str) -> NetAsk<'a> {
-        NetAsk { proto: Proto::Icmp, ..NetAsk::tcp(host, 0) }
+    /// An ICMP echo request.
+    pub fn icmp(host: &'a str) -> NetRequest<'a> {
+        NetRequest { proto: Proto::Icmp, ..NetRequest::tcp(host, 0) }
     }
 
-    pub fn unix(path: &'a Path) -> NetAsk<'a> {
-        NetAsk { proto: Proto::Unix, host: None, addr: None, port: 0, method: None, path: None, unix: Some(path) }
+    pub fn unix(path: &'a Path) -> NetRequest<'a> {
+        NetRequest { proto: Proto::Unix, host: None, addr: None, port: 0, method: None, path: None, unix: Some(path) }
     }
 }
 
 impl Resolved {
-    pub fn net(&self, ask: &NetAsk<'_>) -> Decision {
-        let Ok(known) = Known::of(ask, &self.own) else {
+    pub fn net(&self, ask: &NetRequest<'_>) -> Decision {
+        let Ok(known) = CanonicalRequest::of(ask, &self.own) else {
             return no_name();
         };
         if let Some(path) = ask.unix.filter(|_| ask.proto == Proto::Unix) {
             return self.reaches(path);
         }
-        let matches = self.policy.net.iter().filter(|r| known.meets(&r.rule)).map(matched).collect();
+        let matches = self.policy.net.iter().filter(|r| known.matches(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && ask.proto != Proto::Unix && !known.special;
         let default = if open { Action::Allow } else { Action::Deny };
         let decision = Decision::of(matches, (default, "defaults.net"));
         if decision.action == Action::Ask && known.special && !self.names_special(&known) {
-            // A person who is asked about all the world does not mean the services of this host.
+            // Approving a broad rule does not include the services of this host.
             let denied = Decision::of(Vec::new(), (Action::Deny, "defaults.net"));
             return Decision { matches: decision.matches, ..denied.with_hint(|| known.hint()) };
         }
-        decision.with_hint(|| match ask.port == NAMES && ask.host.is_none() && self.needs_network().is_none() {
-            true => Some(NAME_ASKED.to_owned()),
+        decision.with_hint(|| match ask.port == DNS_PORT && ask.host.is_none() && self.needs_network().is_none() {
+            true => Some(DNS_HINT.to_owned()),
             false => known.hint(),
         })
     }
 
-    /// Whether some rule that does not deny names the special place that is asked about.
-    fn names_special(&self, known: &Known<'_>) -> bool {
+    /// Returns true if a rule that does not deny names the special address of the request.
+    fn names_special(&self, known: &CanonicalRequest<'_>) -> bool {
         let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| rule.action != Action::Deny);
-        rules.any(|rule| known.meets(rule) && known.names(rule))
+        rules.any(|rule| known.matches(rule) && known.names(rule))
     }
 
-    /// The same policy on a host with these addresses. They are special, whatever range they are from: a rule about
-    /// the world does not mean the services of this host.
+    /// Sets the host's own addresses. They are special in any range: a broad rule does not include the services of this
+    /// host.
     pub fn on_host(mut self, own: Vec<IpAddr>) -> Resolved {
         self.own = own.into_iter().map(|addr| addr.to_canonical()).collect();
         self
     }
 
-    /// Whether a rule about this place looks at methods or paths, so that the broker must read the request.
-    pub fn inspects(&self, ask: &NetAsk<'_>) -> bool {
-        let Ok(known) = Known::of(ask, &self.own) else {
+    /// Returns true if a rule for this target checks methods or paths, so that the broker must read the request.
+    pub fn inspects(&self, ask: &NetRequest<'_>) -> bool {
+        let Ok(known) = CanonicalRequest::of(ask, &self.own) else {
             return false;
         };
-        let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.is_at(rule);
+        let about = |rule: &NetRule| (rule.methods.is_some() || rule.paths.is_some()) && known.matches_endpoint(rule);
         let host = known.host.as_ref();
         self.policy.net.iter().any(|r| about(&r.rule)) || self.policy.secrets.iter().any(|s| Some(&s.rule.host) == host)
     }
 
-    /// Whether a rule about this place says that address and port alone decide. That it is let through at all is for `net` to say.
-    pub fn is_opaque(&self, ask: &NetAsk<'_>) -> bool {
-        let Ok(known) = Known::of(ask, &self.own) else {
+    /// Returns true if a rule for this target says that only address and port decide. Whether the connection is
+    /// permitted is decided by `net`.
+    pub fn is_opaque(&self, ask: &NetRequest<'_>) -> bool {
+        let Ok(known) = CanonicalRequest::of(ask, &self.own) else {
             return false;
         };
-        self.policy.net.iter().any(|r| r.rule.opaque && r.rule.action != Action::Deny && known.meets(&r.rule))
+        self.policy.net.iter().any(|r| r.rule.opaque && r.rule.action != Action::Deny && known.matches(&r.rule))
     }
 
-    /// Whether a name may be asked for: whether some connection to it could be let through. Rules that deny or ask
-    /// count only where they are about all of the name; what is left is decided when somebody connects. Where nothing but a
-    /// person could let any connection through, the person is asked before the name is.
+    /// Decides whether a name may be resolved: whether some connection to it could be permitted. Deny and ask rules
+    /// count only if they cover the whole name; the rest is decided at connect. If only an approval could permit any
+    /// connection, the person is asked before the name is resolved.
     pub fn resolves(&self, name: &str) -> Decision {
         let host = match Host::parse(name) {
             Ok(host @ Host::Name(_)) => host,
@@ -124,10 +125,10 @@ impl Resolved {
         Decision::of(matches, (default, "defaults.net")).with_hint(hint)
     }
 
-    /// Whether a name may lead to an address: a special one needs a rule that names it, on whatever port.
+    /// Returns true if a name may resolve to an address: a special one needs a rule that names it, on any port.
     pub fn leads_to(&self, name: &str, addr: IpAddr) -> bool {
-        let ask = NetAsk { addr: Some(addr), ..NetAsk::tcp(name, 0) };
-        let Ok(known) = Known::of(&ask, &self.own) else {
+        let ask = NetRequest { addr: Some(addr), ..NetRequest::tcp(name, 0) };
+        let Ok(known) = CanonicalRequest::of(&ask, &self.own) else {
             return false;
         };
         let mut rules = self.policy.net.iter().map(|r| &r.rule).filter(|rule| known.is_target(rule));
@@ -135,15 +136,16 @@ impl Resolved {
         !barred && (!known.special || rules.any(|rule| rule.action != Action::Deny && known.names(rule)))
     }
 
-    /// What holds for datagrams: only a rule that says `proto: "udp"` lets them through, because what most rules mean
-    /// by a host is its web server, and the same server over datagrams cannot be told from anything else. In the same
-    /// way echo requests need a rule that says `proto: "icmp"`.
-    pub fn datagrams(&self, ask: &NetAsk<'_>) -> Decision {
+    /// Decides about datagrams: only a rule with `proto: "udp"` permits them, because most rules for a host mean its
+    /// web server, and QUIC cannot be told from other datagrams. Likewise echo requests need a rule with `proto:
+    /// "icmp"`.
+    pub fn datagrams(&self, ask: &NetRequest<'_>) -> Decision {
         let decision = self.net(ask);
-        let Ok(known) = Known::of(ask, &self.own) else {
+        let Ok(known) = CanonicalRequest::of(ask, &self.own) else {
             return decision;
         };
-        let meant = |rule: &NetRule| rule.proto == Some(ask.proto) && rule.action != Action::Deny && known.meets(rule);
+        let meant =
+            |rule: &NetRule| rule.proto == Some(ask.proto) && rule.action != Action::Deny && known.matches(rule);
         if decision.action == Action::Deny || self.policy.net.iter().any(|r| meant(&r.rule)) {
             return decision;
         }
@@ -157,13 +159,13 @@ fn matched(labelled: &Labelled<NetRule>) -> Matched {
     Matched { rule: labelled.label.clone(), action: labelled.rule.action, text }
 }
 
-/// Whether a rule is about all of its target, whatever the port, the protocol and the request.
+/// Returns true if a rule covers its whole target, at any port, protocol and request.
 fn is_sweeping(rule: &NetRule) -> bool {
     rule.ports.is_none() && rule.proto.is_none() && rule.methods.is_none() && rule.paths.is_none()
 }
 
-/// Whether a name can be one of the public network: not a single label, nor below what is set aside for one machine,
-/// one link or one cloud.
+/// Returns true for a name of the public network: not a single label, nor below a domain reserved for one machine, one
+/// link or one cloud.
 pub(crate) fn is_public(host: &Host) -> bool {
     const LOCAL: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
     match host {
@@ -182,17 +184,17 @@ fn no_name() -> Decision {
 }
 
 /// A request with its names in canonical form.
-struct Known<'a> {
-    ask: &'a NetAsk<'a>,
+struct CanonicalRequest<'a> {
+    ask: &'a NetRequest<'a>,
     host: Option<Host>,
     addr: Option<IpAddr>,
     special: bool,
-    /// It is an address of this host itself.
+    /// The target is an address of this host itself.
     own: bool,
 }
 
-impl<'a> Known<'a> {
-    fn of(ask: &'a NetAsk<'a>, own: &[IpAddr]) -> Result<Known<'a>, ()> {
+impl<'a> CanonicalRequest<'a> {
+    fn of(ask: &'a NetRequest<'a>, own: &[IpAddr]) -> Result<CanonicalRequest<'a>, ()> {
         let host = ask.host.map(Host::parse).transpose().map_err(|_| ())?;
         let literal = match host {
             Some(Host::Addr(addr)) => Some(addr),
@@ -200,15 +202,15 @@ impl<'a> Known<'a> {
         };
         let addr = ask.addr.or(literal).map(|a| a.to_canonical());
         let own = addr.is_some_and(|addr| own.contains(&addr));
-        Ok(Known { ask, host, addr, special: own || addr.is_some_and(is_special), own })
+        Ok(CanonicalRequest { ask, host, addr, special: own || addr.is_some_and(is_special), own })
     }
 
-    fn meets(&self, rule: &NetRule) -> bool {
+    fn matches(&self, rule: &NetRule) -> bool {
         let reaches = !grants(rule.action) || !self.special || self.names(rule);
-        reaches && self.is_at(rule) && self.says(rule)
+        reaches && self.matches_endpoint(rule) && self.matches_request(rule)
     }
 
-    /// Whether the rule names the special place it is about: a range inside the special ones, or the one address.
+    /// Returns true if the rule names the special address: a range inside the special ones, or the single address.
     fn names(&self, rule: &NetRule) -> bool {
         let single = match &rule.to {
             Target::Cidr(cidr) => cidr.single(),
@@ -218,11 +220,11 @@ impl<'a> Known<'a> {
         names_special(rule) || (self.own && single.is_some() && single == self.addr)
     }
 
-    /// Whether the rule is about this place: protocol, port, name or address.
-    fn is_at(&self, rule: &NetRule) -> bool {
+    /// Returns true if protocol, port, and name or address match.
+    fn matches_endpoint(&self, rule: &NetRule) -> bool {
         let proto = match rule.proto {
             Some(proto) => proto == self.ask.proto,
-            // What denies a host denies all of it; what allows it means its servers.
+            // A denial of a host includes ICMP; an allowance means its servers.
             None if self.ask.proto == Proto::Icmp => !grants(rule.action),
             None => self.ask.proto != Proto::Unix,
         };
@@ -236,7 +238,7 @@ impl<'a> Known<'a> {
             Target::Cidr(cidr) => match (self.addr, allows) {
                 (None, _) => false,
                 (Some(addr), true) => cidr.contains(addr),
-                (Some(addr), false) => faces(addr).any(|face| cidr.contains(face)),
+                (Some(addr), false) => with_embedded(addr).any(|face| cidr.contains(face)),
             },
             Target::Host(HostPattern::Any) if !allows => true,
             Target::Host(pattern @ HostPattern::Exact(Host::Addr(_))) => {
@@ -247,8 +249,8 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Whether the request says what the rule is about. Where it cannot be read, denials count and allowances do not.
-    fn says(&self, rule: &NetRule) -> bool {
+    /// Returns true if method and path match. Where the request cannot be read, denials match and allowances do not.
+    fn matches_request(&self, rule: &NetRule) -> bool {
         let unknown = !grants(rule.action);
         let method = rule.methods.as_ref().is_none_or(|methods| match self.ask.method {
             Some(method) => methods.iter().any(|m| m == method),
@@ -287,7 +289,8 @@ impl<'a> Known<'a> {
         Some(format!("add {rule} to net.rules{flag}"))
     }
 
-    /// What the flag is given for the same place. It has no word for datagrams, and an address of the newer kind has colons of its own.
+    /// Returns the value of `--net` for this target. The flag has no syntax for datagrams, and a bare IPv6 address is
+    /// ambiguous.
     fn flag(&self) -> Option<String> {
         let host = match (&self.host, self.addr) {
             (Some(host @ Host::Name(_)), _) => host.to_string(),
@@ -302,16 +305,16 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The port at which names are asked for.
-const NAMES: u16 = 53;
+/// Port of DNS.
+const DNS_PORT: u16 = 53;
 
-/// Without any network a program asks the host's own server for names, and is refused there. To allow that server would lead nowhere:
-/// names are answered for those hosts that a rule allows.
-const NAME_ASKED: &str = r#"a name was asked for; for the host that is meant, add {"action":"allow","host":"HOST"} to net.rules, or run with --net HOST"#;
+/// Hint for a program without network that queries the host's name server, and is refused there. Allowing that server
+/// would not help: only names of allowed hosts are resolved.
+const DNS_HINT: &str = r#"a name was asked for; for the host that is meant, add {"action":"allow","host":"HOST"} to net.rules, or run with --net HOST"#;
 
-/// The path of a URL, decoded once and without its query. `None` when servers could read it in two ways:
-/// an encoded slash, a dot segment, an empty segment, a backslash, a semicolon, a control character. Behind a semicolon
-/// some servers see parameters that are no part of the name: to them `..;` goes up.
+/// Decodes the path of a URL once and removes its query. `None` if servers could read it in two ways: an encoded slash,
+/// a dot segment, an empty segment, a backslash, a semicolon, a control character. Behind a semicolon some servers see
+/// parameters that are not part of the name: for them `..;` goes up.
 fn url_path(text: &str) -> Option<String> {
     let text = text.split(['?', '#']).next().unwrap_or(text);
     let mut bytes = Vec::with_capacity(text.len());

@@ -13,7 +13,7 @@ fn policy(rules: &str, default: &str) -> Resolved {
 
 fn action(policy: &Resolved, host: Option<&str>, addr: Option<&str>, port: u16) -> Action {
     let addr = addr.map(|a| a.parse().unwrap());
-    let ask = NetAsk { host, addr, ..NetAsk::tcp("", port) };
+    let ask = NetRequest { host, addr, ..NetRequest::tcp("", port) };
     policy.net(&ask).action
 }
 
@@ -85,7 +85,7 @@ fn what_cannot_be_read_counts_against_the_request() {
            {"action":"deny","host":"b.example.org","methods":["DELETE"]}"#,
         "deny",
     );
-    let ask = |host, method, path| p.net(&NetAsk { method, path, ..NetAsk::tcp(host, 443) }).action;
+    let ask = |host, method, path| p.net(&NetRequest { method, path, ..NetRequest::tcp(host, 443) }).action;
     assert_eq!(ask("api.example.org", Some("GET"), Some("/v1/users?x=/..;")), Action::Allow);
     assert_eq!(ask("api.example.org", Some("GET"), Some("/v1/users/3")), Action::Deny);
     assert_eq!(ask("api.example.org", Some("POST"), Some("/v1/users")), Action::Deny);
@@ -96,8 +96,8 @@ fn what_cannot_be_read_counts_against_the_request() {
     }
     assert_eq!(ask("b.example.org", Some("GET"), Some("/")), Action::Allow);
     assert_eq!(ask("b.example.org", None, None), Action::Deny);
-    assert!(p.inspects(&NetAsk::tcp("api.example.org", 443)));
-    assert!(!p.inspects(&NetAsk::tcp("c.example.org", 443)));
+    assert!(p.inspects(&NetRequest::tcp("api.example.org", 443)));
+    assert!(!p.inspects(&NetRequest::tcp("c.example.org", 443)));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn sockets() {
         r#"{"action":"allow","proto":"unix","path":"~/run/*.sock"},{"action":"deny","proto":"unix","path":"/home/u/run/x.sock"}"#,
         "allow",
     );
-    let ask = |path: &str| p.net(&NetAsk::unix(Path::new(path))).action;
+    let ask = |path: &str| p.net(&NetRequest::unix(Path::new(path))).action;
     assert_eq!(ask("/home/u/run/a.sock"), Action::Allow);
     assert_eq!(ask("/home/u/run/x.sock"), Action::Deny);
     assert_eq!(ask("/run/docker.sock"), Action::Deny);
@@ -122,24 +122,24 @@ fn the_network_is_needed_only_when_something_may_use_it() {
     assert_eq!(policy(r#"{"action":"ask","host":"a.b"}"#, "deny").needs_network().as_deref(), Some("net.rules[0]"));
 }
 
-/// Whoever has no network is refused at the server for names; allowing that one would lead nowhere.
+/// A guest without network is refused at the name server; allowing that server would not help.
 #[test]
 fn who_asks_for_a_name_is_told_to_allow_the_host() {
     let addr = Some("10.0.0.53".parse().unwrap());
-    let ask = NetAsk { host: None, addr, ..NetAsk::tcp("", 53) };
+    let ask = NetRequest { host: None, addr, ..NetRequest::tcp("", 53) };
     let hint = policy("", "deny").net(&ask).hint.unwrap();
     assert!(hint.starts_with("a name was asked for") && hint.ends_with("or run with --net HOST"), "{hint}");
-    // Where there is a network, names are answered, and the server is a place as any other.
+    // With a network, names are resolved, and the server is a target like any other.
     let open = policy(r#"{"action":"allow","host":"a.example.org"}"#, "deny").net(&ask).hint.unwrap();
     assert!(open.contains("10.0.0.53/32"), "{open}");
-    let other = policy("", "deny").net(&NetAsk { port: 54, ..ask }).hint.unwrap();
+    let other = policy("", "deny").net(&NetRequest { port: 54, ..ask }).hint.unwrap();
     assert!(other.contains("10.0.0.53/32"), "{other}");
 }
 
 #[test]
 fn addresses_have_a_flag_where_it_can_be_written() {
     let hint = |addr: &str| {
-        let ask = NetAsk { host: None, addr: Some(addr.parse().unwrap()), ..NetAsk::tcp("", 80) };
+        let ask = NetRequest { host: None, addr: Some(addr.parse().unwrap()), ..NetRequest::tcp("", 80) };
         policy("", "deny").net(&ask).hint.unwrap()
     };
     assert!(hint("93.184.216.34").ends_with("or run with --net 93.184.216.34:80"));
@@ -149,12 +149,12 @@ fn addresses_have_a_flag_where_it_can_be_written() {
 #[test]
 fn hints_are_rules() {
     let p = policy("", "deny");
-    let hint = p.net(&NetAsk::tcp("example.org", 443)).hint.unwrap();
+    let hint = p.net(&NetRequest::tcp("example.org", 443)).hint.unwrap();
     assert_eq!(
         hint,
         r#"add {"action":"allow","proto":"tcp","host":"example.org","ports":"443"} to net.rules, or run with --net example.org:443"#
     );
-    let ask = NetAsk { addr: Some("127.0.0.1".parse().unwrap()), ..NetAsk::tcp("localhost", 5432) };
+    let ask = NetRequest { addr: Some("127.0.0.1".parse().unwrap()), ..NetRequest::tcp("localhost", 5432) };
     let hint = p.net(&ask).hint.unwrap();
     assert_eq!(
         hint,
@@ -238,7 +238,7 @@ fn datagrams_need_a_rule_that_says_so() {
     );
     let ask = |host, addr: &str, port| {
         let addr = Some(addr.parse().unwrap());
-        p.datagrams(&NetAsk { proto: Proto::Udp, addr, ..NetAsk::tcp(host, port) })
+        p.datagrams(&NetRequest { proto: Proto::Udp, addr, ..NetRequest::tcp(host, port) })
     };
     assert_eq!(ask("ntp.example.org", "93.184.216.34", 123).action, Action::Allow);
     assert_eq!(ask("ntp.example.org", "93.184.216.34", 124).action, Action::Deny);
@@ -260,10 +260,11 @@ fn echo_requests_need_a_rule_that_says_so() {
            {"action":"deny","cidr":"1.2.3.0/24"},{"action":"deny","host":"ping.example.org","ports":"443"}"#,
         "allow",
     );
-    let ask = |host, addr: &str| p.datagrams(&NetAsk { addr: Some(addr.parse().unwrap()), ..NetAsk::icmp(host) });
+    let ask =
+        |host, addr: &str| p.datagrams(&NetRequest { addr: Some(addr.parse().unwrap()), ..NetRequest::icmp(host) });
     assert_eq!(ask("ping.example.org", "93.184.216.34").action, Action::Allow);
     assert_eq!(ask("10.0.0.1", "10.0.0.1").action, Action::Allow);
-    // A denial of the place counts whatever it is about; one of a port does not.
+    // A denial of the whole target counts; a denial of one port does not.
     assert_eq!(ask("ping.example.org", "1.2.3.4").action, Action::Deny);
     for (host, addr, hint) in [
         (
@@ -281,8 +282,8 @@ fn echo_requests_need_a_rule_that_says_so() {
         assert_eq!((web.action, web.rule.as_str()), (Action::Deny, "defaults.net"));
         assert_eq!(web.hint.unwrap(), hint);
     }
-    // It opens nothing else.
-    let tcp = NetAsk { addr: Some("10.0.0.1".parse().unwrap()), ..NetAsk::tcp("10.0.0.1", 443) };
+    // No other connection is permitted.
+    let tcp = NetRequest { addr: Some("10.0.0.1".parse().unwrap()), ..NetRequest::tcp("10.0.0.1", 443) };
     assert_eq!(p.net(&tcp).action, Action::Deny);
     assert_eq!(p.sends_echoes(), Some("net.rules[1]"));
     assert_eq!(policy(r#"{"action":"deny","proto":"icmp","host":"a.b"}"#, "allow").sends_echoes(), None);
@@ -291,8 +292,9 @@ fn echo_requests_need_a_rule_that_says_so() {
 #[test]
 fn who_is_asked_about_the_world_is_not_asked_about_special_places() {
     let p = policy(r#"{"action":"ask","host":"*"},{"action":"ask","cidr":"10.1.0.0/16"}"#, "deny");
-    let ask =
-        |addr: &str| p.net(&NetAsk { addr: Some(addr.parse().unwrap()), host: None, ..NetAsk::tcp("", 443) }).action;
+    let ask = |addr: &str| {
+        p.net(&NetRequest { addr: Some(addr.parse().unwrap()), host: None, ..NetRequest::tcp("", 443) }).action
+    };
     assert_eq!(ask("93.184.216.34"), Action::Ask);
     assert_eq!(ask("10.1.2.3"), Action::Ask);
     for special in ["169.254.169.254", "127.0.0.1", "10.2.0.1", "::1"] {
@@ -313,8 +315,8 @@ fn a_name_that_only_a_person_could_open_asks() {
     {
         assert_eq!(p.resolves(name).action, action, "{name}");
     }
-    let datagrams = |proto| p.datagrams(&NetAsk { proto, ..NetAsk::tcp("a.org", 443) }).action;
+    let datagrams = |proto| p.datagrams(&NetRequest { proto, ..NetRequest::tcp("a.org", 443) }).action;
     assert_eq!(datagrams(Proto::Udp), Action::Deny, "a rule about a web server does not mean datagrams");
     let p = policy(r#"{"action":"ask","proto":"udp","host":"a.org"}"#, "deny");
-    assert_eq!(p.datagrams(&NetAsk { proto: Proto::Udp, ..NetAsk::tcp("a.org", 53) }).action, Action::Ask);
+    assert_eq!(p.datagrams(&NetRequest { proto: Proto::Udp, ..NetRequest::tcp("a.org", 53) }).action, Action::Ask);
 }

@@ -1,15 +1,15 @@
-//! Node: a document as a plain tree, whichever format it came in. Reading into it refuses duplicate keys and
-//! too much depth; what the keys mean is decided later.
+//! A document as a plain tree, independent of its format. Parsing refuses duplicate keys and excessive depth; keys are
+//! interpreted later.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Deeper than any legal document, shallow enough for every reader's stack.
+/// Bound on nesting: deeper than any valid document, shallow enough for every reader's stack.
 pub(crate) const MAX_DEPTH: usize = 16;
 
-/// The key under which the TOML reader hands over a date.
+/// Key under which the TOML reader delivers a date.
 const TOML_DATE: &str = "$__toml_private_datetime";
 
 #[derive(Clone, Debug, PartialEq)]
@@ -19,14 +19,14 @@ pub(crate) enum Node {
     Int(i128),
     Float(f64),
     Text(String),
-    /// TOML knows dates; no key of ours takes one.
+    /// A TOML date; no key takes one.
     Date,
     List(Vec<Node>),
     Map(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// What the value is, for messages.
+    /// Returns the type of the value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Node::Null => "null",
@@ -47,7 +47,7 @@ impl Node {
         Node::List(values.into_iter().map(|v| Node::text(v.as_ref())).collect())
     }
 
-    /// Pretty JSON with a final newline; rules stay on one line each, as people write them.
+    /// Formats pretty JSON with a final newline; rules stay on one line each.
     pub(crate) fn to_json(&self) -> String {
         let mut out = String::new();
         self.write_pretty(&mut out, 0);
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// A list of strings or a flat object reads better on one line, as long as the line is short.
+    /// Returns true if a list of strings or a flat object fits on one line.
     fn fits_a_line(&self, indent: usize) -> bool {
         let flat = match self {
             Node::List(items) => !items.iter().any(|i| matches!(i, Node::Map(_))),
@@ -144,7 +144,7 @@ impl Serialize for Node {
     }
 }
 
-/// Reads a node, knowing how deep it stands.
+/// Deserialises a node at a given depth.
 pub(crate) struct Reader {
     pub(crate) depth: usize,
 }

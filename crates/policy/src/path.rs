@@ -1,5 +1,5 @@
-//! The path of a rule: absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`, with wildcards.
-//! Checked when read, written back in one spelling, and expanded only against given values.
+//! Paths of rules: absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`, with wildcards. Checked when parsed,
+//! written back in canonical form, and expanded only with given values.
 
 use crate::component::{self, Part};
 use crate::glob::{self, Pattern};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const FORMS: &str = "use an absolute path, ~/…, $HOME/… or $WORKSPACE/…";
 
-/// Where a path starts.
+/// Base of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Base {
     Root,
@@ -17,14 +17,14 @@ pub enum Base {
     Toolchains,
 }
 
-/// A checked rule path. Equal when it names the same things, however it was spelled.
+/// A checked rule path. Two spellings of the same pattern are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RulePath {
     base: Base,
     parts: Vec<Part>,
 }
 
-/// What is wrong with a value, and what to write instead.
+/// The reason why a value is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub message: String,
@@ -45,21 +45,21 @@ impl Refusal {
 impl RulePath {
     pub fn parse(text: &str) -> Result<RulePath, Refusal> {
         let path = RulePath::parse_shape(text)?;
-        match path.is_of_one_process() {
+        match path.is_per_process() {
             true => Err(Refusal::new(format!("{text:?} is a different file in every process"))
                 .hint("name the file it should lead to")),
             false => Ok(path),
         }
     }
 
-    /// The same checks without those about this host's files: the path of a URL.
+    /// Parses without the checks about this host's files, for the path of a URL.
     pub(crate) fn parse_shape(text: &str) -> Result<RulePath, Refusal> {
         let (base, rest) = split_base(text)?;
         if text.contains("//") {
             return Err(Refusal::new(format!("{text:?} holds an empty component (\"//\")")).hint("remove one slash"));
         }
         let rest = rest.strip_prefix('/').unwrap_or(rest);
-        // One final slash is how many people mark a directory; it changes nothing.
+        // A final slash, which often marks a directory, is ignored.
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let mut parts = Vec::new();
         if !rest.is_empty() {
@@ -73,8 +73,8 @@ impl RulePath {
         Ok(RulePath { base, parts: squeeze(parts) })
     }
 
-    /// A rule path for exactly this absolute path; wildcard characters in it are taken literally.
-    /// `None` when it is not absolute, holds `.` or `..`, or is not UTF-8.
+    /// Builds a rule path for exactly this absolute path; wildcard characters in it are literal. `None` if it is not
+    /// absolute, contains `.` or `..`, or is not UTF-8.
     pub fn literal(path: &Path) -> Option<RulePath> {
         let text = path.to_str()?;
         let escaped: Vec<String> = text.split('/').map(component::escape).collect();
@@ -88,20 +88,20 @@ impl RulePath {
         self.base
     }
 
-    /// Whether `inner` is this path or lies below it, as far as the texts alone can tell.
+    /// Returns true if `inner` is this path or below it, judged by the texts alone.
     pub fn contains(&self, inner: &RulePath) -> bool {
         self.base == inner.base && inner.parts.starts_with(&self.parts)
             || self.base == Base::Root && self.parts.is_empty()
     }
 
-    /// The pattern with `base` (the value of the variable, or `/`) put in front, its characters taken literally.
+    /// Expands the pattern below `base` (the value of the variable, or `/`), whose characters are literal.
     pub(crate) fn on(&self, base: &Path) -> Option<Pattern> {
         let head = glob::names(base).map(|n| Part::Literal(n.to_owned()));
         Pattern::new(head.chain(self.parts.iter().cloned()).collect())
     }
 
-    /// `/proc/self/fd/7` and the like: a link that every process sees differently, and that may lead out.
-    fn is_of_one_process(&self) -> bool {
+    /// Returns true for `/proc/self/fd/7` and the like: a link that differs by process, and that may lead outside.
+    fn is_per_process(&self) -> bool {
         let name = |i: usize| match self.parts.get(i) {
             Some(Part::Literal(name)) => name.to_str().unwrap_or_default(),
             _ => "",
@@ -132,7 +132,7 @@ impl fmt::Display for RulePath {
     }
 }
 
-/// Whether a value given for a variable can stand at the start of a path.
+/// Checks that the value of a variable can be the start of a path.
 pub(crate) fn check_base(path: &Path) -> Result<(), String> {
     let plain: PathBuf = std::iter::once(std::ffi::OsStr::new("/")).chain(glob::names(path)).collect();
     match path.is_absolute() && plain.as_os_str() == path.as_os_str() {
@@ -177,7 +177,7 @@ fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
             Err(Refusal::new(format!("{whole:?} holds a {component:?} component")).hint("write the path it leads to"))
         }
         _ => match component::parse_part(component).map_err(Refusal::new)? {
-            // `[.]` and `[.][.]` spell the components that are refused above.
+            // `[.]` and `[.][.]` are other spellings of the components refused above.
             Part::Literal(name) if name == "." || name == ".." => {
                 Err(Refusal::new(format!("{whole:?} holds a {name:?} component")))
             }
@@ -189,7 +189,7 @@ fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
     }
 }
 
-/// `a/**/**/b` is `a/**/b`: one spelling for one meaning.
+/// Reduces `a/**/**/b` to `a/**/b`, the canonical form.
 fn squeeze(mut parts: Vec<Part>) -> Vec<Part> {
     parts.dedup_by(|a, b| *a == Part::AnyDepth && *b == Part::AnyDepth);
     parts

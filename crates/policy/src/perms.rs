@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One permission. The discriminant is landlock's own bit number, so the kernel crate needs no table.
+/// A permission. The discriminant is landlock's own bit number, so the kernel crate needs no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Perm {
@@ -73,9 +73,9 @@ pub struct Perms(u16);
 impl Perms {
     pub const NONE: Perms = Perms(0);
     pub const ALL: Perms = Perms(0xffff);
-    /// Look at files and list directories.
+    /// Reading files and listing directories.
     pub const READ: Perms = Perms::of(&[Perm::ReadFile, Perm::ReadDir]);
-    /// Everything that changes a tree, short of making device nodes.
+    /// Changes of a tree, short of making device nodes.
     pub const WRITE: Perms = Perms::of(&[
         Perm::WriteFile,
         Perm::RemoveDir,
@@ -88,7 +88,7 @@ impl Perms {
         Perm::Refer,
         Perm::Truncate,
     ]);
-    /// What a mount that is read-only takes away, all at once.
+    /// Permissions that a read-only mount takes away, all at once.
     pub const CHANGES: Perms = Perms::of(&[
         Perm::WriteFile,
         Perm::RemoveDir,
@@ -150,7 +150,7 @@ impl fmt::Debug for Perms {
     }
 }
 
-/// The names in the order documents list them: looking first, changing after.
+/// Order of names in documents: reading first, changing after.
 const ORDER: [Perm; 16] = [
     Perm::ReadFile,
     Perm::ReadDir,
@@ -188,25 +188,25 @@ const GROUPS: [(&str, Perms); 2] = [
 ];
 
 impl Perms {
-    /// What means something at a file; the others are about directories.
+    /// Permissions that apply to files; the others apply to directories.
     pub const FILE: Perms =
         Perms::of(&[Perm::Execute, Perm::WriteFile, Perm::ReadFile, Perm::Truncate, Perm::IoctlDev]);
-    /// Everything an ordinary user can do: device nodes take a privilege that nobody inside has.
+    /// Permissions of an ordinary user: making device nodes needs a capability that no guest has.
     pub const ORDINARY: Perms = Perms::ALL.minus_const(Perms::of(&[Perm::MakeChar, Perm::MakeBlock]));
-    /// What a person can be asked for: whatever opens a file or a directory. Nobody can do the rest in a guest's stead
-    /// without a race.
+    /// Permissions that a person can be asked for: those that open a file or a directory. The supervisor cannot do the
+    /// rest on a guest's behalf without a race.
     pub const ASKABLE: Perms =
         Perms::of(&[Perm::ReadFile, Perm::ReadDir, Perm::WriteFile, Perm::Truncate, Perm::MakeReg]);
-    /// Bringing a new name into a directory.
+    /// Permissions that create a name in a directory.
     pub const MAKING: Perms = GROUPS[0].1.union_const(Perms::of(&[Perm::Refer]));
 
-    /// The permission or the group of this name.
+    /// Returns the permission or group of this name.
     pub fn named(name: &str) -> Option<Perms> {
         let group = GROUPS.iter().find(|(group, _)| *group == name).map(|(_, perms)| *perms);
         group.or_else(|| Perm::ALL.into_iter().find(|p| p.name() == name).map(|p| Perms::of(&[p])))
     }
 
-    /// The shortest list of names, groups where they are whole.
+    /// Returns the shortest list of names, with groups where they are complete.
     pub fn names(self) -> Vec<&'static str> {
         let mut left = self;
         let mut out = Vec::new();
@@ -222,7 +222,7 @@ impl Perms {
         out
     }
 
-    /// Every name a document may use.
+    /// Returns every name that a document may use.
     pub fn known_names() -> impl Iterator<Item = &'static str> {
         ORDER.into_iter().map(Perm::name).chain(GROUPS.iter().map(|(name, _)| *name))
     }

@@ -1,12 +1,12 @@
-//! Plan: an effective policy met with one host. Which paths are bound with which permissions, what is covered
-//! up, which programs start. Still pure: the host is seen through a trait, and nothing here touches it.
+//! The plan: an effective policy applied to one host. Which paths are bound with which permissions, which parts are
+//! covered, which programs start. Still pure: the host is seen through a trait.
 
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
 use crate::private;
 use std::path::{Path, PathBuf};
 
-/// What stands at a path of the host.
+/// File type at a path of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Dir,
@@ -16,13 +16,13 @@ pub enum Kind {
     Other,
 }
 
-/// A path followed to its end.
+/// A path with all symbolic links resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The path with no symbolic link left in it.
+pub struct ResolvedPath {
+    /// The real path, without symbolic links.
     pub real: PathBuf,
     pub kind: Kind,
-    /// Every symbolic link met on the way, with its own real location and its text as stored.
+    /// Symbolic links on the way, each with its real location and its text as stored.
     pub links: Vec<Link>,
 }
 
@@ -34,17 +34,18 @@ pub struct Link {
 
 /// The host as the planner sees it.
 pub trait Host {
-    /// Follows `path`; `None` when nothing is there.
-    fn look(&self, path: &Path) -> Option<Found>;
-    /// Names in a directory, unsorted; none where nobody inside could list it either. An error says why it cannot be known what is
-    /// in it: a denial may have to be found there.
+    /// Resolves `path`; `None` if it does not exist.
+    fn look(&self, path: &Path) -> Option<ResolvedPath>;
+    /// Lists a directory, unsorted; empty if no guest could list it either. An error means that the contents are
+    /// unknown: a denial may have to be found there.
     fn list(&self, dir: &Path) -> Result<Vec<std::ffi::OsString>, String>;
-    /// Where a path leads at which `look` saw nothing, and why it cannot be known whether something is there. Nothing to say of what is
-    /// not there, or is as shut to whoever is inside.
+    /// For a path that `look` did not find: where it leads, and why its existence is unknown. `None` if it does not
+    /// exist, or is equally inaccessible to a guest.
     fn hidden(&self, _path: &Path) -> Option<(PathBuf, String)> {
         None
     }
-    /// The same host without what guests have changed of it, where they can: a link that one removed leads on there.
+    /// Returns the host without the changes of guests, where they can make any: a link that a guest removed still
+    /// resolves there.
     fn beneath(&self) -> Option<&dyn Host> {
         None
     }
@@ -54,40 +55,40 @@ pub trait Host {
     fn loader(&self, file: &Path) -> Option<PathBuf>;
 }
 
-/// A path that is there inside, with what may be done at and below it.
-/// A nested grant adds to its parent's permissions, as landlock does.
+/// A path visible inside, with the permissions at and below it. A nested grant adds to its parent's permissions, as in
+/// landlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Real path, absolute, no symbolic link in it; the same inside and outside.
     pub path: PathBuf,
     pub kind: Kind,
-    /// What is allowed here, those of enclosing grants included.
+    /// Permissions here, including those of enclosing grants.
     pub perms: Perms,
-    /// The rule that brought it, for messages: `fs.rules[3]`.
+    /// The rule behind the grant, for messages: `fs.rules[3]`.
     pub rule: String,
 }
 
 impl Grant {
-    /// Whether the grant shows `path`. A grant from above a private directory shows nothing that lies in it.
+    /// Returns true if the grant makes `path` visible. A grant from above a private directory shows nothing inside it.
     pub fn covers(&self, path: &Path) -> bool {
         private::reaches(&self.path, path)
     }
 }
 
-/// How a denial inside a grant is made to hold.
+/// The way in which a denial inside a grant is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cover {
-    /// Nothing of it can be seen.
+    /// Hidden completely.
     Hide,
     /// Bound again read-only.
     ReadOnly,
     /// Bound again without execution.
     NoExec,
-    /// Both of the above.
+    /// Bound again read-only and without execution.
     ReadOnlyNoExec,
 }
 
-/// A denial of something that exists inside a grant.
+/// A denial of an existing path inside a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
     pub path: PathBuf,
@@ -96,20 +97,20 @@ pub struct Mask {
     pub rule: String,
 }
 
-/// A denial of something that does not exist yet, inside a grant that allows making things.
+/// A denial of a path that does not exist yet, inside a grant that permits creating files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// As in the rule, after expansion; may hold wildcards.
+    /// The rule's pattern after expansion; may contain wildcards.
     pub pattern: String,
     pub rule: String,
-    /// Not even reading is left of it.
+    /// Reading is denied, too.
     pub hides: bool,
-    /// It must not be executed.
+    /// Execution is denied.
     pub bars: bool,
 }
 
 impl Guard {
-    /// Whether making `path`, absolute and real, is what this guard is against.
+    /// Returns true if the guard denies making `path`, absolute and real.
     pub fn covers(&self, path: &Path) -> bool {
         Pattern::parse(&self.pattern).is_some_and(|pattern| pattern.covers(path))
     }
@@ -120,19 +121,20 @@ impl Guard {
 pub struct Program {
     pub path: PathBuf,
     pub kind: Kind,
-    /// When set, the bytes that run must have this digest; they were read when the plan was made.
+    /// Required digest of the bytes that run; they were read when the plan was made.
     pub sha256: Option<[u8; 32]>,
     pub rule: String,
-    /// A person is asked before it, or anything below it, starts. Until then it cannot be executed.
+    /// A person is asked before it, or a program below it, starts. Until then it cannot be executed.
     pub asked: bool,
 }
 
-/// Which files the kernel will execute.
+/// The files that the kernel will execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecPlan {
-    /// Anything that a grant lets be executed, but for the programs named here; those that are asked about come to it.
+    /// Every file for which a grant permits execution, except the programs listed; among them those that are asked
+    /// about.
     AllowBut(Vec<Program>),
-    /// Only these, and the dynamic loaders they name.
+    /// Only these programs, and the dynamic loaders that they name.
     Only { programs: Vec<Program>, loaders: Vec<PathBuf> },
 }
 
@@ -143,37 +145,37 @@ impl ExecPlan {
         }
     }
 
-    /// What a person is asked about before it starts; at most `MOST_ASKED_PROGRAMS`.
+    /// Returns the programs that a person is asked about; at most `MOST_ASKED_PROGRAMS`.
     pub fn asked(&self) -> impl Iterator<Item = &Program> {
         self.programs().iter().filter(|program| program.asked)
     }
 }
 
-/// As many places as one plan lets a person be asked about; each takes handles.
+/// Bound on paths of one plan that a person can be asked about; each takes descriptors.
 pub const MOST_ASKED: usize = 16;
-/// The same of programs, and directories of such.
+/// Bound on programs that a person can be asked about, and directories of such.
 pub const MOST_ASKED_PROGRAMS: usize = 32;
 
-/// A socket of the host that the guest may connect to, and so sees.
+/// A socket of the host that is visible in the guest, which may connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Real, as that of a grant.
+    /// Real path, as in a grant.
     pub path: PathBuf,
     pub rule: String,
 }
 
-/// A place of the host of which a person is asked before anything in it is opened. The guest has no way there of its own.
+/// A path of the host for which a person is asked before a file in it is opened. The guest itself cannot reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedPlace {
-    /// Real, as that of a grant; a directory or a file.
+    /// Real path of a directory or a file.
     pub path: PathBuf,
     pub kind: Kind,
     pub rule: String,
-    /// Reading is asked about.
+    /// Reading is asked for.
     pub reads: bool,
-    /// Writing, truncating or making files is.
+    /// Writing, truncating or making files is asked for.
     pub changes: bool,
-    /// What must not even be seen below it.
+    /// Hidden paths below it.
     pub hidden: Vec<PathBuf>,
 }
 
@@ -183,22 +185,22 @@ pub struct Plan {
     pub grants: Vec<Grant>,
     pub masks: Vec<Mask>,
     pub guards: Vec<Guard>,
-    /// By path, none twice. Those that a grant shows are among them.
+    /// By path, unique; includes sockets that a grant shows.
     pub sockets: Vec<Socket>,
-    /// By path, none twice; at most `MOST_ASKED`.
+    /// By path, unique; at most `MOST_ASKED`.
     pub asked: Vec<AskedPlace>,
-    /// Places inside grants that must keep their names, because rules about sockets tell them by it.
+    /// Paths inside grants that must not be renamed, because rules about sockets identify them by name.
     pub kept: Vec<PathBuf>,
     /// Symbolic links to make inside, where no grant already shows them.
     pub links: Vec<Link>,
     pub exec: ExecPlan,
-    /// What a reader of `--explain` should know: rules that have no effect in this run, and why.
+    /// Notes for `--explain`: rules that have no effect in this run, and why.
     pub notes: Vec<String>,
 }
 
 impl Plan {
-    /// Covers that a guest could step around: a directory between the grant and the cover can be moved away, cover and
-    /// all, and the path be made anew. Whoever enforces the plan has to guard these paths as well.
+    /// Returns the covers that a guest could bypass: a directory between the grant and the cover can be renamed,
+    /// together with the cover, and the path made anew. The enforcer of the plan has to guard these paths as well.
     pub fn movable_masks(&self) -> impl Iterator<Item = &Mask> {
         self.masks.iter().filter(|mask| {
             let mut above = self.grants.iter().filter(|g| g.covers(&mask.path));
@@ -208,7 +210,7 @@ impl Plan {
     }
 }
 
-/// Whether a directory can be moved or removed, and a new one made in its place.
+/// Returns true if a directory can be renamed or removed, and a new one made in its place.
 fn moves(perms: Perms) -> bool {
     perms.contains(Perm::RemoveDir) && perms.contains(Perm::MakeDir)
 }

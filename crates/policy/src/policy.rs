@@ -1,13 +1,13 @@
-//! Policy: several documents as one. Every rule keeps a label that says where it came from.
+//! A policy merged from several documents. Every rule keeps a label with its origin.
 //!
-//! How documents meet, in every order and grouping with the same result:
-//! - rules are put one after the other; an allow of one document adds to the others, a deny of any of them holds;
-//! - a default is the most restrictive that was said, a limit the smallest, a capability's budget too;
+//! Rules of merging; the grouping of documents does not change the result:
+//! - rules are concatenated; an allow of one document adds to the others, a deny of any of them holds;
+//! - a default is the most restrictive of all, a limit the smallest, and so is a capability's budget;
 //! - `env.pass` and `degrade` keep what every document that has the key names; `env.set` keeps the later value;
 //! - refused system calls and recorded events add up.
 //!
-//! So nothing that one document denies is allowed by another, and no default, limit, passed variable or
-//! missing wall gets looser than any document says. What no document says resolves to the safe value.
+//! So a denial of one document is lifted by no other, and no default, limit, passed variable or missing mechanism gets
+//! looser than any document says. Unset values resolve to the safe value.
 
 use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, Secret};
 use crate::env;
@@ -15,12 +15,12 @@ use crate::error::PolicyError;
 use crate::node::Node;
 use crate::presets::{PRESETS, preset_document};
 use crate::schema::nearest;
-use crate::write::{self, Entries, hex};
+use crate::write::{self, Entries};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{Action, Limits};
 
-/// A rule and where it came from: `default:fs.rules[3]`, `policy.json:net.rules[0]`, `--read`.
+/// A rule with its origin: `default:fs.rules[3]`, `policy.json:net.rules[0]`, `--read`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labelled<T> {
     pub rule: T,
@@ -42,7 +42,7 @@ pub struct Policy {
     pub degrade: Option<BTreeSet<String>>,
 }
 
-/// The documents with their presets in front, merged in order. A preset counts once, however often it is named.
+/// Merges documents in order, each after its presets. A preset counts once, even if it is named repeatedly.
 pub fn effective(docs: &[Document]) -> Result<Policy, PolicyError> {
     let mut seen = BTreeSet::new();
     let mut policy = Policy::default();
@@ -52,7 +52,7 @@ pub fn effective(docs: &[Document]) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-/// Two policies as one; see the head of this file.
+/// Merges two policies; see the module's documentation.
 pub fn merge(a: Policy, b: Policy) -> Policy {
     Policy {
         defaults: Defaults {
@@ -77,7 +77,7 @@ pub fn merge(a: Policy, b: Policy) -> Policy {
 }
 
 impl Policy {
-    /// What one document says by itself, its presets left out.
+    /// Returns the policy of one document without its presets.
     pub fn of(doc: &Document) -> Policy {
         Policy {
             defaults: doc.defaults,
@@ -106,17 +106,17 @@ impl Policy {
         self.defaults.exec.unwrap_or(Action::Allow)
     }
 
-    /// SHA-256 of the policy's meaning: labels, order and repetition of rules do not enter.
+    /// Returns the SHA-256 of the policy's meaning: labels, order and repetition of rules do not count.
     pub fn digest(&self) -> String {
-        hex(&Sha256::digest(self.canonical().to_compact_json().as_bytes()))
+        terms::hex::encode(Sha256::digest(self.canonical().to_compact_json().as_bytes()))
     }
 
-    /// The effective policy as one document without presets; it reads back to the same policy.
+    /// Formats the effective policy as one document without presets; it parses back to the same policy.
     pub fn to_json(&self) -> String {
         write::document(&self.to_document("")).to_json()
     }
 
-    /// The same policy as a document that extends nothing.
+    /// Converts the policy to a document that extends no preset.
     pub fn to_document(&self, source: &str) -> Document {
         let bare = self.env == Env::default();
         Document {
@@ -145,7 +145,7 @@ impl Policy {
         sort_unique(&mut doc.net);
         sort_unique(&mut doc.exec);
         sort_unique(&mut doc.secrets);
-        // An empty list and an absent key resolve to the same here: nothing may be missing.
+        // An empty list and an absent key mean the same here: no mechanism may be missing.
         doc.degrade = Some(doc.degrade.unwrap_or_default());
         let mut out = Entries::default();
         out.put("policy", write::document(&doc));
@@ -153,7 +153,7 @@ impl Policy {
     }
 }
 
-/// Where a rule of `doc` came from. A flag has no list to point into, so its name is the whole label.
+/// Returns the label of a rule. A flag has no list to index, so its name is the whole label.
 pub(crate) fn label(doc: &Document, list: &str, index: usize) -> String {
     match doc.source.as_str() {
         "" => format!("{list}[{index}]"),
@@ -167,7 +167,7 @@ fn labelled<T: Clone>(doc: &Document, list: &str, rules: &[T]) -> Vec<Labelled<T
     rules.iter().enumerate().map(with_label).collect()
 }
 
-/// `seen` also ends a circle of presets.
+/// Merges a document with its presets; `seen` also ends a cycle of presets.
 fn with_presets(doc: &Document, seen: &mut BTreeSet<String>) -> Result<Policy, PolicyError> {
     let mut policy = Policy::default();
     for (i, name) in doc.extends.iter().enumerate() {

@@ -3,7 +3,7 @@
 use crate::path::Refusal;
 use std::fmt;
 
-/// Ranges in rising order that neither touch nor overlap.
+/// Port ranges in rising order that neither touch nor overlap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ports(Vec<(u16, u16)>);
 
@@ -27,7 +27,7 @@ impl Ports {
         Ports(vec![(port, port)])
     }
 
-    /// Every port, in rising order.
+    /// Returns every port, in rising order.
     pub fn each(&self) -> impl Iterator<Item = u16> {
         self.0.iter().flat_map(|(low, high)| *low..=*high)
     }

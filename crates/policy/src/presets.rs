@@ -1,19 +1,19 @@
-//! The built-in policies. They are ordinary documents, so that `policy show` prints exactly what holds.
+//! Built-in policies. They are ordinary documents, so that `policy show` prints exactly what applies.
 
 use crate::document::{Document, Format, parse};
 
-/// Every preset with one line about it, in the order people should read them.
+/// Presets with one line about each, in reading order.
 pub const PRESETS: [(&str, &str); 7] = [
-    ("default", "the workspace, system programs and toolchains can be read and run; nothing else, no network"),
-    ("read-only", "like default, and nothing of the host can be changed whatever else is allowed"),
+    ("default", "the workspace, system programs and toolchains can be read and run; no other files, no network"),
+    ("read-only", "like default, and no file of the host can be changed, even if another document allows it"),
     ("workspace-write", "like default, and the workspace can be changed"),
-    ("no-network", "no network whatever else is allowed"),
-    ("networked", "every public address, where nothing else denies it"),
-    ("strict", "nothing: every file and every program must be named"),
+    ("no-network", "no network, even if another document allows it"),
+    ("networked", "every public address, unless another document denies it"),
+    ("strict", "nothing is allowed: every file and every program must be named"),
     ("package-install", "like workspace-write, and the usual package registries"),
 ];
 
-/// The JSON text of a preset.
+/// Returns the JSON text of a preset.
 pub fn preset(name: &str) -> Option<&'static str> {
     Some(match name {
         "default" => include_str!("presets/default.json"),
@@ -27,7 +27,7 @@ pub fn preset(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A preset as a document; its name is its source.
+/// Returns a preset as a document; its name is its source.
 pub fn preset_document(name: &str) -> Option<Document> {
     parse(preset(name)?, Format::Json, name).ok()
 }

@@ -1,5 +1,4 @@
-//! What kind of network a policy needs: whether requests must be read, which places of the host's loopback it names,
-//! which sockets of the host.
+//! Network features that a policy needs: inspection of requests, addresses on the host's loopback, sockets of the host.
 
 use crate::cidr::Cidr;
 use crate::document::{NetRule, Proto, Target};
@@ -12,26 +11,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use terms::Action;
 
 impl Resolved {
-    /// Whether any rule or secret makes the broker read requests, so that the guest must trust its certificates.
+    /// Returns true if a rule or secret makes the broker read requests, so that the guest must trust its certificates.
     pub fn inspects_anything(&self) -> bool {
         let read = |rule: &NetRule| rule.methods.is_some() || rule.paths.is_some();
         self.policy.net.iter().any(|r| read(&r.rule)) || !self.policy.secrets.is_empty()
     }
 
-    /// The rule that lets a socket of the host be reached by its path.
+    /// Returns the rule that permits connecting to a socket of the host by its path.
     pub fn reaches_socket(&self) -> Option<&str> {
         let granting = self.policy.net.iter().filter(|r| r.rule.action != Action::Deny);
         granting.filter(|r| matches!(r.rule.to, Target::Unix(_))).map(|r| r.label.as_str()).next()
     }
 
-    /// The rule that lets echo requests through.
+    /// Returns the rule that permits echo requests.
     pub fn sends_echoes(&self) -> Option<&str> {
         let granting = self.policy.net.iter().filter(|r| r.rule.action != Action::Deny);
         granting.filter(|r| r.rule.proto == Some(Proto::Icmp)).map(|r| r.label.as_str()).next()
     }
 
-    /// The places on the host's loopback that rules name, at most `most`. A guest has a loopback of its own, so each of
-    /// these takes the same place there away from it; that is why ports must be named.
+    /// Returns the addresses on the host's loopback that rules name, at most `most`. A guest has a loopback of its own,
+    /// so each of these takes the same address there away from it; that is why ports must be named.
     pub fn loopback_places(&self, most: usize) -> Result<Vec<SocketAddr>, Refusal> {
         let mut places = BTreeSet::new();
         for Labelled { rule, label } in self.policy.net.iter().filter(|r| r.rule.action != Action::Deny) {
@@ -73,7 +72,7 @@ fn loopback() -> impl Iterator<Item = Cidr> {
     [Cidr::new(Ipv4Addr::LOCALHOST.into(), 8), Cidr::of(std::net::Ipv6Addr::LOCALHOST.into())].into_iter()
 }
 
-/// The one address that stands for a range: its only one, or 127.0.0.1.
+/// Returns the address that represents a range: its only one, or 127.0.0.1.
 fn address_in(range: &Cidr) -> Option<IpAddr> {
     let usual = IpAddr::from(Ipv4Addr::LOCALHOST);
     range.single().or_else(|| range.contains(usual).then_some(usual))

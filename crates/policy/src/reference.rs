@@ -5,7 +5,7 @@ use crate::perms::Perms;
 use crate::presets::PRESETS;
 use crate::schema::{AUDIT_EVENTS, DEGRADES, SECTIONS, Section};
 
-/// `docs/reference/policy.md`.
+/// Renders `docs/reference/policy.md`.
 pub fn reference() -> String {
     let mut out = String::from(HEAD);
     for section in SECTIONS {
@@ -103,7 +103,7 @@ A rule for a name does not cover a special address that the name leads to, nor d
 `defaults.net` `allow`: only a rule that names a range inside the special ones does. A deny rule on an IPv4 range also
 holds for the NAT64 and 6to4 forms of its addresses. Where a request cannot be read, a deny rule with `methods` or
 `paths` counts and an allow rule with them does not. The same holds for a path that servers read in different ways: with
-`.`, `..` or nothing between two slashes, with `;` or a backslash, with a slash, percent sign or control character in disguise.
+`.`, `..` or nothing between two slashes, with `;` or a backslash, with an encoded slash, percent sign or control character.
 
 ";
 
@@ -119,7 +119,7 @@ Documents are merged in order, with the presets they extend in front; a preset c
 - A capability is allowed where every document that names it allows it, with the smallest budget.
 - Refused system calls and audit events add up.
 
-So whatever one document denies stays denied, and no default, limit, passed variable or missing wall gets looser than
+So whatever one document denies stays denied, and no default, limit, passed variable or missing mechanism gets looser than
 any document says. The digest of the result does not depend on labels, order or repetition of rules.
 
 ";

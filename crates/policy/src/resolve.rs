@@ -1,4 +1,4 @@
-//! Resolved: a policy with the variables of its paths replaced. It can decide and plan.
+//! A policy with the variables of its paths expanded. It can decide and plan.
 
 use crate::cidr::Cidr;
 use crate::document::{Env, FsRule, NetRule, Target};
@@ -11,16 +11,16 @@ use crate::plan::Kind;
 use crate::policy::{Labelled, Policy};
 use crate::private;
 use crate::write;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use terms::{Action, Limits};
 
-/// Values for the variables; nothing is read from the environment here.
+/// Values of the variables; the environment is not read here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     pub home: PathBuf,
     pub workspace: PathBuf,
-    /// What PATH leads to beyond the system's directories; a rule on `$TOOLCHAINS` becomes one rule for each.
+    /// Directories that PATH leads to beyond the system's; a rule on `$TOOLCHAINS` becomes one rule for each.
     pub toolchains: Vec<PathBuf>,
 }
 
@@ -30,14 +30,14 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
     let mut resolved = Resolved {
         policy: policy.clone(),
         workspace: ctx.workspace.clone(),
-        island: Some(ctx.workspace.clone()).filter(|workspace| private::is_island(workspace)),
+        private_workspace: Some(ctx.workspace.clone()).filter(|workspace| private::is_in_private_dir(workspace)),
         files: Vec::new(),
         programs: Vec::new(),
         sockets: Vec::new(),
         own: Vec::new(),
         implied: Vec::new(),
     };
-    // Where only named programs run, `execute` on a directory of files is no grant: see `exec.rules`.
+    // If only named programs run, `execute` in a file rule grants nothing: see `exec.rules`.
     let withheld = match policy.default_exec() {
         Action::Deny => Perms::of(&[Perm::Execute]),
         _ => Perms::NONE,
@@ -47,14 +47,15 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         let text = write::fs_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
             let rule = FileRule::new(label, rule.action, perms, &text, pattern);
-            resolved.files.push(rule.with_island(&resolved.island));
+            resolved.files.push(rule.with_private_workspace(&resolved.private_workspace));
         }
     }
     for Labelled { rule, label } in &policy.exec {
         let perms = Perms::of(&[Perm::ReadFile, Perm::Execute]);
         let text = write::exec_rule(rule).to_compact_json();
         for pattern in expand(&rule.path, label, ctx)? {
-            let file = FileRule::new(label, rule.action, perms, &text, pattern).with_island(&resolved.island);
+            let file = FileRule::new(label, rule.action, perms, &text, pattern)
+                .with_private_workspace(&resolved.private_workspace);
             resolved.programs.push(ProgramRule { file, sha256: rule.sha256 });
         }
     }
@@ -63,31 +64,31 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
             let text = write::net_rule(rule).to_compact_json();
             for pattern in expand(path, label, ctx)? {
                 let rule = FileRule::new(label, rule.action, Perms::NONE, &text, pattern);
-                resolved.sockets.push(rule.with_island(&resolved.island));
+                resolved.sockets.push(rule.with_private_workspace(&resolved.private_workspace));
             }
         }
     }
     Ok(resolved)
 }
 
-/// A policy that stands for one workspace on one host.
+/// A policy for one workspace on one host.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub(crate) policy: Policy,
     pub(crate) workspace: PathBuf,
-    /// The workspace, where it lies in a private directory. Once followed, only if it is there.
-    pub(crate) island: Option<PathBuf>,
+    /// The workspace, if it lies in a private directory; after `follow`, only if it exists.
+    pub(crate) private_workspace: Option<PathBuf>,
     pub(crate) files: Vec<FileRule>,
     pub(crate) programs: Vec<ProgramRule>,
-    /// Network rules about sockets that are files. Once followed, an allowance has nothing but sockets.
+    /// Network rules about Unix sockets. After `follow`, an allowance has sockets only.
     pub(crate) sockets: Vec<FileRule>,
-    /// Addresses of the host itself.
+    /// The host's own addresses.
     pub(crate) own: Vec<std::net::IpAddr>,
-    /// What allowed programs need beside themselves: their loaders. Known once a host was looked at.
+    /// Rules for loaders of allowed programs. Known after `follow`.
     pub(crate) implied: Vec<FileRule>,
 }
 
-/// A rule about files. `reals` is known once the rule was followed on a host.
+/// A rule about files. `reals` is known after the rule was resolved on a host.
 #[derive(Clone, Debug)]
 pub(crate) struct FileRule {
     pub(crate) label: String,
@@ -95,14 +96,14 @@ pub(crate) struct FileRule {
     pub(crate) perms: Perms,
     /// The rule as the document has it.
     pub(crate) text: String,
-    /// As written, and with the links of its head followed.
+    /// The pattern as written, and with the links of its head resolved.
     pub(crate) patterns: Vec<Pattern>,
-    /// By path, none twice.
+    /// Sorted by path, unique.
     pub(crate) reals: Option<Vec<Real>>,
-    /// Of a rule that asks: what somebody can be asked about. Known with `reals`, and part of them.
+    /// For an ask rule: the paths that a person can be asked about. Known with `reals`, and a subset of them.
     pub(crate) asked: Vec<Real>,
-    /// The workspace, where it lies in a private directory: the rule holds in it even from above that directory.
-    pub(crate) island: Option<PathBuf>,
+    /// The workspace, if it lies in a private directory: the rule applies in it even from above that directory.
+    pub(crate) private_workspace: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,19 +121,28 @@ pub(crate) struct ProgramRule {
 impl FileRule {
     fn new(label: &str, action: Action, perms: Perms, text: &str, pattern: Pattern) -> FileRule {
         let (label, text) = (label.to_owned(), text.to_owned());
-        FileRule { label, action, perms, text, patterns: vec![pattern], reals: None, asked: Vec::new(), island: None }
+        FileRule {
+            label,
+            action,
+            perms,
+            text,
+            patterns: vec![pattern],
+            reals: None,
+            asked: Vec::new(),
+            private_workspace: None,
+        }
     }
 
-    fn with_island(self, island: &Option<PathBuf>) -> FileRule {
-        FileRule { island: island.clone(), ..self }
+    fn with_private_workspace(self, private_workspace: &Option<PathBuf>) -> FileRule {
+        FileRule { private_workspace: private_workspace.clone(), ..self }
     }
 
-    /// Whether a rule that names `head` may lead to `path`: an allowance enters no private directory from above. What denies, or asks
-    /// before it allows, holds everywhere.
+    /// Returns true if a rule that names `head` may apply to `path`: an allowance enters no private directory from
+    /// above. A denial, and a rule that asks, applies everywhere.
     pub(crate) fn leads_to(&self, head: &Path, path: &Path) -> bool {
         !self.grants()
             || private::may_enter(head, path)
-            || self.island.as_ref().is_some_and(|island| path.starts_with(island))
+            || self.private_workspace.as_ref().is_some_and(|island| path.starts_with(island))
     }
 
     pub(crate) fn grants(&self) -> bool {
@@ -143,8 +153,8 @@ impl FileRule {
         self.action == Action::Ask
     }
 
-    /// Whether the rule covers `path`. On a host an allowance reaches only what was there when the plan was made;
-    /// a denial also holds for what appears, and in private directories too.
+    /// Returns true if the rule covers `path`. On a host an allowance covers only paths that existed when the plan was
+    /// made; a denial also covers paths created later, and private directories.
     pub(crate) fn covers(&self, path: &Path) -> bool {
         let leads = |p: &Pattern| self.leads_to(&p.head(p.literal_len()), path);
         let named = || self.patterns.iter().any(|p| p.covers(path) && leads(p));
@@ -154,7 +164,7 @@ impl FileRule {
         }
     }
 
-    /// What of a rule about programs is refused whatever anybody answers. What cannot be asked about is.
+    /// Returns the part of an exec rule that is refused without asking: paths that cannot be asked about.
     pub(crate) fn refuses(&self, asks: impl Fn(&Path) -> bool) -> Option<FileRule> {
         if self.grants() || !self.asks() {
             return (!self.grants()).then(|| self.clone());
@@ -163,12 +173,12 @@ impl FileRule {
         Some(FileRule { patterns: Vec::new(), reals: Some(reals), ..self.clone() })
     }
 
-    /// Whether somebody can be asked about `path`, because of what was found on a host.
+    /// Returns true if a person can be asked about `path`, as found on a host.
     pub(crate) fn can_ask(&self, path: &Path) -> bool {
         self.asked.iter().any(|real| path.starts_with(&real.path))
     }
 
-    /// Whether a real place of the rule is `path` or above it.
+    /// Returns true if a real path of the rule is `path` or above it.
     fn reaches(&self, path: &Path) -> bool {
         let reals = self.reals.as_deref().unwrap_or_default();
         let is_real = |at: &Path| reals.binary_search_by(|real| real.path.as_path().cmp(at)).is_ok();
@@ -176,7 +186,7 @@ impl FileRule {
     }
 }
 
-/// Whether an action lets something happen without asking.
+/// Returns true if an action permits an operation without asking.
 pub(crate) fn grants(action: Action) -> bool {
     matches!(action, Action::Allow | Action::Warn)
 }
@@ -186,13 +196,13 @@ impl Resolved {
         &self.policy
     }
 
-    /// The same with one more rule about files, which stands in no document: what the way of running brings or takes away.
-    /// The rule is on one plain path.
+    /// Adds a file rule that is in no document, which the mode of the run adds or removes. The rule is on one plain
+    /// path.
     pub fn with_fs(mut self, action: Action, path: &Path, perms: Perms, label: &str) -> Option<Resolved> {
         let rule = FsRule { action, path: RulePath::literal(path)?, perms };
         let text = write::fs_rule(&rule).to_compact_json();
         let rule = FileRule::new(label, action, perms, &text, Pattern::literal(path)?);
-        self.files.push(rule.with_island(&self.island));
+        self.files.push(rule.with_private_workspace(&self.private_workspace));
         Some(self)
     }
 
@@ -204,11 +214,6 @@ impl Resolved {
         &self.policy.env
     }
 
-    /// The environment inside, given the one outside.
-    pub fn env_inside(&self, outside: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-        crate::env::inside(&self.policy.env, outside)
-    }
-
     pub fn syscalls_deny(&self) -> &BTreeSet<String> {
         &self.policy.syscalls_deny
     }
@@ -217,7 +222,7 @@ impl Resolved {
         &self.policy.audit_events
     }
 
-    /// The walls that may be missing, by their names.
+    /// Returns the names of mechanisms that may be missing.
     pub fn degrade(&self) -> impl Iterator<Item = &str> {
         self.policy.degrade.iter().flatten().map(String::as_str)
     }
@@ -226,7 +231,7 @@ impl Resolved {
         self.degrade().any(|known| known == name)
     }
 
-    /// The rule or default because of which the run needs the broker; `None` when it needs no network at all.
+    /// Returns the rule or default for which the run needs the broker; `None` if it needs no network at all.
     pub fn needs_network(&self) -> Option<String> {
         if self.policy.default_net() == Action::Allow {
             return Some("defaults.net".to_owned());
@@ -236,27 +241,27 @@ impl Resolved {
         rule.or_else(|| self.policy.secrets.first().map(|s| s.label.clone()))
     }
 
-    /// The labels of rules whose matches must be reported although they are let through.
+    /// Returns the labels of rules whose matches must be reported although they are permitted.
     pub fn warns(&self) -> impl Iterator<Item = &str> {
         let files = self.files.iter().chain(self.programs.iter().map(|p| &p.file));
         let files = files.filter(|r| r.action == Action::Warn).map(|r| r.label.as_str());
         files.chain(self.policy.net.iter().filter(|r| r.rule.action == Action::Warn).map(|r| r.label.as_str()))
     }
 
-    /// The first rule about files that asks for what nobody can be asked for, and what that is. A rule that names no
-    /// permissions asks for what can be asked for, and denies the rest.
+    /// Returns the first file rule that asks for permissions that cannot be asked for, and these. A rule without
+    /// permissions asks for those that can be asked for, and denies the rest.
     pub fn asks_too_much(&self) -> Option<(&str, Perms)> {
         let rules = self.files.iter().filter(|r| r.asks() && r.perms != Perms::ALL);
         rules.map(|r| (r.label.as_str(), r.perms.minus(Perms::ASKABLE))).find(|(_, perms)| !perms.is_empty())
     }
 
-    /// Whether rules about files, programs or sockets ask somebody.
+    /// Returns true if a rule about files, programs or sockets asks.
     pub fn asks_locally(&self) -> bool {
         let programs = self.programs.iter().map(|p| &p.file);
         self.files.iter().chain(programs).chain(&self.sockets).any(FileRule::asks)
     }
 
-    /// What an fs rule or its like may grant anywhere when nothing matches.
+    /// Returns the permissions at a path that no rule matches.
     pub(crate) fn default_perms(&self) -> Perms {
         match (self.policy.default_fs(), self.policy.default_exec()) {
             (Action::Deny, _) => Perms::NONE,
@@ -265,21 +270,22 @@ impl Resolved {
         }
     }
 
-    /// The same at one path: the default is a rule from above, so it ends at private directories.
+    /// Returns the default permissions at one path: the default is a rule from above, so it ends at private
+    /// directories.
     pub(crate) fn default_perms_at(&self, path: &Path) -> Perms {
         let own = private::private_place(path).is_some();
-        let in_island = || self.island.as_ref().is_some_and(|island| path.starts_with(island));
+        let in_island = || self.private_workspace.as_ref().is_some_and(|island| path.starts_with(island));
         if own && !in_island() { Perms::NONE } else { self.default_perms() }
     }
 
-    /// Every rule that speaks about the permissions of files: those under `fs`, and allowed programs.
+    /// Returns every rule about file permissions: those under `fs`, and allowed programs.
     pub(crate) fn file_rules(&self) -> impl Iterator<Item = &FileRule> {
         let programs = self.programs.iter().map(|p| &p.file).filter(|r| r.grants());
         self.files.iter().chain(programs).chain(&self.implied)
     }
 }
 
-/// Whether a rule names a range inside the special ones.
+/// Returns true if a rule names a range inside the special ones.
 pub(crate) fn names_special(rule: &NetRule) -> bool {
     match &rule.to {
         Target::Cidr(cidr) => cidr.is_special(),

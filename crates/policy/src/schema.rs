@@ -1,8 +1,8 @@
-//! The document's keys as one table: the reader refuses what is not in it, the reference is printed from it.
+//! The document's keys as one table: the reader refuses keys that are not in it, and the reference is printed from it.
 
-/// One object of the document.
+/// An object of the document.
 pub(crate) struct Section {
-    /// How it is written in the reference; empty for the document itself.
+    /// Path of the object in the reference; empty for the document itself.
     pub(crate) path: &'static str,
     pub(crate) about: &'static str,
     pub(crate) keys: &'static [Key],
@@ -51,17 +51,17 @@ pub(crate) const DOCUMENT: Section = Section {
     keys: &[
         key("version", "number", "required", "Version of the document: 1.", "1"),
         key("extends", "list of strings", "[]", "Presets that come before this document. Each counts once.", r#"["workspace-write"]"#),
-        key("defaults", "object", "{}", "What holds where no rule matches.", r#"{"fs": "deny"}"#),
+        key("defaults", "object", "{}", "Actions where no rule matches.", r#"{"fs": "deny"}"#),
         key("fs", "object", "{}", "Files and directories.", r#"{"rules": []}"#),
         key("net", "object", "{}", "The network.", r#"{"rules": []}"#),
         key("exec", "object", "{}", "Programs.", r#"{"rules": []}"#),
         key("syscalls", "object", "{}", "System calls refused beyond those that are always refused.", r#"{"deny": ["ptrace"]}"#),
         key("env", "object", "the built-in list passes", "Environment variables.", r#"{"pass": ["LANG"]}"#),
-        key("secrets", "list of objects", "[]", "Secrets that the broker adds to requests; they never enter.", "[]"),
+        key("secrets", "list of objects", "[]", "Secrets that the broker adds to requests; they never enter the guest.", "[]"),
         key("audit", "object", "{}", "What is recorded.", r#"{"events": ["fs.write"]}"#),
-        key("limits", "object", "{}", "What a run may use at most. Absent means no limit of ours.", r#"{"max_wall_ms": 30000}"#),
-        key("capabilities", "object of objects", "{}", "What a program may call, by name.", r#"{"net.fetch": {"allow": true}}"#),
-        key("degrade", "list of strings", "nothing may be missing", "Walls that may be missing on this host; the outcome then says `partial`.", "[]"),
+        key("limits", "object", "{}", "Bounds on what a run may use. Absent means no limit of ours.", r#"{"max_wall_ms": 30000}"#),
+        key("capabilities", "object of objects", "{}", "Capabilities that a program may call, by name.", r#"{"net.fetch": {"allow": true}}"#),
+        key("degrade", "list of strings", "nothing may be missing", "Mechanisms that may be missing on this host; the outcome then says `partial`.", "[]"),
     ],
 };
 
@@ -72,7 +72,7 @@ pub(crate) const DEFAULTS: Section = Section {
     keys: &[
         key("fs", "string", "deny", "Files that no rule names.", r#""deny""#),
         key("net", "string", "deny", "Addresses that no rule names. `allow` means every public address.", r#""deny""#),
-        key("exec", "string", "allow", "Programs that no exec rule names. `allow`: whatever an fs rule lets be executed.", r#""allow""#),
+        key("exec", "string", "allow", "Programs that no exec rule names. `allow`: every file for which an fs rule grants `execute`.", r#""allow""#),
     ],
 };
 
@@ -114,7 +114,7 @@ pub(crate) const NET_RULE: Section = Section {
         key("ports", "string", "all", "A port, a list, a range.", r#""80,443""#),
         key("methods", "list of strings", "all", "HTTP methods. A rule with methods needs a connection the broker can read.", r#"["GET"]"#),
         key("paths", "list of strings", "all", "Patterns over the URL's whole path: `*` within a segment, `**` over segments.", r#"["/v1/*"]"#),
-        key("opaque", "boolean", "false", "Address and port alone decide: what passes is not read, whatever host it names. For protocols that look like HTTP and are not; only with `host`, and not with `methods` or `paths`.", "true"),
+        key("opaque", "boolean", "false", "Only address and port decide: traffic is not read, and the host name in it is ignored. For protocols that look like HTTP and are not; only with `host`, and not with `methods` or `paths`.", "true"),
     ],
 };
 
@@ -196,7 +196,7 @@ pub(crate) const LIMITS: Section = Section {
         key("max_files", "number", "none", "Files made.", "10000"),
         key("max_net_bytes", "number", "none", "Bytes through the broker.", "100000000"),
         key("max_steps", "number", "none", "Steps of a program.", "1000000"),
-        key("on_output_limit", "string", "\"end\"", "`end` or `truncate`: what output past `max_output_bytes` does.", r#""truncate""#),
+        key("on_output_limit", "string", "\"end\"", "`end` or `truncate`: what happens at `max_output_bytes`.", r#""truncate""#),
     ],
 };
 
@@ -205,12 +205,12 @@ pub(crate) const CAPABILITY: Section = Section {
     path: "capabilities.<name>",
     about: "Merging keeps `allow` only where both sides allow, and the smaller budget.",
     keys: &[
-        key("allow", "boolean", "required", "Whether it may be called.", "true"),
-        key("budget", "number", "none", "How often at most.", "2"),
+        key("allow", "boolean", "required", "True if it may be called.", "true"),
+        key("budget", "number", "none", "Maximum number of calls.", "2"),
     ],
 };
 
-/// What `audit.events` may name.
+/// Names for `audit.events`.
 pub const AUDIT_EVENTS: [(&str, &str); 8] = [
     ("fs.read", "a file was opened for reading"),
     ("fs.write", "a file was changed, made or removed"),
@@ -218,42 +218,42 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
     ("net", "a connection or a request went through the broker"),
     ("syscall", "a refused system call was made"),
     ("secret", "a secret was added to a request"),
-    ("limit", "a limit was met"),
-    ("denial", "anything was refused"),
+    ("limit", "a limit was reached"),
+    ("denial", "an operation was refused"),
 ];
 
-/// What `degrade` may name: a wall that this host may not have. The name of a limit's field is accepted too.
+/// Names for `degrade`: mechanisms that this host may lack. The name of a limit's field is accepted too.
 pub const DEGRADES: [(&str, &str); 7] = [
-    ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone hold the run"),
+    ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone confine the run"),
     (
         "ask",
-        "rules may ask for what nobody can be asked for (anything but opening files and directories); that is refused",
+        "rules may ask for permissions that cannot be asked for (all but opening files and directories); those are refused",
     ),
     (
         "core_dumps",
         "a program that crashes inside hands a core dump to the host's `core_pattern` handler: the pattern names a socket, or the hard limit on core dumps is 0 and it names a pipe",
     ),
-    ("landlock.refer", "kernels before 5.19 cannot tell moving between directories from other changes"),
+    ("landlock.refer", "kernels before 5.19 cannot distinguish moving between directories from other changes"),
     ("landlock.truncate", "kernels before 6.2 cannot refuse truncation by itself"),
     ("landlock.ioctl_dev", "kernels before 6.10 cannot refuse device controls"),
-    ("landlock.scope", "kernels before 6.12 cannot keep signals and abstract sockets apart by landlock"),
+    ("landlock.scope", "kernels before 6.12 cannot restrict signals and abstract sockets by landlock"),
 ];
 
-/// The known name closest to `wrong`, when it is close enough to be a slip.
+/// Returns the known name closest to `wrong`, if it is close enough to be a typo.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if wrong.len() > 64 {
         return None;
     }
     let wrong = wrong.to_ascii_lowercase();
     let allowed = if wrong.chars().count() <= 5 { 1 } else { 2 };
-    // Of two that are as near, the one with as many letters: letters are swapped and missed more often than added.
+    // Among equally near names the one of equal length wins: letters are swapped and missed more often than added.
     let near = known
         .into_iter()
         .map(|name| (distance(&wrong, &name.to_ascii_lowercase()), name.len().abs_diff(wrong.len()), name));
     near.filter(|(d, ..)| *d <= allowed).min().map(|(.., name)| name)
 }
 
-/// How many letters must be added, dropped, changed or swapped with their neighbour.
+/// Edit distance: letters added, dropped, changed or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

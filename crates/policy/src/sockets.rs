@@ -1,5 +1,5 @@
-//! Sockets of the host that are files: who may connect to which. An allowance reaches exactly the sockets that were
-//! there when it was followed on a host; a denial also holds for what appears.
+//! Unix sockets of the host: decisions about connecting to them. An allowance covers exactly the sockets that existed
+//! when it was resolved on a host; a denial also covers sockets created later.
 
 use crate::decide::{Decision, matched};
 use crate::document::{NetRule, Proto, Target};
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use terms::Action;
 
-/// As many sockets as one plan shows; each is a mount.
+/// Bound on the sockets of one plan; each is a mount.
 const MOST: usize = 256;
 
 impl Resolved {
-    /// Whether a guest may connect to the socket at `path`, which is real. Where it may write, sockets are its own to
-    /// make and to use; there only a denial of what the grant itself holds counts, not one of all the world.
+    /// Decides whether a guest may connect to the socket at `path`, which is real. In a directory that it may write to,
+    /// the guest makes and uses its own sockets; there only a denial inside the grant counts, not a broad one.
     pub fn connects(&self, path: &Path) -> Decision {
         let by_rule = self.reaches(path);
         let may_write = |at: &Path| self.fs(at, Perm::WriteFile);
@@ -31,12 +31,12 @@ impl Resolved {
         let named = |rule: &FileRule| !rule.grants() && rule.reals.iter().flatten().any(holds);
         match self.sockets.iter().any(named) {
             true => by_rule,
-            // A warning about files is about files.
+            // A warning rule about files does not warn about connections.
             false => Decision { action: Action::Allow, ..by_grant },
         }
     }
 
-    /// What the rules about sockets alone say.
+    /// Decides by the rules about sockets alone.
     pub fn reaches(&self, path: &Path) -> Decision {
         let matches = self.sockets.iter().filter(|r| r.covers(path)).map(matched).collect();
         Decision::of(matches, (Action::Deny, "defaults.net")).with_hint(|| self.socket_hint(path))
@@ -55,7 +55,7 @@ impl Resolved {
         Some(format!("add {} to net.rules, or run with --net unix:{path}", write::net_rule(&rule).to_compact_json()))
     }
 
-    /// The sockets that a guest reaches by rule.
+    /// Returns the sockets that a guest reaches by rule.
     pub(crate) fn reached_sockets(&self) -> Vec<Socket> {
         let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
         for rule in &self.sockets {
@@ -70,7 +70,7 @@ impl Resolved {
 }
 
 impl Follower<'_> {
-    /// Makes allowances reach sockets and nothing else: those below a directory, and none that files' rules hide.
+    /// Restricts allowances to sockets: those below a directory, except those that file rules hide.
     pub(crate) fn sockets(&mut self, out: &mut Resolved) -> Result<(), PlanError> {
         let mut rules = std::mem::take(&mut out.sockets);
         let mut count = 0;
@@ -113,7 +113,7 @@ impl Follower<'_> {
                     continue;
                 }
                 match self.host.look(&path) {
-                    // What a link leads to is below too, or not named by the rule.
+                    // The target of a link is below the directory too, or not named by the rule.
                     Some(found) if found.real != path => {}
                     Some(found) if found.kind == Kind::Dir => dirs.push(path),
                     Some(found) if found.kind == Kind::Socket => sockets.push(Real { path, kind: Kind::Socket }),
@@ -124,7 +124,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Nobody connects to what must not be seen.
+    /// Returns true unless a file rule hides the socket: a hidden socket cannot be connected to.
     fn is_shown(&mut self, real: &Real, rule: &FileRule, out: &Resolved) -> bool {
         let hides =
             |r: &&FileRule| !r.grants() && !r.asks() && r.perms.contains(Perm::ReadFile) && r.covers(&real.path);

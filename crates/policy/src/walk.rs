@@ -1,25 +1,25 @@
-//! Walking a host to find what a pattern names. Links are followed, so circles are possible: a directory is
-//! entered once per state of the pattern. Everything is counted, and too much is an error.
+//! Walk over a host for the paths that match a pattern. Links are followed, so cycles are possible: a directory is
+//! entered once per state of the pattern. All lookups are counted, and too many are an error.
 
 use crate::error::PlanError;
 use crate::glob::{Pattern, States};
-use crate::plan::{Found, Host, Kind, Link};
+use crate::plan::{Host, Kind, Link, ResolvedPath};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// As many entries as a plan looks at before it gives up.
+/// Bound on the entries that a plan visits.
 const MAX_VISITED: usize = 200_000;
-/// As many paths as one rule may stand for.
+/// Bound on the paths that one rule may match.
 const MAX_MATCHES: usize = 10_000;
 
-/// How much was looked at so far, over all rules of a plan.
+/// Count of visited entries, over all rules of a plan.
 #[derive(Default)]
 pub(crate) struct Budget {
     visited: usize,
 }
 
 impl Budget {
-    /// Counts one entry that was looked at for `rule` below `place`.
+    /// Counts an entry visited for `rule` below `place`.
     pub(crate) fn spend(&mut self, rule: &str, place: &Path) -> Result<(), PlanError> {
         self.visited += 1;
         match self.visited > MAX_VISITED {
@@ -33,7 +33,7 @@ impl Budget {
     }
 }
 
-/// Where a `**` may wander.
+/// Trees that a `**` may walk.
 #[derive(Clone, Copy)]
 pub(crate) enum Region<'a> {
     Anywhere,
@@ -41,14 +41,14 @@ pub(crate) enum Region<'a> {
     Near(&'a [PathBuf]),
 }
 
-/// What `pattern` names on `host`, each with every link met on the way.
+/// Returns the paths on `host` that match `pattern`, each with the links on the way.
 pub(crate) fn find(
     pattern: &Pattern,
     host: &dyn Host,
     region: Region<'_>,
     budget: &mut Budget,
     rule: &str,
-) -> Result<Vec<Found>, PlanError> {
+) -> Result<Vec<ResolvedPath>, PlanError> {
     if let Some(path) = pattern.as_path() {
         return Ok(look(host, region, rule, &path)?.into_iter().collect());
     }
@@ -65,8 +65,8 @@ pub(crate) fn find(
     Ok(walk.found)
 }
 
-/// What is at a path. Whoever denies it where something is allowed must know whether it is there: what is not seen is not covered.
-fn look(host: &dyn Host, region: Region<'_>, rule: &str, path: &Path) -> Result<Option<Found>, PlanError> {
+/// Resolves a path. A denial near an allowance must know whether the path exists: an unseen path is not covered.
+fn look(host: &dyn Host, region: Region<'_>, rule: &str, path: &Path) -> Result<Option<ResolvedPath>, PlanError> {
     let found = host.look(path);
     let hidden = if found.is_none() { host.hidden(path) } else { None };
     match hidden.filter(|(real, _)| region.must_be_known(real)) {
@@ -95,12 +95,12 @@ struct Walk<'a> {
     region: Region<'a>,
     budget: &'a mut Budget,
     rule: &'a str,
-    found: Vec<Found>,
+    found: Vec<ResolvedPath>,
     entered: HashSet<(PathBuf, States)>,
 }
 
 impl Walk<'_> {
-    fn run(&mut self, start: Found, states: States) -> Result<(), PlanError> {
+    fn run(&mut self, start: ResolvedPath, states: States) -> Result<(), PlanError> {
         let mut todo = vec![(start, states)];
         while let Some((dir, states)) = todo.pop() {
             if dir.kind != Kind::Dir || !self.may_enter(&dir.real, states) {
@@ -127,10 +127,10 @@ impl Walk<'_> {
 
     fn visit(
         &mut self,
-        dir: &Found,
+        dir: &ResolvedPath,
         name: &std::ffi::OsStr,
         states: States,
-        todo: &mut Vec<(Found, States)>,
+        todo: &mut Vec<(ResolvedPath, States)>,
     ) -> Result<(), PlanError> {
         let next = self.pattern.step(states, name);
         if next.is_dead() {
@@ -168,7 +168,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether `path` is inside one of `roots` or on the way to one.
+/// Returns true if `path` is inside one of `roots` or an ancestor of one.
 pub(crate) fn touches(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root) || root.starts_with(path))
 }

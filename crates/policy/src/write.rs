@@ -1,4 +1,4 @@
-//! Writing: values back to a tree, in the one order that documents and digests use. What is absent is left out.
+//! Serialisation: values back to a tree, in the canonical order of documents and digests. Absent values are left out.
 
 use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, Secret, Target};
 use crate::node::Node;
@@ -24,7 +24,7 @@ pub(crate) fn document(doc: &Document) -> Node {
     out.into_node()
 }
 
-/// Entries in the order they were put.
+/// Entries in insertion order.
 #[derive(Default)]
 pub(crate) struct Entries(Vec<(String, Node)>);
 
@@ -78,7 +78,7 @@ pub(crate) fn exec_rule(rule: &ExecRule) -> Node {
     let mut out = Entries::default();
     out.put("action", Node::text(rule.action.name()));
     out.put("path", Node::text(rule.path.to_string()));
-    out.put_some("sha256", rule.sha256.map(|digest| Node::text(hex(&digest))));
+    out.put_some("sha256", rule.sha256.map(|digest| Node::text(terms::hex::encode(digest))));
     out.into_node()
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn limits(limits: &Limits) -> Option<Node> {
     out.into_some()
 }
 
-/// The amount of one limit; whole megabytes are written without a decimal point.
+/// Returns the value of one limit; whole megabytes are written without a decimal point.
 pub(crate) fn limit(limits: &Limits, kind: LimitKind) -> Option<Node> {
     let count = |value: Option<u64>| value.map(|n| Node::Int(n.into()));
     let megabytes = |value: Option<f64>| {
@@ -149,7 +149,7 @@ pub(crate) fn limit(limits: &Limits, kind: LimitKind) -> Option<Node> {
         LimitKind::Files => count(limits.max_files),
         LimitKind::NetBytes => count(limits.max_net_bytes),
         LimitKind::Steps => count(limits.max_steps),
-        // The daemon's own.
+        // Limits of the daemon only.
         _ => None,
     }
 }
@@ -163,8 +163,4 @@ pub(crate) fn capabilities(capabilities: &BTreeMap<String, Capability>) -> Optio
         out.put(name, entry.into_node());
     }
     out.into_some()
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

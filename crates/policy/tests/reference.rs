@@ -1,4 +1,4 @@
-//! The reference in `docs/` is what the crate prints. `UPDATE_REFERENCE=1 cargo test` writes it anew.
+//! Checks that the reference in `docs/` matches the crate's output. `UPDATE_REFERENCE=1 cargo test` rewrites it.
 
 use std::path::Path;
 

@@ -3,23 +3,23 @@
 //! for its turn waits behind its own tenant's, never behind another's.
 
 mod fair;
-mod pace;
 mod rate;
+mod start_queue;
 
-pub use fair::{Fair, Shares, Turn};
-pub use pace::Lease;
+pub use fair::{Fair, Shares, Turn, has_share};
+pub use start_queue::StartTurn;
 
 use crate::ask::Key;
 use crate::refuse::Refusal;
 use crate::{Shared, Who};
 use fair::Busy;
 use node::config::Quota;
-use node::lifecycle::keys;
+use node::idempotency;
 use node::quota::{self, More, Used};
 use node::tokens::DEFAULT_TENANT;
-use node::{Caller, bounds};
-use pace::Beginnings;
+use node::{Caller, Node, bounds};
 use rate::Rate;
+use start_queue::StartQueue;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub struct Admission {
     quotas: Quotas,
     rate: Rate,
     runs: Arc<Fair>,
-    beginnings: Beginnings,
+    starts: StartQueue,
     /// One at a time counts and takes: what two count at once they would both take.
     taking: Arc<Fair>,
     disk: Mutex<BTreeMap<String, (Instant, u64)>>,
@@ -96,12 +96,12 @@ impl Drop for Spooled {
 impl Admission {
     pub fn new(quotas: Quotas) -> Admission {
         let (runs, taking) = (Fair::new(quotas.node.runs), Fair::new(Some(1)));
-        let beginnings = Beginnings::new(pace::at_a_time());
+        let starts = StartQueue::new(start_queue::at_a_time());
         Admission {
             quotas,
             rate: Rate::default(),
             runs,
-            beginnings,
+            starts,
             taking,
             disk: Mutex::default(),
             spooled: Arc::default(),
@@ -147,8 +147,8 @@ impl Admission {
     }
 
     /// A turn to begin a command, which ends soon by itself. None where too many wait: then it goes without.
-    pub async fn begin(&self, tenant: &str) -> Option<Lease> {
-        self.beginnings.turn(tenant).await
+    pub async fn begin(&self, tenant: &str) -> Option<StartTurn> {
+        self.starts.turn(tenant).await
     }
 
     /// A turn for a run that was begun before there was this daemon.
@@ -167,14 +167,14 @@ impl Shared {
     pub async fn making<T, F>(&self, who: &Who, more: Vec<More>, key: &Key, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
-        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
         let (own, node) = (self.admission().quotas.of(&who.tenant), self.admission().quotas.node);
         let counts = more.iter().any(|more| is_counted(&own, *more) || is_counted(&node, *more));
         let measures = own.disk_bytes.or(node.disk_bytes).is_some();
         // What an earlier request under the key made is answered with, or refused as another's: nothing is made.
         let known = match key.0.clone().filter(|_| counts || measures) {
-            Some(key) => self.verb(who, move |caller| keys::is_known(caller, &key)).await?,
+            Some(key) => self.verb(who, move |node, caller| idempotency::is_known(&node.states, caller, &key)).await?,
             None => false,
         };
         if known || !counts && !measures {
@@ -185,9 +185,9 @@ impl Shared {
             self.check_disk(who).await?;
         }
         let checks: Vec<_> = more.into_iter().map(|more| (more, self.counting(who))).collect();
-        self.verb(who, move |caller| {
-            checks.into_iter().try_for_each(|(more, check)| check(&|_| Ok(Some(more))))?;
-            verb(caller)
+        self.verb(who, move |node, caller| {
+            checks.into_iter().try_for_each(|(more, check)| check(&|_, _| Ok(Some(more))))?;
+            verb(node, caller)
         })
         .await
     }
@@ -196,22 +196,25 @@ impl Shared {
     pub async fn enlivening<T, F>(&self, who: &Who, sandbox: &str, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
-        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
         let sandbox = sandbox.to_owned();
         let live = More::Live { memory_mb: None, cpus: None };
         let quotas = &self.admission().quotas;
         if !is_counted(&quotas.of(&who.tenant), live) && !is_counted(&quotas.node, live) {
-            let held = move |caller: &Caller| bounds::hold(&sandbox, caller).and_then(|()| verb(caller));
+            let held = move |node: &Node, caller: &Caller| {
+                bounds::hold(&node.states, caller, &sandbox)?;
+                verb(node, caller)
+            };
             return self.verb(who, held).await;
         }
         let _turn = self.turn_to_take(&who.tenant).await?;
         let checks = self.counting(who);
-        self.verb(who, move |caller| {
+        self.verb(who, move |node, caller| {
             // It counts with the limits that it is about to have.
-            bounds::hold(&sandbox, caller)?;
-            checks(&|own| quota::by_starting(&sandbox, own))?;
-            verb(caller)
+            bounds::hold(&node.states, caller, &sandbox)?;
+            checks(&|node, own| quota::by_starting(node, own, &sandbox))?;
+            verb(node, caller)
         })
         .await
     }
@@ -220,15 +223,15 @@ impl Shared {
     pub async fn readying<T, F>(&self, who: &Who, each: More, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
-        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
         let _turn = self.turn_to_take(&who.tenant).await?;
         self.check_disk(who).await?;
         let (made, live) = (self.counting(who), self.counting(who));
-        self.verb(who, move |caller| {
-            made(&|_| Ok(Some(More::Sandboxes(1))))?;
-            live(&|_| Ok(Some(each)))?;
-            verb(caller)
+        self.verb(who, move |node, caller| {
+            made(&|_, _| Ok(Some(More::Sandboxes(1))))?;
+            live(&|_, _| Ok(Some(each)))?;
+            verb(node, caller)
         })
         .await
     }
@@ -246,13 +249,13 @@ impl Shared {
         let (shared, who) = (self.clone(), who.clone());
         move |wanted| {
             let own = shared.caller(&who);
-            let Some(more) = wanted(&own)? else { return Ok(()) };
+            let Some(more) = wanted(shared.node(), &own)? else { return Ok(()) };
             let quotas = &shared.admission().quotas;
-            quota::check(&tenant_of(&who.tenant), &quotas.of(&who.tenant), &quota::used(&own)?, more)?;
+            quota::check(&tenant_of(&who.tenant), &quotas.of(&who.tenant), &quota::used(shared.node(), &own)?, more)?;
             if is_counted(&quotas.node, more) {
                 let mut used = Used::default();
                 for tenant in shared.tenants() {
-                    used += quota::used(&shared.caller(&Who { tenant, ..who.clone() }))?;
+                    used += quota::used(shared.node(), &shared.caller(&Who { tenant, ..who.clone() }))?;
                 }
                 quota::check(&node_itself(), &quotas.node, &used, more)?;
             }
@@ -291,7 +294,7 @@ impl Shared {
         if let Some((_, bytes)) = known().get(&who.tenant).filter(|(at, _)| at.elapsed() < MEASURED) {
             return Ok(*bytes);
         }
-        let bytes = quota::disk_bytes(&self.caller(who))?;
+        let bytes = quota::disk_bytes(self.node(), &self.caller(who))?;
         let mut known = known();
         known.retain(|_, (at, _)| at.elapsed() < MEASURED);
         known.insert(who.tenant.clone(), (Instant::now(), bytes));
@@ -300,7 +303,7 @@ impl Shared {
 }
 
 /// What would be added, as the tenant's own records say it.
-type Wanted<'a> = dyn Fn(&Caller) -> Result<Option<More>, Fault> + 'a;
+type Wanted<'a> = dyn Fn(&Node, &Caller) -> Result<Option<More>, Fault> + 'a;
 
 /// Whether a quota bounds it at all.
 fn is_counted(quota: &Quota, more: More) -> bool {

@@ -65,7 +65,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 pub fn broken_body(error: &(dyn std::error::Error + 'static)) -> Refusal {
     let mut at = Some(error);
     while let Some(error) = at {
-        if error.is::<crate::pace::TooSlow>() {
+        if error.is::<crate::slow_body::TooSlow>() {
             let hint = "send it at once, or in parts that keep coming";
             return Refusal::limit(StatusCode::REQUEST_TIMEOUT, LimitKind::BodyMs, error.to_string(), hint);
         }
@@ -319,7 +319,7 @@ impl Cursor {
         let hex =
             |text: &str, length| text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         match self {
-            Cursor::Name => node::lifecycle::create::may_be_name(text),
+            Cursor::Name => node::create::may_be_name(text),
             Cursor::Id(prefix) => text.strip_prefix(prefix).is_some_and(|rest| hex(rest, 32)),
             Cursor::Timed(prefix) => {
                 text.split_once('.').is_some_and(|(time, id)| hex(time, 16) && Cursor::Id(prefix).is(id))

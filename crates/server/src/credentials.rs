@@ -8,7 +8,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use node::bounds::{Configured, Holder};
 use node::tokens::{DEFAULT_TENANT, Gate, Token};
-use node::{Caller, Grants, Reach};
+use node::{Caller, Grants, Node, Reach};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,6 +34,7 @@ pub enum Peer {
 pub struct Credentials(Arc<Inner>);
 
 struct Inner {
+    node: Arc<Node>,
     gate: Arc<Mutex<Gate>>,
     /// The user that the daemon runs as, by number and name.
     uid: u32,
@@ -45,10 +46,10 @@ struct Inner {
 }
 
 impl Credentials {
-    pub fn open(caller: &Caller, limits: Configured) -> Result<Credentials, Fault> {
-        let gate = Arc::new(Mutex::new(Gate::open(caller)?));
+    pub fn open(node: Arc<Node>, caller: &Caller, limits: Configured) -> Result<Credentials, Fault> {
+        let gate = Arc::new(Mutex::new(Gate::open(&node, caller)?));
         let (uid, user) = (rustix::process::geteuid().as_raw(), caller.user.clone());
-        Ok(Credentials(Arc::new(Inner { gate, uid, user, limits, open: Mutex::default() })))
+        Ok(Credentials(Arc::new(Inner { node, gate, uid, user, limits, open: Mutex::default() })))
     }
 
     /// Who asks. A token that is sent must be good, also where none is needed.
@@ -66,9 +67,9 @@ impl Credentials {
     }
 
     async fn of_token(&self, token: String) -> Result<Who, Refusal> {
-        let found = self.ask(move |gate| {
-            let found = gate.whose(&token)?;
-            found.iter().for_each(|kept| gate.used(kept));
+        let found = self.ask(move |node, gate| {
+            let found = gate.whose(node, &token)?;
+            found.iter().for_each(|kept| gate.used(node, kept));
             Ok(found)
         });
         let Some(kept) = found.await? else { return Err(unknown("the token is not known, or not good any more")) };
@@ -79,18 +80,18 @@ impl Credentials {
 
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Gate) -> Result<T, Fault> + Send + 'static,
+        question: impl FnOnce(&Node, &Gate) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let gate = self.0.gate.clone();
+        let (node, gate) = (self.0.node.clone(), self.0.gate.clone());
         // What a panic elsewhere left is a connection to the store, which is sound between transactions.
-        let work = move || question(&gate.lock().unwrap_or_else(PoisonError::into_inner));
+        let work = move || question(&node, &gate.lock().unwrap_or_else(PoisonError::into_inner));
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|e| Fault::internal(format!("the tokens: {e}")))?.map_err(Refusal::from)
     }
 
     /// Whether the store is there and can be read, as it lies on the disk now.
     pub async fn works(&self) -> Result<(), Refusal> {
-        self.ask(Gate::works).await
+        self.ask(|node, gate| gate.works(node)).await
     }
 
     /// Resolves when a token is revoked or has expired.
@@ -113,8 +114,8 @@ impl Credentials {
         if ids.is_empty() {
             return;
         }
-        let good = self.ask(move |gate| {
-            let good = ids.into_iter().map(|id| gate.get(&id).map(|kept| (id, kept.is_some())));
+        let good = self.ask(move |node, gate| {
+            let good = ids.into_iter().map(|id| gate.get(node, &id).map(|kept| (id, kept.is_some())));
             good.collect::<Result<Vec<_>, _>>()
         });
         // A store that cannot be read for a moment closes nobody's stream: the next look will tell.
@@ -136,8 +137,8 @@ impl Credentials {
     /// Notes in the operator's journal that somebody named what is another's, and whether further tries are not noted for a while.
     pub async fn note_foreign(&self, who: Who, subject: String, route: String, and_more: bool) {
         let actor = format!("{} of {}", who.name, who.tenant);
-        let noted = self.ask(move |gate| {
-            gate.note_foreign(&actor, &subject, &route, and_more);
+        let noted = self.ask(move |node, gate| {
+            gate.note_foreign(node, &actor, &subject, &route, and_more);
             Ok(())
         });
         let _ = noted.await;

@@ -1,21 +1,22 @@
-//! Tells streams that a tenant's journal has grown. What the daemon itself does is known at once; for what others write to the
-//! same store one task of each tenant looks, as long as somebody listens.
+//! Tells streams that a tenant's journal has grown. Entries of the daemon itself are known at once; for those that others write to the
+//! same store one task of each tenant looks, as long as there are listeners.
 
-use node::Caller;
+use crate::tasks::Tasks;
 use node::audit::{Tail, Wanted};
+use node::{Caller, Node};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-/// How often the store is looked at for what others wrote.
+/// Pause between two looks at the store for entries of others.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// So many streams of a tenant read at a time. An entry wakes all of them at once, and the turns for verbs are for others, too; who waits
-/// finds all that came meanwhile at once.
+/// Streams of a tenant that read at a time. An entry wakes all of them at once, and the turns for verbs are for others, too; a stream
+/// that waited finds all that came meanwhile at once.
 const READERS: usize = 4;
 
-/// The feeds of all tenants that somebody listens to.
+/// Feeds of all tenants with listeners.
 #[derive(Default)]
 pub struct Feeds(Mutex<HashMap<String, Feed>>);
 
@@ -25,14 +26,14 @@ struct Feed {
     readers: Arc<Semaphore>,
 }
 
-/// One who listens.
+/// A listener to one tenant's journal.
 pub struct Ear {
     last: watch::Receiver<u64>,
     readers: Arc<Semaphore>,
 }
 
 impl Ear {
-    /// Resolves when the journal has grown; an error when nobody looks any more.
+    /// Resolves when the journal has grown; an error when the task that looks has ended.
     pub async fn grown(&mut self) -> Result<(), watch::error::RecvError> {
         self.last.changed().await
     }
@@ -45,7 +46,7 @@ impl Ear {
 
 impl Feeds {
     /// Listens to a tenant's journal.
-    pub fn listen(&self, tenant: &str, caller: Caller) -> Ear {
+    pub fn listen(&self, node: Arc<Node>, tenant: &str, caller: Caller, tasks: &Tasks) -> Ear {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, feed| !feed.last.is_closed());
         if let Some(feed) = all.get(tenant) {
@@ -53,12 +54,12 @@ impl Feeds {
         }
         let (last, listener) = watch::channel(0);
         let (nudge, readers) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(READERS)));
-        tokio::spawn(look(caller, last.clone(), nudge.clone()));
+        tasks.spawn(look(node, caller, last.clone(), nudge.clone()));
         all.insert(tenant.to_owned(), Feed { last, nudge, readers: readers.clone() });
         Ear { last: listener, readers }
     }
 
-    /// Something was done for a tenant, and may stand in its journal.
+    /// Has the tenant's journal looked at now.
     pub fn nudge(&self, tenant: &str) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(feed) = all.get(tenant) {
@@ -67,15 +68,15 @@ impl Feeds {
     }
 }
 
-/// Looks until nobody listens any more. A store that cannot be read now is tried again: who listens finds out by themselves.
-async fn look(caller: Caller, last: watch::Sender<u64>, nudge: Arc<Notify>) {
+/// Looks until no listener is left. A store that cannot be read now is tried again: listeners find out when they read.
+async fn look(node: Arc<Node>, caller: Caller, last: watch::Sender<u64>, nudge: Arc<Notify>) {
     let mut tail: Option<Tail> = None;
     while !last.is_closed() {
-        let (caller, held) = (caller.clone(), tail.take());
+        let (node, caller, held) = (node.clone(), caller.clone(), tail.take());
         let seen = tokio::task::spawn_blocking(move || {
             let mut tail = match held {
                 Some(tail) => tail,
-                None => Tail::open(&caller, None, Wanted::default())?,
+                None => Tail::open(&node, &caller, None, Wanted::default())?,
             };
             tail.skip().map(|at| (tail, at))
         });

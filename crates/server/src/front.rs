@@ -3,10 +3,10 @@
 
 use crate::credentials::Peer;
 use crate::gate::{self, Names};
-use crate::lookout::{Seen, Told};
-use crate::pace::Paced;
 use crate::refuse::{Carried, OfGuest, Over, Refusal};
+use crate::slow_body::TimedBody;
 use crate::stream::Closing;
+use crate::telemetry::{Seen, Told};
 use crate::{Shared, Who};
 use axum::Router;
 use axum::body::Body;
@@ -44,9 +44,9 @@ impl Front {
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        let id = terms::id("req", node::fresh::random());
-        let seen = Seen::begin(self.shared.lookout(), request.method(), request.headers());
-        let mut answer = match AssertUnwindSafe(seen.during(self.admitted(&peer, request))).catch_unwind().await {
+        let id = terms::id("req", node::random::id_bytes());
+        let seen = Seen::begin(self.shared.telemetry(), request.method(), request.headers());
+        let mut answer = match AssertUnwindSafe(seen.during(&id, self.admitted(&peer, request))).catch_unwind().await {
             Ok(Ok(answer)) => answer,
             Ok(Err(refusal)) => refusal.into_response(),
             Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
@@ -97,7 +97,7 @@ impl Front {
             parts.extensions.insert(Over(over.clone()));
         }
         let path = parts.uri.path().to_owned();
-        let request = Request::from_parts(parts, Body::new(Paced::new(body, self.shared.patience())));
+        let request = Request::from_parts(parts, Body::new(TimedBody::new(body, self.shared.patience())));
         let mut answer = match self.app.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},
@@ -215,9 +215,10 @@ mod tests {
         std::fs::DirBuilder::new().mode(0o700).create(state).unwrap();
         let env = vec![("COFFERDAM_STATE".into(), state.into())];
         let (cwd, home, user) = ("/".into(), "/nonexistent".into(), "tester".into());
-        let caller = node::Caller { cwd, home, user, env, read_late: |_| None, reach: Default::default() };
-        let credentials = Credentials::open(&caller, Default::default()).unwrap();
-        let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), credentials);
+        let caller = node::Caller::new(cwd, home, user, env, |_| None);
+        let node = std::sync::Arc::new(node::Node::for_command());
+        let credentials = Credentials::open(node.clone(), &caller, Default::default()).unwrap();
+        let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), node, credentials);
         async fn fails() -> &'static str {
             panic!("a route fails")
         }

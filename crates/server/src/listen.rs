@@ -9,13 +9,13 @@ use crate::admission::Quotas;
 use crate::credentials::{Credentials, Peer};
 use crate::front::Front;
 use crate::gate::Names;
-use crate::lookout::Collector;
-use crate::{Shared, routes};
+use crate::routes;
+use crate::telemetry::{Collector, Null};
 use connection::Connections;
 use node::bounds::Configured;
 use node::config::{Keep, Logs, Telemetry};
 use node::tokens::{self, Scope};
-use node::{Bounded, Caller, bound};
+use node::{Bounded, Caller, Node, bound};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
 use socket::Socket;
@@ -92,6 +92,8 @@ impl Settings {
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
+    /// Connections on the Unix socket beyond those that all may have together.
+    pub const RESERVED: usize = 64;
     pub const EVENT_STREAMS: u64 = 1024;
     pub const WARM: u64 = 8;
 
@@ -196,7 +198,7 @@ pub fn rehearse(settings: &Settings) -> Result<Checked, Fault> {
     if let Some(address) = settings.listen {
         std::net::TcpListener::bind(address).map_err(|e| unbound(&settings.names.listen, address, &e))?;
     }
-    node::state::look(&settings.state)?;
+    node::directory::look(&settings.state)?;
     Ok(checked)
 }
 
@@ -220,7 +222,6 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
 }
 
 fn raise(connections: usize) {
-    node::keeper::remember_descriptors();
     let now = bound(Bounded::OpenFiles);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
@@ -242,21 +243,27 @@ const OPERATOR: &str = "operator.token";
 /// Serves until it is told to end. `ready` is called once the daemon answers.
 pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<(), Fault> {
     let mut checked = check(&settings)?;
+    // Made first: keepers get the bound on open files that we were started with.
+    let node = Arc::new(Node::for_daemon());
     raise(settings.connections);
-    node::state::keep_open();
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // Verbs are counted elsewhere, and so are streams of archives and of watches; the rest looks up tokens, and must never wait
     // behind those.
     let threads = crate::shared::AT_A_TIME as usize + BESIDE;
     let runtime = runtime.enable_all().max_blocking_threads(threads).build().map_err(broken)?;
-    let done = runtime.block_on(live(settings, &mut checked, ready));
+    let done = runtime.block_on(live(node, settings, &mut checked, ready));
     // What goes on now had its time, or nobody wants to wait for it.
     runtime.shutdown_background();
     done
 }
 
-async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Checked)) -> Result<(), Fault> {
+async fn live(
+    node: Arc<Node>,
+    settings: Settings,
+    checked: &mut Checked,
+    ready: impl FnOnce(&Checked),
+) -> Result<(), Fault> {
     let (connections, _) = descriptors(settings.connections);
     let _alone = socket::alone(&settings.state.join("daemon.lock"))?;
     let socket = Socket::bind(&settings.names.socket, &settings.socket)?;
@@ -266,19 +273,21 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     };
     let tls = settings.tls.as_ref().map(|files| tls::read(files, &settings.names)).transpose()?.map(|tls| tls.acceptor);
     let collector = Collector::of(&settings.telemetry)?;
-    let credentials = Credentials::open(&settings.caller, settings.limits.clone())?;
+    let credentials = Credentials::open(node.clone(), &settings.caller, settings.limits.clone())?;
     if tcp.is_some() {
-        operator_token(&settings)?;
+        operator_token(&node, &settings)?;
     }
     let port = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|address| address.port());
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
-    let (app, shared) = routes::all(&settings, credentials.clone());
+    let (app, shared) = routes::all(&settings, node, credentials.clone());
+    shared.telemetry().install()?;
+    // Not one of those that end with `cancel`: a token that is revoked while streams finish still closes them.
     tokio::spawn(credentials.watch());
-    tokio::spawn(crate::running::adopt(shared.clone()));
-    tokio::spawn(crate::warm::tend(shared.clone(), settings.warm));
-    tokio::spawn(crate::tidy::tidy(shared.clone()));
+    shared.tasks().spawn(crate::running::adopt(shared.clone()));
+    shared.tasks().spawn(crate::warm::tend(shared.clone(), settings.warm));
+    shared.tasks().spawn(crate::tidy::tidy(shared.clone()));
     if let Some(collector) = collector {
-        shared.lookout().send(collector, settings.telemetry.interval);
+        shared.telemetry().send(collector, settings.telemetry.interval);
     }
     let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
@@ -289,8 +298,8 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         let scheme = if checked.tls { "https" } else { "http" };
         checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
     }
-    tell_begin(&shared, checked);
-    settings.limits.built_in.note().iter().for_each(|note| shared.lookout().log().info(note, &[]));
+    tell_begin(checked);
+    settings.limits.built_in.note().iter().for_each(|note| tracing::info!("{note}"));
     ready(checked);
     tokio::select! {
         () = accept => {}
@@ -298,17 +307,17 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
         _ = int.recv() => {}
     }
     drop((socket, tcp));
-    shared.lookout().log().info("the daemon ends", &[("open", open.count().into())]);
+    tracing::info!(open = open.count(), "the daemon ends");
     shared.end();
     let finished = async {
         open.finished().await;
         shared.until_idle().await;
-        shared.lookout().close().await;
+        shared.telemetry().close().await;
     };
     let overdue = async {
         tokio::time::sleep(settings.grace).await;
         // Whoever is overdue may hold what the last words need.
-        let _ = tokio::time::timeout(LAST_WORDS, shared.lookout().close()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, shared.telemetry().close()).await;
     };
     tokio::select! {
         () = finished => {}
@@ -319,15 +328,12 @@ async fn live(settings: Settings, checked: &mut Checked, ready: impl FnOnce(&Che
     Ok(())
 }
 
-fn tell_begin(shared: &Shared, checked: &Checked) {
-    let (socket, listen) = (checked.socket.display().to_string(), checked.listen.clone());
-    let fields = [
-        ("version", env!("CARGO_PKG_VERSION").into()),
-        ("pid", std::process::id().into()),
-        ("socket", socket.into()),
-        ("listen", listen.into()),
-    ];
-    shared.lookout().log().info("the daemon answers", &fields);
+fn tell_begin(checked: &Checked) {
+    let (version, pid, socket) = (env!("CARGO_PKG_VERSION"), std::process::id(), checked.socket.display().to_string());
+    let null = tracing::field::debug(Null);
+    let listen = checked.listen.as_deref();
+    let listen: &dyn tracing::Value = listen.as_ref().map_or(&null as &dyn tracing::Value, |listen| listen);
+    tracing::info!(version, pid, socket, listen, "the daemon answers");
 }
 
 async fn bind(told: &str, address: SocketAddr) -> Result<TcpListener, Fault> {
@@ -379,10 +385,10 @@ async fn accept(
 
 /// The token that the first operator comes in with over TCP: kept where only they can read it, and made anew where the one
 /// in the file is good no more.
-fn operator_token(settings: &Settings) -> Result<(), Fault> {
+fn operator_token(node: &Node, settings: &Settings) -> Result<(), Fault> {
     let path = settings.state.join(OPERATOR);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
-    if tokens::Gate::open(&settings.caller)?.whose(known.trim())?.is_some() {
+    if tokens::Gate::open(node, &settings.caller)?.whose(node, known.trim())?.is_some() {
         return Ok(());
     }
     let ask = tokens::Ask {
@@ -391,7 +397,7 @@ fn operator_token(settings: &Settings) -> Result<(), Fault> {
         scopes: vec![Scope::Operator],
         ..tokens::Ask::default()
     };
-    let minted = tokens::create(&ask, &settings.caller)?;
+    let minted = tokens::create(node, &settings.caller, &ask)?;
     write_secret(&path, &minted.token).map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {e}", path.display())).phase(Phase::Start);
         fault.hint("the state directory must be writable, with space left")

@@ -1,27 +1,39 @@
 //! What rests between two requests, connections to keepers and open states, is closed a moment after the last of them.
 
-use node::keeper::resting;
-use node::state;
+use node::Node;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(400);
 
-static SWEEPING: AtomicBool = AtomicBool::new(false);
+/// Closes what has rested too long in a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Sweeper {
+    node: Arc<Node>,
+    is_sweeping: Arc<AtomicBool>,
+}
 
-/// Something was left to rest: it is looked after until nothing is.
-pub fn sweep_soon() {
-    if SWEEPING.swap(true, Ordering::AcqRel) {
-        return;
+impl Sweeper {
+    pub fn new(node: Arc<Node>) -> Sweeper {
+        Sweeper { node, is_sweeping: Arc::default() }
     }
-    tokio::spawn(async {
-        loop {
-            tokio::time::sleep(PAUSE).await;
-            // Said before it is looked: whoever comes in between begins anew.
-            SWEEPING.store(false, Ordering::Release);
-            if resting::sweep() + state::sweep() == 0 || SWEEPING.swap(true, Ordering::AcqRel) {
-                return;
-            }
+
+    /// Something was left to rest: it is looked after until nothing is.
+    pub fn sweep_soon(&self) {
+        if self.is_sweeping.swap(true, Ordering::AcqRel) {
+            return;
         }
-    });
+        let Sweeper { node, is_sweeping } = self.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PAUSE).await;
+                // Said before it is looked: whoever comes in between begins anew.
+                is_sweeping.store(false, Ordering::Release);
+                if node.sweep() == 0 || is_sweeping.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
 }

@@ -1,75 +1,36 @@
-//! Being at a run without a thread for it: hearing from its keeper how far it has come, reading what it said, giving it input. Who
-//! reads slowly makes nobody wait but themselves: what was said is on the disk.
+//! Listening to a run without a thread: its progress, its output from the spool, its input. A slow reader slows only itself: the output
+//! is on the disk.
 
 use crate::admission::Turn;
+use crate::readiness::Ready;
 use crate::refuse::Refusal;
-use crate::resting::sweep_soon;
+use crate::run_progress::{State, both_ways};
 use crate::{Shared, Who};
+use node::Node;
 use node::keeper::attach::count_missing;
 use node::keeper::begin::{self, Shown, Waits};
 use node::keeper::runs::{self, Found};
 use node::keeper::spool::{self, Kind, Page, Reader, Record};
 use node::keeper::wire::{By, Waited};
-use node::keeper::{Come, Follow, Keeper, Pending, Said, resting};
-use std::io;
-use std::os::fd::AsFd;
+use node::keeper::{Come, Keeper, Pending, Said};
 use std::time::Duration;
 use terms::{Fault, Outcome};
 use tokio::io::Interest;
-use tokio::net::UnixStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-/// Read at once of what a run has said.
+/// Bytes of output that are read at once.
 const PAGE: usize = 128 << 10;
-/// How often a run is looked at that has no keeper to tell of it.
-const PAUSE: Duration = Duration::from_millis(100);
-/// What is put of each stream into a document.
+/// The most of each stream that a document holds, in bytes.
 const MOST_TOLD: usize = 4 << 20;
 /// The most that is given to a command's input at once.
 pub const PIECE: usize = 256 << 10;
 
-/// A keeper's connection, and a second handle on it that tells when it is ready.
-struct Watched<T> {
-    of: T,
-    line: UnixStream,
-}
-
-impl<T: AsFd> Watched<T> {
-    fn new(of: T) -> io::Result<Watched<T>> {
-        let line = std::os::unix::net::UnixStream::from(of.as_fd().try_clone_to_owned()?);
-        line.set_nonblocking(true)?;
-        Ok(Watched { of, line: UnixStream::from_std(line)? })
-    }
-
-    /// Tries again whenever the connection is ready, until there is something.
-    async fn until<R>(
-        &mut self,
-        ready: Interest,
-        mut look: impl FnMut(&mut T) -> Result<Option<R>, Fault>,
-    ) -> Result<R, Fault> {
-        if let Some(found) = look(&mut self.of)? {
-            return Ok(found);
-        }
-        let (of, mut fault) = (&mut self.of, None);
-        let found = self.line.async_io(ready, || match look(of) {
-            Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(e) => {
-                fault = Some(e);
-                Err(io::ErrorKind::Other.into())
-            }
-        });
-        let found = found.await;
-        found.map_err(|e| fault.unwrap_or_else(|| Fault::internal(format!("a keeper's connection: {e}"))))
-    }
-}
-
-impl<T: Come> Watched<Pending<T>> {
+impl<T: Come> Ready<Pending<T>> {
     async fn answer(&mut self) -> Result<T, Fault> {
         loop {
             // Sending may take several turns; then only the answer is waited for.
-            let sends = self.of.sends();
+            let sends = self.get().sends();
             let ready = if sends { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
             let step = |pending: &mut Pending<T>| match pending.step()? {
                 Some(answer) => Ok(Some(Some(answer))),
@@ -82,16 +43,12 @@ impl<T: Come> Watched<Pending<T>> {
     }
 }
 
-fn unheard(e: io::Error) -> Refusal {
-    Fault::internal(format!("a keeper's connection: {e}")).into()
-}
-
-/// What was heard.
+/// News of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It said more, perhaps.
+    /// There may be more output.
     More,
-    /// It has ended: nothing of its tree is left.
+    /// The run has ended: nothing of its tree is left.
     Ended,
 }
 
@@ -99,30 +56,30 @@ pub enum Heard {
 pub struct Ended {
     outcome: Outcome,
     ended_ms: Option<u64>,
-    /// What it said, where that came along.
+    /// The output, where the keeper sent it along.
     log: Option<Vec<u8>>,
 }
 
-/// Somebody who listens to one run.
+/// A listener to one run.
 pub struct Listener {
     shared: Shared,
-    /// Whose turns its reading takes.
+    /// The client whose turns the reading takes.
     who: Who,
     pub found: Found,
-    follow: Option<Watched<Follow>>,
+    progress: Option<watch::Receiver<State>>,
 }
 
 impl Listener {
     pub async fn new(shared: &Shared, who: &Who, word: String) -> Result<Listener, Refusal> {
-        let found = shared.verb(who, move |caller| runs::find(&word, caller)).await?;
+        let found = shared.verb(who, move |node, caller| runs::find(node, caller, &word)).await?;
         Ok(Listener::of(shared, who, found))
     }
 
     pub fn of(shared: &Shared, who: &Who, found: Found) -> Listener {
-        Listener { shared: shared.clone(), who: who.clone(), found, follow: None }
+        Listener { shared: shared.clone(), who: who.clone(), found, progress: None }
     }
 
-    /// Another who hears of the same run from now on.
+    /// A second listener to the same run.
     pub fn again(&self) -> Listener {
         Listener::of(&self.shared, &self.who, self.found.clone())
     }
@@ -130,48 +87,31 @@ impl Listener {
     /// Carries out something with the run that takes a moment.
     pub async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Found) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&Found, &Node) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let found = self.found.clone();
-        self.shared.blocking_for(&self.who, move || work(&found)).await
+        let (node, found) = (self.shared.node().clone(), self.found.clone());
+        self.shared.blocking_for(&self.who, move || work(&found, &node)).await
     }
 
-    /// Resolves when there is news. Where it stands is news to one who has just come.
+    /// Resolves when there is news. The state of the run is news to a listener that has just come, and its end to every one.
     pub async fn next(&mut self) -> Result<Heard, Refusal> {
-        loop {
-            if let Some(follow) = &mut self.follow {
-                match heard(follow).await {
-                    Ok(ended) => return Ok(if ended { Heard::Ended } else { Heard::More }),
-                    // It is gone, and its records tell what became of the run; or it has no room for us, and may later.
-                    Err(_) => {
-                        let was_accepted = follow.of.is_accepted();
-                        self.follow = None;
-                        if !was_accepted {
-                            return self.look_later().await;
-                        }
-                    }
-                }
+        let listen = || self.shared.run_progress().listen(&self.shared, &self.who, &self.found);
+        let progress = self.progress.get_or_insert_with(listen);
+        if !matches!(*progress.borrow(), State::Ended) && progress.changed().await.is_err() {
+            return Err(Fault::internal("the progress of a run is told no more").into());
+        }
+        let state = progress.borrow_and_update().clone();
+        match state {
+            State::Failed(refusal) => {
+                self.progress = None;
+                Err(refusal)
             }
-            let id = self.found.id.clone();
-            let found =
-                self.with(move |found| Ok(found.keeper().and_then(|keeper| keeper.follow(Some(vec![id])).ok())));
-            match found.await? {
-                Some(follow) => self.follow = Some(Watched::new(follow).map_err(unheard)?),
-                None => return self.look_later().await,
-            }
+            State::Ended => Ok(Heard::Ended),
+            State::Unknown | State::Going => Ok(Heard::More),
         }
     }
 
-    /// What the records say, where no keeper tells.
-    async fn look_later(&self) -> Result<Heard, Refusal> {
-        if self.with(|found| Ok(found.now()?.ended_ms.is_some())).await? {
-            return Ok(Heard::Ended);
-        }
-        tokio::time::sleep(PAUSE).await;
-        Ok(Heard::More)
-    }
-
-    /// How it ended; none when the time is over first.
+    /// Waits for the outcome; none when the time is over first.
     pub async fn end(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
         let end = Instant::now() + time;
         let mut ended = self.with(Found::outcome).await?;
@@ -191,7 +131,7 @@ impl Listener {
         Ok(ended)
     }
 
-    /// The same with what it said.
+    /// The same with the output.
     pub async fn told(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
         match self.end(time).await? {
             Some(outcome) => self.with_output(outcome, None).await.map(Some),
@@ -206,12 +146,12 @@ impl Listener {
                 gathered.add(spool::records(&log));
                 gathered
             }
-            None => self.with(|found| Ok(gather(found))).await?,
+            None => self.with(|found, _| Ok(gather(found))).await?,
         };
         Ok(gathered.told_in(outcome))
     }
 
-    /// The run after its end, with what it said.
+    /// The run after its end, with its output.
     pub async fn ended(&self, ended: Ended) -> Result<Shown, Refusal> {
         let Ended { outcome, ended_ms, log } = ended;
         let (verdict, status) = (Some(outcome.verdict), Some(outcome.status()));
@@ -221,15 +161,14 @@ impl Listener {
         Ok(shown)
     }
 
-    /// Holds a turn until the run has ended, and tells of that whoever waits. One connection does for both; nobody who gives up waiting
-    /// gives the turn away with it.
+    /// Holds a turn until the run has ended, and tells the receiver of the end. The turn is held also when the receiver is dropped.
     pub fn stay(self, keeper: Waits, turn: Turn) -> oneshot::Receiver<Ended> {
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move {
-            match waited(keeper, &self.found.id).await {
+        self.shared.tasks().clone().spawn(async move {
+            match waited(&self.shared, keeper, &self.found.id).await {
                 Ok(Said { waited: Waited { outcome: Some(outcome), ended_ms, .. }, log }) => {
                     drop(turn);
-                    let _nobody_waits = tell.send(Ended { outcome, ended_ms, log });
+                    let _ = tell.send(Ended { outcome, ended_ms, log }); // the request may be gone
                 }
                 // The keeper is gone, or does not say; the records will.
                 _ => self.hold(turn),
@@ -240,18 +179,18 @@ impl Listener {
 
     /// Holds a turn until the run has ended.
     pub fn hold(mut self, turn: Turn) {
-        tokio::spawn(async move {
+        self.shared.tasks().clone().spawn(async move {
             let _turn = turn;
             while !matches!(self.next().await, Ok(Heard::Ended) | Err(_)) {}
         });
     }
 }
 
-/// Runs that go on from before there was this daemon have their turns.
+/// Gives turns to runs that were begun before this daemon.
 pub async fn adopt(shared: Shared) {
     for tenant in shared.tenants() {
         let who = Who { tenant: tenant.clone(), ..crate::shared::owner("daemon") };
-        let Ok(going) = shared.verb(&who, |caller| begin::list(None, true, caller)).await else { continue };
+        let Ok(going) = shared.verb(&who, |node, caller| begin::list(node, caller, None, true)).await else { continue };
         for run in going {
             if let Ok(listener) = Listener::new(&shared, &who, run.run).await {
                 listener.hold(shared.admission().adopt(&tenant));
@@ -260,28 +199,22 @@ pub async fn adopt(shared: Shared) {
     }
 }
 
-async fn waited(keeper: Waits, run: &str) -> Result<Said, Fault> {
-    let lost = |e: io::Error| Fault::internal(format!("a keeper's connection: {e}"));
+async fn waited(shared: &Shared, keeper: Waits, run: &str) -> Result<Said, Fault> {
     let (pending, of_today) = match keeper {
         Waits::Told(keeper) => (keeper.waits(), true),
         Waits::Ask(keeper) => (keeper.put_wait(run)?, false),
     };
-    let mut pending = Watched::new(pending).map_err(lost)?;
+    let mut pending = both_ways(pending)?;
     let said = pending.answer().await?;
     // One of an older version is asked each time what it can do.
     if of_today {
-        resting::rest(pending.of.done());
-        sweep_soon();
+        shared.node().keepers.rest(pending.into_inner().done());
+        shared.sweeper().sweep_soon();
     }
     Ok(said)
 }
 
-/// Waits for a notice; whether it says that the run has ended.
-async fn heard(follow: &mut Watched<Follow>) -> Result<bool, Fault> {
-    follow.until(Interest::READABLE, Follow::heard).await.map(|notice| notice.ended)
-}
-
-/// What a run said, stream by stream, as far as it is kept and fits; and how much does not.
+/// Output of a run by stream, as far as it is kept and fits; and the number of bytes that do not.
 #[derive(Default)]
 struct Gathered {
     streams: [Vec<u8>; 2],
@@ -328,26 +261,26 @@ fn gather(found: &Found) -> Gathered {
     gathered
 }
 
-/// What somebody who reads along is told.
+/// A piece of a run's log.
 pub enum Told {
     Page(Page),
-    /// It ended, and its log does not say so: its keeper was lost, or the disk was full.
+    /// The run has ended and its log does not say so: its keeper was lost, or the disk was full.
     End(Box<Outcome>),
 }
 
-/// Somebody who reads along.
+/// A reader of a run's log that waits for more.
 pub struct Log {
     pub listener: Listener,
     reader: Option<Reader>,
     next: u64,
-    /// Its end was heard of.
+    /// The listener has told of the end.
     has_ended: bool,
     is_over: bool,
 }
 
 impl Log {
     pub async fn open(listener: Listener, from: u64) -> Result<Log, Refusal> {
-        let reader = listener.with(Found::reader).await?;
+        let reader = listener.with(|found, _| found.reader()).await?;
         let mut log = Log { listener, reader: Some(reader), next: from, has_ended: false, is_over: false };
         // An offset that none of its records begins at is refused before anything is told.
         log.page().await?;
@@ -357,7 +290,7 @@ impl Log {
 
     async fn page(&mut self) -> Result<Page, Refusal> {
         let (reader, from, id) = (self.reader.take(), self.next, self.listener.found.id.clone());
-        let read = move |found: &Found| {
+        let read = move |found: &Found, _: &Node| {
             let mut reader = reader.map_or_else(|| found.reader(), Ok)?;
             let page = reader.read(from, PAGE).map_err(|e| runs::unread(&id, e))?;
             Ok((reader, page))
@@ -367,7 +300,7 @@ impl Log {
         Ok(page)
     }
 
-    /// What is there already; none when all of that was told.
+    /// The next page that is there already; none at the end of those.
     pub async fn there(&mut self) -> Result<Option<Told>, Refusal> {
         if self.is_over {
             return Ok(None);
@@ -377,7 +310,7 @@ impl Log {
         Ok((!page.records.is_empty() || page.gap.is_some()).then_some(Told::Page(page)))
     }
 
-    /// What comes next; none when all was told. Who gives up waiting misses nothing.
+    /// Waits for the next page; none when all was told. A caller that gives up waiting misses nothing.
     pub async fn next(&mut self) -> Result<Option<Told>, Refusal> {
         while !self.is_over {
             let page = self.page().await?;
@@ -398,10 +331,8 @@ impl Log {
         }
         Ok(None)
     }
-}
 
-impl Log {
-    /// What came until its outcome was known; else the outcome, which is not in the log.
+    /// The page that came until the outcome was known; else the outcome, which is not in the log.
     async fn last(&mut self, outcome: Outcome) -> Result<Told, Refusal> {
         let page = self.page().await?;
         if !page.records.is_empty() || page.gap.is_some() {
@@ -422,9 +353,9 @@ pub struct Input {
 impl Input {
     /// `counted` by who sends pieces again: a keeper that could not tell is refused before anything is sent.
     pub async fn open(listener: &Listener, counted: bool) -> Result<Input, Refusal> {
-        let keeper = listener.with(move |found| {
-            // Who counts may send again what a run took that is over by now.
-            let keeper = found.heard()?.filter(|_| counted || found.now().is_ok_and(|run| run.ended_ms.is_none()));
+        let keeper = listener.with(move |found, node| {
+            // A writer that counts may send again what a run took that is over by now.
+            let keeper = found.heard(node)?.filter(|_| counted || found.now().is_ok_and(|run| run.ended_ms.is_none()));
             let mut keeper = keeper.ok_or_else(|| not_there(&found.id))?;
             if counted {
                 let hello = keeper.hello()?;
@@ -439,9 +370,9 @@ impl Input {
     pub async fn give(&mut self, bytes: Vec<u8>, eof: bool, by: Option<By>) -> Result<Option<u64>, Refusal> {
         let keeper = self.keeper.take().ok_or_else(|| not_there(&self.run))?;
         let pending = keeper.put_input(&self.run, bytes, eof, by)?;
-        let mut pending = Watched::new(pending).map_err(unheard)?;
+        let mut pending = both_ways(pending)?;
         let fed = pending.answer().await?;
-        self.keeper = Some(pending.of.done());
+        self.keeper = Some(pending.into_inner().done());
         Ok(fed.map(|fed| fed.offset))
     }
 }

@@ -1,49 +1,54 @@
-//! What all routes share.
+//! State that all routes share: the caller of verbs, the pool that runs them, admission, long-lived tasks.
 
 use crate::Settings;
 use crate::admission::{Admission, Fair, Shares, Turn};
+use crate::answer::Answer;
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign::Tries;
-use crate::lookout::{self, Lookout, Nodes};
 use crate::refuse::Refusal;
+use crate::resting::Sweeper;
 use crate::rules::Rules;
+use crate::run_progress::RunProgress;
+use crate::tasks::{Kind, Limits, Tasks};
+use crate::telemetry::{self, Nodes, Telemetry};
 use crate::who::Who;
 use http::StatusCode;
 use node::config::Keep;
 use node::tokens::DEFAULT_TENANT;
-use node::{Caller, Reach};
+use node::{Caller, Node, Reach, SecretSources};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terms::{Fault, LimitKind};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Verbs that are carried out at a time, each on a thread of its own, in all and of one tenant; how long one waits for that.
+/// Verbs at a time, each on a thread of the pool: in all, and of one tenant; and the longest wait for a thread.
 pub const AT_A_TIME: u64 = 64;
 const AT_A_TIME_EACH: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Archives that are packed or unpacked at a time, each on a thread, and how long one waits for its turn, as for one of a search.
+/// Archives that are packed or unpacked at a time, each on a thread; and the longest wait for a turn, also for that of a search.
 const ARCHIVES: u64 = 16;
 const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
 /// Searches at a time, each of which keeps a processor busy.
 const SEARCHES: u64 = 16;
-/// Watches at a time; each has a thread that waits for the kernel. They last, so that nobody waits for one.
-const WATCHES: u64 = 64;
-/// Variables of the daemon's environment that are there for who does not have the host.
+/// Variables of the daemon's environment that callers without the host are given.
 const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
-/// How the variables that set something of ours begin; and the one that says where our file of settings is.
+/// Prefix of the variables that configure cofferdam; and the variable that leads to its configuration file.
 const SETTINGS: &str = "COFFERDAM_";
 const SETTINGS_AT: &str = "XDG_CONFIG_HOME";
 
-/// Cheap to clone; one for the whole daemon.
+/// Shared state. Cheap to clone; one for the whole daemon.
 #[derive(Clone)]
 pub struct Shared(Arc<Inner>);
 
 struct Inner {
+    node: Arc<Node>,
+    sweeper: Sweeper,
     /// The surroundings that the daemon was started in.
     caller: Caller,
     state: PathBuf,
@@ -57,26 +62,29 @@ struct Inner {
     admission: Admission,
     verbs: Arc<Fair>,
     archives: Shares,
-    watches: Shares,
     searches: Shares,
-    event_streams: Shares,
-    ending: watch::Sender<bool>,
-    lookout: Lookout,
+    tasks: Tasks,
+    telemetry: Telemetry,
     feeds: Feeds,
-    /// Something was taken that stood ready, or more shall.
+    run_progress: RunProgress,
+    /// Notified when a warm sandbox was taken, or a pool grew.
     taken: Notify,
     keep: Keep,
 }
 
 impl Shared {
-    pub fn new(settings: &Settings, credentials: Credentials, rules: Rules) -> Shared {
+    pub fn new(settings: &Settings, node: Arc<Node>, credentials: Credentials, rules: Rules) -> Shared {
         let Settings { caller, state, max_body, patience, quotas, keep, .. } = settings.clone();
-        let lookout = Lookout::new(settings.logs, Nodes { caller: caller.clone(), state: state.clone() });
+        let telemetry =
+            Telemetry::new(settings.logs, Nodes { node: node.clone(), caller: caller.clone(), state: state.clone() });
         let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
-        let ending = watch::channel(false).0;
+        let connections = (settings.connections + Settings::RESERVED) as u64;
+        let tasks = Tasks::new(Limits { event_streams: settings.event_streams, connections });
         let listening = settings.listen.map(|address| address.to_string());
         let hosts = settings.allow_hosts.iter().cloned().chain(listening).collect();
         Shared(Arc::new(Inner {
+            sweeper: Sweeper::new(node.clone()),
+            node,
             max_body,
             patience,
             hosts,
@@ -88,15 +96,24 @@ impl Shared {
             admission,
             verbs,
             archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
-            watches: Shares::new(WATCHES, Duration::ZERO),
             searches: Shares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
-            event_streams: Shares::new(settings.event_streams, Duration::ZERO),
-            ending,
-            lookout,
+            tasks,
+            telemetry,
             feeds: Feeds::default(),
+            run_progress: RunProgress::default(),
             taken: Notify::new(),
             keep,
         }))
+    }
+
+    /// What is live in the daemon: open states, keepers.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    /// Closes what rests between two requests.
+    pub fn sweeper(&self) -> &Sweeper {
+        &self.0.sweeper
     }
 
     pub fn credentials(&self) -> &Credentials {
@@ -107,22 +124,26 @@ impl Shared {
         &self.0.admission
     }
 
-    /// What the daemon tells of itself.
-    pub fn lookout(&self) -> &Lookout {
-        &self.0.lookout
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.0.telemetry
     }
 
-    /// Who listens to which tenant's journal.
+    /// Listeners to the journals of tenants.
     pub fn feeds(&self) -> &Feeds {
         &self.0.feeds
     }
 
-    /// Rung when there may be something to do for those that stand ready.
+    /// Runs that are listened to.
+    pub fn run_progress(&self) -> &RunProgress {
+        &self.0.run_progress
+    }
+
+    /// Notified when a pool of warm sandboxes may lack some.
     pub fn taken(&self) -> &Notify {
         &self.0.taken
     }
 
-    /// How long what is past is kept.
+    /// Retention of past records.
     pub fn keep(&self) -> &Keep {
         &self.0.keep
     }
@@ -139,12 +160,9 @@ impl Shared {
         self.0.searches.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
-    pub fn watches(&self) -> &Shares {
-        &self.0.watches
-    }
-
-    pub fn event_streams(&self) -> &Shares {
-        &self.0.event_streams
+    /// Long-lived work: streams, waits, loops.
+    pub fn tasks(&self) -> &Tasks {
+        &self.0.tasks
     }
 
     pub fn rules(&self) -> &Rules {
@@ -160,7 +178,7 @@ impl Shared {
         self.0.max_body
     }
 
-    /// How long a client may make us wait for the next thing it sends.
+    /// The longest silence of a client that is sending a request.
     pub fn patience(&self) -> Duration {
         self.0.patience
     }
@@ -174,25 +192,25 @@ impl Shared {
         &self.0.state
     }
 
-    /// From now on the daemon finishes what it has begun and takes nothing new.
+    /// Tells the daemon to finish its work and take no more.
     pub fn end(&self) {
-        self.0.ending.send_replace(true);
+        self.0.tasks.cancel();
     }
 
     /// True once the daemon is about to end.
-    pub fn ending(&self) -> watch::Receiver<bool> {
-        self.0.ending.subscribe()
+    pub fn is_ending(&self) -> bool {
+        self.0.tasks.is_cancelled()
     }
 
     /// Resolves when the daemon is about to end.
     pub async fn until_end(&self) {
-        // The sender lives as long as this does.
-        let _ = self.ending().wait_for(|ends| *ends).await;
+        self.0.tasks.cancelled().await;
     }
 
-    /// Resolves when no verb is carried out any more.
+    /// Resolves when no verb is carried out any more, and none that was begun for an absent client is left.
     pub async fn until_idle(&self) {
         const PAUSE: Duration = Duration::from_millis(10);
+        self.0.tasks.finished().await;
         while self.0.verbs.figures().0 > 0 {
             tokio::time::sleep(PAUSE).await;
         }
@@ -212,31 +230,27 @@ impl Shared {
         }
     }
 
-    /// The caller that a verb of the node is given for somebody. Only who has the host has the daemon's surroundings. Others of the
+    /// Returns the caller that verbs are given for a client. Only a client that has the host has the daemon's surroundings. Others of the
     /// daemon's own tenant keep its home, below which PATH may lead to toolchains, and its settings, which bound them; another tenant
     /// has a state of its own, and neither.
     pub fn caller(&self, who: &Who) -> Caller {
         let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
+        // Verbs are part of the trace of their request, not of the daemon's own.
+        let trace_parent = telemetry::current().map(|context| context.header().into());
+        let secret_sources = SecretSources::KeptOnly;
         let ours = &self.0.caller;
         let is_ours = who.tenant == DEFAULT_TENANT;
         if is_ours && who.reach == Reach::All {
-            let mut env: Vec<(OsString, OsString)> = ours.env.clone();
-            env.push(kept_only());
-            traced(&mut env);
-            env.push(kept_only());
-            return Caller { user, reach, cwd, env, ..ours.clone() };
+            return Caller { user, reach, cwd, trace_parent, secret_sources, ..ours.clone() };
         }
         let passes = |name: &OsString| {
             let is_setting = name.as_encoded_bytes().starts_with(SETTINGS.as_bytes()) || name == SETTINGS_AT;
             PASSED_ON.iter().any(|known| name == known) || is_ours && is_setting
         };
-        let mut env: Vec<(OsString, OsString)> = ours.env.iter().filter(|(name, _)| passes(name)).cloned().collect();
-        env.retain(|(name, _)| name != "COFFERDAM_STATE");
-        env.push(("COFFERDAM_STATE".into(), self.state_of(&who.tenant).into()));
-        traced(&mut env);
-        env.push(kept_only());
+        let env: Vec<(OsString, OsString)> = ours.env.iter().filter(|(name, _)| passes(name)).cloned().collect();
+        let state_dir = Some(self.state_of(&who.tenant));
         let home = if is_ours { ours.home.clone() } else { "/nonexistent".into() };
-        Caller { cwd, home, user, env, read_late: |_| None, reach }
+        Caller { cwd, home, user, env, read_late: |_| None, reach, state_dir, trace_parent, secret_sources }
     }
 
     /// The daemon's own surroundings, for what it does on its own behalf.
@@ -249,91 +263,103 @@ impl Shared {
         node::tokens::state_of(&self.0.state, tenant)
     }
 
-    /// Carries out a verb. Verbs block, so each has a thread for as long as it takes.
+    /// Carries out a verb. Verbs block, so each has a thread of the pool for as long as it takes.
     pub async fn verb<T, F>(&self, who: &Who, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
-        F: FnOnce(&Caller) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        let caller = self.caller(who);
-        let done = self.in_turn(&who.tenant, move || verb(&caller)).await;
+        let (node, caller) = (self.0.node.clone(), self.caller(who));
+        let done = self.blocking_for(who, move || verb(&node, &caller)).await;
         self.0.feeds.nudge(&who.tenant);
         done
     }
 
-    /// The same for work that is a part of what a tenant asked for.
+    /// Carries out a verb and answers with its content. The document is written on the verb's thread.
+    pub async fn answer<T, F>(&self, who: &Who, verb: F) -> Result<Answer<T>, Refusal>
+    where
+        T: Serialize + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        self.verb(who, move |node, caller| verb(node, caller).map(Answer::ok)).await
+    }
+
+    /// The same for a verb whose answer is a whole document.
+    pub async fn answer_whole<T, F>(&self, who: &Who, verb: F) -> Result<Answer<T>, Refusal>
+    where
+        T: Serialize + 'static,
+        F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
+    {
+        self.verb(who, move |node, caller| verb(node, caller).map(|document| Answer::whole(&document))).await
+    }
+
+    /// Does work of a tenant on a thread of the pool.
     pub async fn blocking_for<T, F>(&self, who: &Who, work: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
-        self.in_turn(&who.tenant, work).await
+        let (send, mut result) = oneshot::channel();
+        self.in_turn(&who.tenant, Box::new(move || drop(send.send(work())))).await?;
+        let result = result.try_recv().map_err(|_| Fault::internal("a verb ended without an answer"))?;
+        result.map_err(Refusal::from)
     }
 
-    async fn in_turn<T, F>(&self, tenant: &str, work: F) -> Result<T, Refusal>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> Result<T, Fault> + Send + 'static,
-    {
-        let counted = Counted::new(self.0.lookout.queue());
+    /// Does the work on a thread of the pool, when it is the tenant's turn. One body of code for all verbs: what differs is in the box.
+    async fn in_turn(&self, tenant: &str, work: Box<dyn FnOnce() + Send>) -> Result<(), Refusal> {
+        let counted = Counted::new(self.0.telemetry.queue());
         let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
             let message = "too many requests are being carried out or wait for it";
             Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
         })?;
-        // It goes on when its client is gone, and has its turn for as long.
+        // The work goes on when its client is gone, and has its turn for as long.
+        let span = tracing::debug_span!("verb", tenant);
         let done = tokio::task::spawn_blocking(move || {
             let _both = (turn, counted);
-            work()
+            span.in_scope(work)
         });
         let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
         let done = done.await;
-        crate::resting::sweep_soon();
-        done.map_err(broken)?.map_err(Refusal::from)
+        self.0.sweeper.sweep_soon();
+        done.map_err(broken)
     }
 
     /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
     pub async fn wait<T, F>(&self, who: &Who, time: Duration, verb: F, ready: fn(&T) -> bool) -> Result<T, Refusal>
     where
         T: Send + 'static,
-        F: Fn(&Caller) -> Result<T, Fault> + Send + Sync + Clone + 'static,
+        F: Fn(&Node, &Caller) -> Result<T, Fault> + Send + Sync + Clone + 'static,
     {
         const FIRST: Duration = Duration::from_millis(5);
         const USUAL: Duration = Duration::from_millis(250);
-        // Whoever has waited for so long does not mind a second, and asks less of the others.
+        // After a long wait a second more does not matter, and costs the others less.
         const PATIENT: Duration = Duration::from_secs(30);
         const SELDOM: Duration = Duration::from_secs(1);
         let begun = Instant::now();
         let end = begun + time;
-        let (mut pause, mut ending) = (FIRST, self.ending());
+        let mut pause = FIRST;
+        let _task = (!time.is_zero()).then(|| self.0.tasks.admit(Kind::Wait, &who.tenant)).transpose()?;
         loop {
             let answer = self.verb(who, verb.clone()).await?;
-            if ready(&answer) || Instant::now() >= end || *ending.borrow_and_update() {
+            if ready(&answer) || Instant::now() >= end || self.is_ending() {
                 return Ok(answer);
             }
-            tokio::time::sleep(pause.min(end - Instant::now())).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause.min(end - Instant::now())) => {}
+                () = self.until_end() => {}
+            }
             pause = (pause * 2).min(if begun.elapsed() < PATIENT { USUAL } else { SELDOM });
         }
     }
 }
 
-/// All turns are taken, by those who may take their time.
+/// Refuses a request because all turns are taken, and turns may last.
 fn in_use(message: &str, hint: &str) -> Refusal {
     const LATER: Duration = Duration::from_secs(5);
     Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, hint).after(LATER)
 }
 
-/// A verb belongs to the trace of the request that asks for it.
-fn traced(env: &mut Vec<(OsString, OsString)>) {
-    env.retain(|(name, _)| name != "TRACEPARENT");
-    env.extend(lookout::current().map(|context| ("TRACEPARENT".into(), context.header().into())));
-}
-
-/// Whoever asks, their runs are given secrets that are kept, and none of the daemon's variables.
-fn kept_only() -> (OsString, OsString) {
-    (node::secrets::ONLY.into(), "1".into())
-}
-
-/// Why a stream closes before its end.
+/// The reason why a stream is closed before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     Shutdown,
@@ -349,7 +375,7 @@ impl Closed {
     }
 }
 
-/// One of those who are carried out or wait for it.
+/// Counts a verb that is carried out or waits for a thread, until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -365,7 +391,7 @@ impl Drop for Counted {
     }
 }
 
-/// What the daemon's own user on its socket may: everything.
+/// The daemon's own user on its socket, who may do everything.
 pub fn owner(name: &str) -> Who {
     let scopes = vec![crate::Scope::Operator];
     Who { tenant: DEFAULT_TENANT.into(), name: name.into(), scopes, reach: Reach::All, token: None }

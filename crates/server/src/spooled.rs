@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use node::Caller;
+use node::{Caller, Node};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use terms::Fault;
@@ -24,15 +24,15 @@ const PIECE: usize = 64 << 10;
 pub async fn answer<T, F>(shared: &Shared, who: &Who, sort: &'static str, verb: F) -> Result<(Response, T), Refusal>
 where
     T: Send + 'static,
-    F: FnOnce(&Caller, &mut dyn Write) -> Result<T, Fault> + Send + 'static,
+    F: FnOnce(&Node, &Caller, &mut dyn Write) -> Result<T, Fault> + Send + 'static,
 {
     let turn = shared.archive_turn(who).await?;
     let spooled = shared.admission().spool(&who.tenant);
-    let work = move |caller: &Caller| {
-        let file = nameless(&node::state::prepare(caller)?.0)?;
+    let work = move |node: &Node, caller: &Caller| {
+        let file = nameless(&node::directory::prepare(caller)?.0)?;
         let bounded = Bounded { file, written: 0, spooled, refused: None };
         let mut out = BufWriter::with_capacity(PIECE, bounded);
-        let done = verb(caller, &mut out).and_then(|told| out.flush().map(|()| told).map_err(|e| unkept(&e)));
+        let done = verb(node, caller, &mut out).and_then(|told| out.flush().map(|()| told).map_err(|e| unkept(&e)));
         // What a verb says of a write that was refused is not why it was.
         let told = done.map_err(|fault| out.get_mut().refused.take().unwrap_or(fault))?;
         let (Bounded { mut file, written, spooled, .. }, _) = out.into_parts();
@@ -83,7 +83,7 @@ impl Write for Bounded {
         if self.written + bytes.len() as u64 > LARGEST {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        if self.written % (1 << 20) < bytes.len() as u64 && node::state::overfull(&self.file).is_some() {
+        if self.written % (1 << 20) < bytes.len() as u64 && node::directory::overfull(&self.file).is_some() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if let Err(fault) = self.spooled.grow(bytes.len() as u64) {

@@ -1,8 +1,8 @@
-//! What the daemon collects by itself, now and then, of every tenant: records of what is long past. Never a sandbox, and never
-//! anything that somebody asked to be kept: that is for `gc`.
+//! Collection of old records of every tenant, from time to time. Never collects a sandbox, nor anything that was asked to be kept: that
+//! is for `gc`.
 
 use crate::{Shared, Who};
-use node::lifecycle::past;
+use node::gc::retention;
 
 /// Looks again and again until the daemon ends.
 pub async fn tidy(shared: Shared) {
@@ -14,14 +14,13 @@ pub async fn tidy(shared: Shared) {
         }
         for tenant in shared.tenants() {
             let who = Who { tenant, ..crate::shared::owner("daemon") };
-            if *shared.ending().borrow() {
+            if shared.is_ending() {
                 return;
             }
-            // What hinders it now does not hinder the next look.
-            if let Err(refusal) = shared.verb(&who, move |caller| past::tidy(caller, &keep)).await {
-                let fields =
-                    [("tenant", who.tenant.as_str().into()), ("reason", refusal.fault.message.as_str().into())];
-                shared.lookout().log().warn("what is past was not collected", &fields);
+            // The next look tries again.
+            if let Err(refusal) = shared.verb(&who, move |node, caller| retention::tidy(node, caller, &keep)).await {
+                let (tenant, reason) = (who.tenant.as_str(), refusal.fault.message.as_str());
+                tracing::warn!(tenant, reason, "what is past was not collected");
             }
         }
     }

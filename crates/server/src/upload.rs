@@ -21,7 +21,7 @@ const GATHERED: usize = 1 << 20;
 /// The whole body, to be read from its beginning, and what counts it meanwhile.
 pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<(File, Spooled), Refusal> {
     let mut spooled = shared.admission().spool(&who.tenant);
-    let mut file = shared.verb(who, |caller| nameless(&node::state::prepare(caller)?.0)).await?;
+    let mut file = shared.verb(who, |_, caller| nameless(&node::directory::prepare(caller)?.0)).await?;
     let mut pieces = body.into_data_stream();
     let (mut length, mut gathered) = (0u64, Vec::new());
     while let Some(piece) = pieces.next().await {
@@ -45,7 +45,7 @@ pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<(File, Sp
 
 async fn write(shared: &Shared, who: &Who, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
     let work = move || {
-        if let Some((used, most)) = node::state::overfull(&file) {
+        if let Some((used, most)) = node::directory::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
             let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
             return Err(fault.retry(Retry::Later).phase(Phase::Admission));
@@ -61,7 +61,7 @@ pub fn nameless(dir: &Path) -> Result<File, Fault> {
     let made = match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, owner) {
         // A file system that makes no nameless files: one with a name, for a moment.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
-            let path = dir.join(terms::id("upload", node::fresh::random()));
+            let path = dir.join(terms::id("upload", node::random::id_bytes()));
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             rustix::fs::open(&path, flags, owner).and_then(|file| rustix::fs::unlink(&path).map(|()| file))
         }

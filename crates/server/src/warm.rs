@@ -1,5 +1,5 @@
-//! Who fills the pools of sandboxes that stand ready: one task, which looks at what lacks and makes one at a time. It waits while
-//! memory is short, while a quota is full, and longer each time that one could not be made.
+//! The task that fills pools of warm sandboxes: it looks at what lacks and makes one at a time. It waits while memory is short, while a
+//! quota is full, and longer after each failure.
 
 use crate::{Shared, Who};
 use node::warm::{self, Lack};
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often it looks by itself: others than the daemon may take what stands ready, too.
+/// Pause between two looks: others than the daemon may take warm sandboxes, too.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it waits after a failure, and at most.
+/// Pause after the first failure, and the longest.
 const FIRST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -18,8 +18,8 @@ type Failed = BTreeMap<(String, String), (u32, Instant)>;
 
 /// Keeps the pools of all tenants full, with at most so many in all.
 pub async fn tend(shared: Shared, most: u64) {
-    let (mut failed, mut ending) = (Failed::new(), shared.ending());
-    while !*ending.borrow_and_update() {
+    let mut failed = Failed::new();
+    while !shared.is_ending() {
         turn(&shared, most, &mut failed).await;
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
@@ -37,7 +37,7 @@ async fn turn(shared: &Shared, most: u64, failed: &mut Failed) {
                 lacks.extend(of_one.into_iter().map(|lack| (who.clone(), lack)));
                 there += count;
             }
-            Err(refusal) => tell(shared, &who.tenant, "", &refusal.fault.message),
+            Err(refusal) => tell(&who.tenant, "", &refusal.fault.message),
         }
     }
     failed.retain(|(tenant, pool), _| lacks.iter().any(|(who, lack)| who.tenant == *tenant && lack.pool == *pool));
@@ -49,7 +49,7 @@ async fn turn(shared: &Shared, most: u64, failed: &mut Failed) {
     while !lacks.is_empty() {
         let mut next = Vec::new();
         for (who, lack) in std::mem::take(&mut lacks) {
-            if *shared.ending().borrow() {
+            if shared.is_ending() {
                 return;
             }
             match one(shared, &who, &lack, most.saturating_sub(there)).await {
@@ -61,7 +61,7 @@ async fn turn(shared: &Shared, most: u64, failed: &mut Failed) {
                     }
                 }
                 Err(why) => {
-                    tell(shared, &who.tenant, &lack.template, &why);
+                    tell(&who.tenant, &lack.template, &why);
                     let times = failed.entry((who.tenant, lack.pool)).or_insert((0, Instant::now()));
                     let pause = FIRST.saturating_mul(1 << times.0.min(16)).min(LONGEST);
                     *times = (times.0 + 1, Instant::now() + pause);
@@ -90,18 +90,18 @@ async fn one(shared: &Shared, who: &Who, lack: &Lack, room: u64) -> Result<(), S
         Some(why) => Err(why),
         None => {
             let pool = lack.pool.clone();
-            let made = shared.readying(who, lack.each, move |caller| warm::make_one(&pool, caller)).await;
+            let made = shared.readying(who, lack.each, move |node, caller| warm::make_one(node, caller, &pool)).await;
             made.map_err(|refusal| refusal.fault.message)
         }
     };
     if let Err(why) = &made {
         let (pool, why) = (lack.pool.clone(), why.clone());
-        let _told_in_the_log_as_well = shared.verb(who, move |caller| warm::hinder(&pool, &why, caller)).await;
+        // The reason is in the log as well.
+        let _ = shared.verb(who, move |node, caller| warm::hinder(node, caller, &pool, &why)).await;
     }
     made
 }
 
-fn tell(shared: &Shared, tenant: &str, template: &str, why: &str) {
-    let fields = [("tenant", tenant.into()), ("template", template.into()), ("reason", why.into())];
-    shared.lookout().log().warn("what shall stand ready does not", &fields);
+fn tell(tenant: &str, template: &str, reason: &str) {
+    tracing::warn!(tenant, template, reason, "what shall stand ready does not");
 }

@@ -1,4 +1,4 @@
-//! The journal: whatever is changed, dropped, moved or written anew in it is found, and a crash is not taken for it.
+//! The journal: every change, drop, move or rewrite of an entry is found, and a crash is not taken for one.
 
 mod scratch;
 
@@ -29,7 +29,7 @@ fn raw(dir: &Path) -> Connection {
     db
 }
 
-/// What somebody who can write the file does to it. Numbers are taken modulo what there is.
+/// A change by a process that can write the file.
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip {
@@ -64,7 +64,7 @@ enum Mutation {
     WriteAnew {
         entry: u32,
     },
-    /// Everything gone, and another journal in its place.
+    /// Another journal in the place of this one.
     Replace {
         entries: u32,
     },
@@ -143,7 +143,7 @@ fn mutate(dir: &Path, mutation: &Mutation) {
     }
 }
 
-/// Makes every hash cover what its entry says, as somebody would who knows how.
+/// Computes every hash anew, as an attacker would who knows how.
 fn rechain(db: &Connection) {
     let mut before = "cofferdam journal 1".to_owned();
     let mut rows = db.prepare("SELECT seq, at_ms, verb, step, subject, actor, body FROM journal ORDER BY seq").unwrap();
@@ -166,6 +166,7 @@ fn rechain(db: &Connection) {
     }
 }
 
+// promise 19
 #[test]
 fn whatever_is_done_to_the_journal_is_found() {
     let good = filled();
@@ -212,6 +213,7 @@ fn rechained_copy(scratch: &Scratch) -> Scratch {
 
 /// A crash between the commit and the line in `journal.head` leaves a head that lags, or one that ends in half a line; a power failure also
 /// one that has zeros where the last lines were.
+// promise 19
 #[test]
 fn a_head_that_lags_is_no_tampering() {
     let scratch = filled();
@@ -243,6 +245,7 @@ fn the_head_stays_small() {
 }
 
 /// The log grew by every process that committed once, for ever, and from 256 pages on each of them moved all of its pages again.
+// promise 18
 #[test]
 fn processes_that_commit_once_leave_a_short_log() {
     let scratch = Scratch::new();
@@ -270,6 +273,7 @@ fn after_power_failure(scratch: &Scratch, length: u64) -> Scratch {
     copy
 }
 
+// promise 20
 #[test]
 fn what_was_not_on_the_disk_is_gone_after_a_power_failure_and_no_tampering() {
     let scratch = Scratch::new();
@@ -285,7 +289,7 @@ fn what_was_not_on_the_disk_is_gone_after_a_power_failure_and_no_tampering() {
     let durable = beside();
     assert_eq!(note_soon(&store, 2), 2);
     assert_eq!(note_soon(&store, 3), 3);
-    // Everybody sees it at once, also when whoever wrote it is gone.
+    // Every handle sees it at once.
     assert_eq!(other.verify().unwrap().entries, 3);
     for length in durable..=beside() {
         if (length - durable).is_multiple_of(1021) {
@@ -305,7 +309,7 @@ fn what_was_not_on_the_disk_is_gone_after_a_power_failure_and_no_tampering() {
     store.unsettled().unwrap().settle().unwrap();
     assert!(store.unsettled().is_none());
     assert_eq!(sound(&after_power_failure(&scratch, beside())), (3, 3));
-    // Whoever waits for the disk waits for all that was written before.
+    // A synced commit of any handle takes all before it to the disk.
     assert_eq!(note_soon(&store, 4), 4);
     assert_eq!(note(&other, 5), 5);
     assert_eq!(sound(&after_power_failure(&scratch, beside())), (5, 5));

@@ -2,10 +2,11 @@
 
 mod scratch;
 
-use scratch::{Scratch, Thing, thing};
+use scratch::{Only, Ruled, Scratch, Thing, thing};
 use store::{Key, Store};
 use terms::{ErrorKind, Fault};
 
+// promise 18
 #[test]
 fn a_record_changes_only_from_the_version_that_was_read() {
     let scratch = Scratch::new();
@@ -70,7 +71,7 @@ fn records_are_found_by_scope_beginning_and_reference() {
     let counts: Vec<_> = referred.iter().map(|(id, n)| (id.as_str(), *n)).collect();
     assert_eq!(counts, [("lay_1", 2), ("lay_2", 1), ("lay_3", 1)]);
     let but = |kind: &str| store.read(|tx| tx.referred_but("layers", &[kind])).unwrap();
-    assert!(but("another") == referred && but(<Thing as store::Record>::KIND).is_empty());
+    assert!(but("another") == referred && but(<Thing as store::Record>::KIND.name).is_empty());
 }
 
 #[test]
@@ -86,6 +87,44 @@ fn a_key_is_known_until_it_expires() {
     assert_eq!(store.read(|tx| tx.expired_keys(100, 9)).unwrap(), ["k"]);
     assert!(store.write(|tx| tx.forget_key("k", 100)).unwrap());
     assert!(!store.write(|tx| tx.forget_key("k", 100)).unwrap());
+}
+
+#[test]
+fn an_id_has_the_shape_of_its_kind() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let refused = |fault: Fault| assert!(fault.error_kind == ErrorKind::Internal && fault.message.contains("no id"));
+    refused(store.write(|tx| tx.add("thing_1", Ruled {})).unwrap_err());
+    refused(store.write(|tx| tx.add("first", Only {})).unwrap_err());
+    store.write(|tx| tx.add("rul_1", Ruled {}).and(tx.add("last", Only {}))).unwrap();
+    let counts = store.read(|tx| Ok((tx.count::<Ruled>()?, tx.count::<Only>()?))).unwrap();
+    assert_eq!(counts, (1, 1));
+}
+
+#[test]
+fn a_text_with_a_nul_character_is_refused() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let named = Thing { name: Some("a\0b".into()), ..thing("x") };
+    let scoped = Thing { scope: Some("\0".into()), ..thing("x") };
+    for (id, record) in [("a\0", thing("x")), ("b", named), ("c", scoped)] {
+        let fault = store.write(|tx| tx.add(id, record)).unwrap_err();
+        assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "{fault:?}");
+    }
+    store.write(|tx| tx.add("d", thing("in a body it is \0 escaped"))).unwrap();
+    assert_eq!(store.read(|tx| tx.count::<Thing>()).unwrap(), 1);
+}
+
+#[test]
+fn a_store_is_opened_by_a_directory_or_a_url() {
+    let scratch = Scratch::new();
+    scratch.store().write(|tx| tx.add("a", thing("x"))).unwrap();
+    let url = format!("sqlite://{}", scratch.dir.display());
+    assert_eq!(Store::open(url.as_str()).unwrap().read(|tx| tx.count::<Thing>()).unwrap(), 1);
+    assert_eq!(Store::open(scratch.dir.to_str().unwrap()).unwrap().read(|tx| tx.count::<Thing>()).unwrap(), 1);
+    let refused = Store::open("postgres://user:secret@host/db").err().unwrap();
+    assert_eq!(refused.error_kind, ErrorKind::InvalidRequest);
+    assert!(refused.message.contains("postgres") && !refused.message.contains("secret"), "{refused:?}");
 }
 
 /// Fifty threads, each with a store of its own, as processes have.

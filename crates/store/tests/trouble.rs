@@ -25,6 +25,7 @@ fn check(fault: &Fault, kind: ErrorKind, says: &str) {
     assert!(fault.hint.is_some(), "{fault:?}");
 }
 
+// promise 19
 #[test]
 fn nobody_else_can_read_what_is_kept() {
     let scratch = Scratch::new();
@@ -56,6 +57,7 @@ fn reading_writes_nothing() {
     assert!(before == after);
 }
 
+// promise 19
 #[test]
 fn a_newer_file_is_left_alone() {
     let scratch = Scratch::new();
@@ -98,6 +100,7 @@ fn an_older_file_is_brought_up_and_kept_in_a_copy() {
     assert_eq!((version, body.as_str()), (1, r#"{"text":"from before"}"#));
 }
 
+// promise 19
 #[test]
 fn another_writer_is_waited_for_and_then_named() {
     let scratch = Scratch::new();
@@ -144,6 +147,7 @@ fn what_is_no_database_is_refused() {
 
 /// Bytes flipped anywhere: an answer, or a fault that says what to do; never a panic, and never an entry that says something
 /// else and is taken for sound.
+// promise 19
 #[test]
 fn flipped_bytes_are_a_fault_or_found_or_without_effect() {
     let scratch = Scratch::new();
@@ -206,6 +210,7 @@ fn a_read_only_disk_can_be_read() {
 }
 
 /// On a full disk all can be read and a little can be written, which is what it takes to free some.
+// promise 19
 #[test]
 fn a_full_disk_leaves_room_to_free_some() {
     let scratch = Scratch::small(32 << 10);
@@ -220,7 +225,7 @@ fn a_full_disk_leaves_room_to_free_some() {
     note(&store, 2);
     assert!(held() <= before / 8, "what was held is given back, but for a little: {} of {before}", held());
     drop(store);
-    // Somebody takes that, too.
+    // Another process takes that, too.
     fill_up(&scratch.dir.join("more"));
     let store = scratch.store();
     let big = "x".repeat(4 << 20);
@@ -236,7 +241,7 @@ fn a_full_disk_leaves_room_to_free_some() {
     assert!(before > 0 && held() == before, "and held again: {} of {before}", held());
 }
 
-/// Where there is no file yet, nothing can be freed by what is recorded in it: that was promised, and could not be kept.
+/// Without a file nothing is recorded by which space could be freed; the hint promised that once.
 #[test]
 fn a_full_disk_without_a_file_is_told_as_such() {
     let scratch = Scratch::small(24 << 10);
@@ -250,7 +255,7 @@ fn a_full_disk_without_a_file_is_told_as_such() {
     note(&scratch.store(), 1);
 }
 
-/// What is in the way of a new file is named, not that it was begun once.
+/// The fault names the obstacle to a new file, not a leftover of an earlier try.
 #[test]
 fn a_read_only_disk_without_a_file_is_told_as_such() {
     let scratch = Scratch::small(24 << 10);

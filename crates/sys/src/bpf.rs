@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// One instruction, laid out as the kernel reads it.
+/// An instruction, laid out as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
@@ -28,30 +28,30 @@ fn arg_low(arg: u8) -> u32 {
     16 + 8 * u32::from(arg)
 }
 
-/// What the filter answers.
+/// The action that a filter returns for a system call (`SECCOMP_RET_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Action {
     Allow,
-    /// Fails with this error number; nobody hears of it.
+    /// The call fails with this error number; no notification is sent.
     Errno(u16),
-    /// Waits for the supervisor's word.
+    /// The call waits for the supervisor's response to a seccomp notification.
     Notify,
     Kill,
 }
 
-impl Answer {
+impl Action {
     pub fn code(self) -> u32 {
         match self {
-            Answer::Allow => 0x7fff_0000,
-            Answer::Errno(n) => 0x0005_0000 | u32::from(n),
-            Answer::Notify => 0x7fc0_0000,
-            Answer::Kill => 0x8000_0000,
+            Action::Allow => 0x7fff_0000,
+            Action::Errno(n) => 0x0005_0000 | u32::from(n),
+            Action::Notify => 0x7fc0_0000,
+            Action::Kill => 0x8000_0000,
         }
     }
 }
 
-/// A question about the low half of one argument. The kernel itself reads only the low half of the arguments
-/// tested here (`int` and `unsigned int` parameters), so high bits cannot be used to slip by.
+/// A test of the low half of one argument. The kernel itself reads only the low half of the arguments tested here
+/// (`int` and `unsigned int` parameters), so high bits cannot be used to evade the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     /// Any bit of `mask` is set.
@@ -62,61 +62,61 @@ pub enum Test {
     Pointer { arg: u8 },
 }
 
-/// A decision on one call, by its arguments where need be.
+/// The rule for one call: an action, or a choice between actions by its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    Always(Answer),
-    If(Test, Box<Choice>, Box<Choice>),
+pub enum Rule {
+    Always(Action),
+    If(Test, Box<Rule>, Box<Rule>),
 }
 
-impl Choice {
-    pub fn when(test: Test, yes: impl Into<Choice>, no: impl Into<Choice>) -> Choice {
-        Choice::If(test, Box::new(yes.into()), Box::new(no.into()))
+impl Rule {
+    pub fn when(test: Test, yes: impl Into<Rule>, no: impl Into<Rule>) -> Rule {
+        Rule::If(test, Box::new(yes.into()), Box::new(no.into()))
     }
 }
 
-impl From<Answer> for Choice {
-    fn from(answer: Answer) -> Choice {
-        Choice::Always(answer)
+impl From<Action> for Rule {
+    fn from(answer: Action) -> Rule {
+        Rule::Always(answer)
     }
 }
 
-/// A whole filter: one architecture, a choice per number, one answer for every number not listed.
+/// A whole filter: one architecture, a rule per call number, and a default action for every number not listed.
 pub struct Filter {
     pub arch: u32,
-    /// Marks the calls of a second ABI (x32) in the number: they get `otherwise`.
+    /// Marks the calls of a second ABI (x32) in the number: they get the default action.
     pub foreign_bit: u32,
-    pub calls: BTreeMap<u32, Choice>,
-    pub otherwise: Answer,
+    pub calls: BTreeMap<u32, Rule>,
+    pub default_action: Action,
 }
 
 impl Filter {
     pub fn compile(&self) -> Vec<Insn> {
         let mut out =
-            vec![insn(LD_ABS, 0, 0, ARCH), insn(JEQ, 1, 0, self.arch), ret(Answer::Kill), insn(LD_ABS, 0, 0, NR)];
+            vec![insn(LD_ABS, 0, 0, ARCH), insn(JEQ, 1, 0, self.arch), ret(Action::Kill), insn(LD_ABS, 0, 0, NR)];
         out.push(insn(JGE, 0, 1, self.foreign_bit));
-        out.push(ret(self.otherwise));
+        out.push(ret(self.default_action));
         out.extend(tree(&self.ranges()));
         out
     }
 
-    /// Consecutive numbers with the same choice become one range; gaps get the general answer.
-    fn ranges(&self) -> Vec<(u32, Choice)> {
-        let mut ranges: Vec<(u32, Choice)> = vec![(0, self.otherwise.into())];
+    /// Merges consecutive numbers with the same rule into ranges; gaps get the default action.
+    fn ranges(&self) -> Vec<(u32, Rule)> {
+        let mut ranges: Vec<(u32, Rule)> = vec![(0, self.default_action.into())];
         let mut next = 0;
         for (&nr, choice) in &self.calls {
             if nr > next {
-                push_range(&mut ranges, next, self.otherwise.into());
+                push_range(&mut ranges, next, self.default_action.into());
             }
             push_range(&mut ranges, nr, choice.clone());
             next = nr + 1;
         }
-        push_range(&mut ranges, next, self.otherwise.into());
+        push_range(&mut ranges, next, self.default_action.into());
         ranges
     }
 }
 
-fn push_range(ranges: &mut Vec<(u32, Choice)>, start: u32, choice: Choice) {
+fn push_range(ranges: &mut Vec<(u32, Rule)>, start: u32, choice: Rule) {
     match ranges.last_mut() {
         Some((at, last)) if *at == start => *last = choice,
         Some((_, last)) if *last == choice => {}
@@ -124,9 +124,9 @@ fn push_range(ranges: &mut Vec<(u32, Choice)>, start: u32, choice: Choice) {
     }
 }
 
-fn tree(ranges: &[(u32, Choice)]) -> Vec<Insn> {
+fn tree(ranges: &[(u32, Rule)]) -> Vec<Insn> {
     if let [(_, only)] = ranges {
-        return leaf(only);
+        return compile_rule(only);
     }
     let middle = ranges.len() / 2;
     let (left, right) = (tree(&ranges[..middle]), tree(&ranges[middle..]));
@@ -145,21 +145,21 @@ fn tree(ranges: &[(u32, Choice)]) -> Vec<Insn> {
     out
 }
 
-/// A test falls into the block for yes and jumps over it for no.
-fn leaf(choice: &Choice) -> Vec<Insn> {
+/// Compiles one rule. A test that holds continues with the block for yes; otherwise that block is jumped over.
+fn compile_rule(choice: &Rule) -> Vec<Insn> {
     let (test, yes, no) = match choice {
-        Choice::Always(answer) => return vec![ret(*answer)],
-        Choice::If(test, yes, no) => (test, leaf(yes), leaf(no)),
+        Rule::Always(answer) => return vec![ret(*answer)],
+        Rule::If(test, yes, no) => (test, compile_rule(yes), compile_rule(no)),
     };
-    let mut out = question(test);
+    let mut out = compile_test(test);
     out.push(insn(JA, 0, 0, yes.len() as u32));
     out.extend(yes);
     out.extend(no);
     out
 }
 
-/// Instructions that skip the next one when the answer is yes.
-fn question(test: &Test) -> Vec<Insn> {
+/// Compiles a test into instructions that skip the next instruction if the test holds.
+fn compile_test(test: &Test) -> Vec<Insn> {
     match test {
         Test::AnyBit { arg, mask } => vec![insn(LD_ABS, 0, 0, arg_low(*arg)), insn(JSET, 1, 0, *mask)],
         Test::OneOf { arg, mask, values } => {
@@ -183,11 +183,11 @@ fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
     Insn { code, jt, jf, k }
 }
 
-fn ret(answer: Answer) -> Insn {
+fn ret(answer: Action) -> Insn {
     insn(RET, 0, 0, answer.code())
 }
 
-/// Runs a program as the kernel would. Tests ask it about calls that cannot be made on the machine at hand.
+/// Interprets a program as the kernel would. Tests use this for calls that cannot be made on the machine at hand.
 pub fn evaluate(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> Option<u32> {
     let (mut at, mut a) = (0usize, 0u32);
     for _ in 0..4096 {
@@ -227,27 +227,28 @@ mod tests {
         let mut calls = BTreeMap::new();
         for nr in 0..900u32 {
             if nr % 3 != 0 {
-                calls.insert(nr, if nr % 5 == 0 { Answer::Errno(nr as u16).into() } else { Answer::Allow.into() });
+                calls.insert(nr, if nr % 5 == 0 { Action::Errno(nr as u16).into() } else { Action::Allow.into() });
             }
         }
         let bits = Test::AnyBit { arg: 0, mask: 0x10 };
-        calls.insert(7, Choice::when(bits.clone(), Answer::Notify, Answer::Allow));
+        calls.insert(7, Rule::when(bits.clone(), Action::Notify, Action::Allow));
         let values = Test::OneOf { arg: 1, mask: 0xff, values: vec![3, 9] };
-        calls.insert(8, Choice::when(values.clone(), Answer::Allow, Answer::Errno(1)));
-        calls.insert(10, Choice::when(Test::Pointer { arg: 4 }, Answer::Notify, Answer::Allow));
-        calls.insert(11, Choice::when(bits, Choice::when(values, Answer::Kill, Answer::Notify), Answer::Allow));
-        Filter { arch: 77, foreign_bit: 1 << 30, calls, otherwise: Answer::Errno(38) }
+        calls.insert(8, Rule::when(values.clone(), Action::Allow, Action::Errno(1)));
+        calls.insert(10, Rule::when(Test::Pointer { arg: 4 }, Action::Notify, Action::Allow));
+        calls.insert(11, Rule::when(bits, Rule::when(values, Action::Kill, Action::Notify), Action::Allow));
+        Filter { arch: 77, foreign_bit: 1 << 30, calls, default_action: Action::Errno(38) }
     }
 
+    // promise 3
     #[test]
     fn the_tree_answers_as_the_table_says() {
         let filter = filter();
         let program = filter.compile();
         for nr in 0..1200 {
             let want = match filter.calls.get(&nr) {
-                Some(Choice::Always(answer)) => *answer,
+                Some(Rule::Always(answer)) => *answer,
                 Some(_) => continue,
-                None => filter.otherwise,
+                None => filter.default_action,
             };
             assert_eq!(evaluate(&program, 77, nr, [0; 6]), Some(want.code()), "call {nr}");
         }
@@ -256,8 +257,8 @@ mod tests {
     #[test]
     fn a_foreign_architecture_is_killed_and_a_foreign_number_refused() {
         let program = filter().compile();
-        assert_eq!(evaluate(&program, 78, 1, [0; 6]), Some(Answer::Kill.code()));
-        assert_eq!(evaluate(&program, 77, (1 << 30) | 1, [0; 6]), Some(Answer::Errno(38).code()));
+        assert_eq!(evaluate(&program, 78, 1, [0; 6]), Some(Action::Kill.code()));
+        assert_eq!(evaluate(&program, 77, (1 << 30) | 1, [0; 6]), Some(Action::Errno(38).code()));
     }
 
     #[test]
@@ -268,18 +269,18 @@ mod tests {
             args[arg] = value;
             evaluate(&program, 77, nr, args).unwrap()
         };
-        assert_eq!(ask(7, 0, 0x10), Answer::Notify.code());
-        assert_eq!(ask(7, 0, 0xffff_ffff_0000_0010), Answer::Notify.code());
-        assert_eq!(ask(7, 0, 0x10_0000_0000), Answer::Allow.code());
-        assert_eq!(ask(8, 1, 9), Answer::Allow.code());
-        assert_eq!(ask(8, 1, 0x0f09), Answer::Allow.code());
-        assert_eq!(ask(8, 1, 4), Answer::Errno(1).code());
+        assert_eq!(ask(7, 0, 0x10), Action::Notify.code());
+        assert_eq!(ask(7, 0, 0xffff_ffff_0000_0010), Action::Notify.code());
+        assert_eq!(ask(7, 0, 0x10_0000_0000), Action::Allow.code());
+        assert_eq!(ask(8, 1, 9), Action::Allow.code());
+        assert_eq!(ask(8, 1, 0x0f09), Action::Allow.code());
+        assert_eq!(ask(8, 1, 4), Action::Errno(1).code());
         let both = |bits, value| evaluate(&program, 77, 11, [bits, value, 0, 0, 0, 0]).unwrap();
-        assert_eq!(both(0x10, 3), Answer::Kill.code());
-        assert_eq!(both(0x10, 4), Answer::Notify.code());
-        assert_eq!(both(0x20, 3), Answer::Allow.code());
-        assert_eq!(ask(10, 4, 0), Answer::Allow.code());
-        assert_eq!(ask(10, 4, 1 << 40), Answer::Notify.code());
-        assert_eq!(ask(10, 4, 8), Answer::Notify.code());
+        assert_eq!(both(0x10, 3), Action::Kill.code());
+        assert_eq!(both(0x10, 4), Action::Notify.code());
+        assert_eq!(both(0x20, 3), Action::Allow.code());
+        assert_eq!(ask(10, 4, 0), Action::Allow.code());
+        assert_eq!(ask(10, 4, 1 << 40), Action::Notify.code());
+        assert_eq!(ask(10, 4, 8), Action::Notify.code());
     }
 }

@@ -1,120 +1,133 @@
-//! What runs between clone and exec, and the guest's pid 1. Walks a finished list with raw calls only:
-//! no allocation, no lock, no panic. The memory it sees is a private copy of the supervisor's.
+//! Code between clone and exec, and the guest's pid 1. Executes a finished list of steps with raw system calls only: no
+//! allocation, no lock, no panic. The memory is a private copy of the supervisor's.
 
-mod places;
-mod seal;
-mod talk;
+mod messages;
+mod mounts;
+mod privileges;
 
-use self::places::{attach, bind, bind_known, legacy_flags, make_dir, make_file, mount, overlay, pivot, put};
-use self::seal::{bound_capabilities, drop_capabilities, identity, install_filter, tie_to_supervisor};
-use self::talk::{await_supervisor, hung_up, join_groups, ready, receive};
-use crate::first::Realm;
-use crate::meeting::Meeting;
+use self::messages::{await_supervisor, has_hung_up, join_groups, ready, receive};
+use self::mounts::{attach, bind, bind_known, legacy_flags, make_dir, make_file, mount, overlay, pivot, put};
+use self::privileges::{
+    bound_capabilities, drop_capabilities, identity, install_filter, loopback_up, tie_to_supervisor,
+};
+use crate::command::{Command, Order};
+use crate::control::{END_SIGNAL, MOST_HANDLES, Message, Report, send};
+use crate::init::Realm;
 use crate::op::{Op, Place};
-use crate::raw::kernel;
-use crate::spawn::{Command, END_SIGNAL, Message, Order, Report};
-use crate::{diag, doors, first, landlock, mount, netlink, shepherd};
+use crate::raw::{close, close_all_but, exit, kernel, rlimit};
+use crate::setup_barrier::SetupBarrier;
+use crate::terminal::open_terminal;
+use crate::{diag, doors, init, landlock, mount, netlink, shepherd};
 use std::os::fd::RawFd;
 
-pub(crate) use places::open_terminal;
-pub(crate) use seal::{loopback_up, rlimit};
-pub(crate) use talk::{close, close_all_but, exit, send};
-
-/// Handles collected on the way, to be given to the supervisor at the end; and whom one sets up the guest with.
-struct Kept {
+/// State of the setup: descriptors that are sent to the supervisor at the end, and the barrier shared with the setup
+/// helper.
+struct SetupState<'a> {
     control: RawFd,
-    meeting: Option<&'static Meeting>,
+    barrier: Option<&'a SetupBarrier>,
     listener: RawFd,
     places: Opened,
     master: RawFd,
     slave: RawFd,
     sockets: RawFd,
     doors: doors::Opened,
-    /// Mounts that came by message; ours to close.
+    /// Mounts received by message; owned by this process.
     mounts: [RawFd; MOST_HANDLES],
-    lent: Option<Lent>,
-    /// The step of another that failed, where that is why ours does.
-    blamed: Option<u32>,
+    shared_mounts: Option<SharedMounts<'a>>,
+    /// The failed step of the setup helper, if it is the cause of our failure.
+    helper_failed_step: Option<u32>,
 }
 
-impl Kept {
-    fn new(control: RawFd, meeting: Option<&'static Meeting>) -> Kept {
+impl<'a> SetupState<'a> {
+    fn new(control: RawFd, barrier: Option<&'a SetupBarrier>) -> SetupState<'a> {
         let (mounts, doors) = ([-1; MOST_HANDLES], doors::Opened::NONE);
         let (listener, master, slave, sockets) = (-1, -1, -1, -1);
         let places = NO_PLACES;
-        let (lent, blamed) = (None, None);
-        Kept { control, meeting, listener, places, master, slave, sockets, doors, mounts, lent, blamed }
+        let (shared_mounts, helper_failed_step) = (None, None);
+        SetupState {
+            control,
+            barrier,
+            listener,
+            places,
+            master,
+            slave,
+            sockets,
+            doors,
+            mounts,
+            shared_mounts,
+            helper_failed_step,
+        }
     }
 }
 
-/// Handles on places, by `Place::index`; -1 where there is none.
+/// Descriptors of places, by `Place::index`; -1 where there is none.
 pub(crate) type Opened = [RawFd; Place::COUNT];
 pub(crate) const NO_PLACES: Opened = [-1; _];
 
-/// Mounts in a table of descriptors that we share with the supervisor; his to close.
-struct Lent {
-    all: &'static [RawFd],
-    /// How many the messages would have brought so far.
-    told: usize,
+/// Mounts in the descriptor table that is shared with the supervisor, who closes them.
+struct SharedMounts<'a> {
+    all: &'a [RawFd],
+    /// Number of mounts that messages would have delivered so far.
+    received: usize,
 }
 
-impl Lent {
+impl SharedMounts<'_> {
     fn get(&self, slot: usize) -> RawFd {
-        let at = (self.told + slot).checked_sub(MOST_HANDLES);
+        let at = (self.received + slot).checked_sub(MOST_HANDLES);
         at.and_then(|at| self.all.get(at)).copied().unwrap_or(-1)
     }
 }
 
-/// Handles in one message; the kernel takes a few more. Mounts are numbered anew after so many.
-pub const MOST_HANDLES: usize = 200;
-
-/// Walks the steps that need no first process, but for those that take long and that nothing needs until it is born.
+/// Executes the steps that need no pid 1, except those that take long and that no step needs before pid 1 exists.
 pub(crate) fn walk_frame(ops: &[Op]) -> Result<(), i32> {
-    let mut kept = Kept::new(-1, None);
+    let mut state = SetupState::new(-1, None);
     let mut now = ops.iter().filter(|op| !matches!(op, Op::AwaitSupervisor | Op::Loopback));
-    now.try_for_each(|op| perform(op, &mut kept))
+    now.try_for_each(|op| perform(op, &mut state))
 }
 
-/// Walks what `walk_frame` left; which step failed and why.
-pub(crate) fn walk_rest(ops: &[Op]) -> Result<(), (u32, i32)> {
+/// Executes the steps that `walk_frame` left out; on failure the step and its error number.
+pub(crate) fn walk_deferred(ops: &[Op]) -> Result<(), (u32, i32)> {
     let mut rest = ops.iter().enumerate().filter(|(_, op)| matches!(op, Op::Loopback));
-    rest.try_for_each(|(step, op)| perform(op, &mut Kept::new(-1, None)).map_err(|errno| (step as u32, errno)))
+    rest.try_for_each(|(step, op)| perform(op, &mut SetupState::new(-1, None)).map_err(|errno| (step as u32, errno)))
 }
 
-/// Walks the steps that make a guest's places, which follow upon `before` others; the handles on some of them.
+/// Executes the steps that make a guest's places, which follow `before` other steps; returns the descriptors that they
+/// opened.
 pub(crate) fn walk_places(
     ops: &[Op],
     before: usize,
-    mounts: &'static [RawFd],
-    meeting: &'static Meeting,
+    mounts: &[RawFd],
+    barrier: &SetupBarrier,
 ) -> Result<Opened, (u32, i32)> {
-    let mut kept = Kept::new(-1, Some(meeting));
-    kept.lent = Some(Lent { all: mounts, told: 0 });
+    let mut state = SetupState::new(-1, Some(barrier));
+    state.shared_mounts = Some(SharedMounts { all: mounts, received: 0 });
     for (at, op) in ops.iter().enumerate() {
-        perform(op, &mut kept).map_err(|errno| ((before + at) as u32, errno))?;
+        perform(op, &mut state).map_err(|errno| ((before + at) as u32, errno))?;
     }
-    Ok(kept.places)
+    Ok(state.places)
 }
 
-/// The life of a guest's pid 1.
+/// Main function of a guest's pid 1.
 pub(crate) fn run(ops: &[Op], command: &Command, control: RawFd) -> ! {
-    live(ops, 0, command, Kept::new(control, None))
+    run_guest(ops, 0, command, SetupState::new(control, None))
 }
 
-/// The life of one that is born before its plan is known: it walks the steps that every plan has, which follow upon
-/// `before` others, and then waits for its order. Others make its places meanwhile.
-pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd, meeting: &'static Meeting) -> ! {
-    let mut kept = Kept::new(control, Some(meeting));
-    walk(early.iter().enumerate().map(|(i, op)| (before + i, op)), &mut kept);
-    meeting.early_is(true);
+/// Main function of a pid 1 that is cloned before its plan is known: it executes the steps that every plan has, which
+/// follow `before` other steps, and then waits for its order. The setup helper makes its places meanwhile.
+pub(crate) fn run_early(early: &[Op], before: usize, control: RawFd, barrier: &SetupBarrier) -> ! {
+    let mut state = SetupState::new(control, Some(barrier));
+    walk(early.iter().enumerate().map(|(i, op)| (before + i, op)), &mut state);
+    barrier.set_early(true);
     let order = await_order(control);
-    // Where it woke up was chosen for it; what it starts may go anywhere.
+    // The initial affinity was chosen by the supervisor; the command may run on any processor that the supervisor may
+    // use.
     // SAFETY: a buffer with its true length, in the arena.
     let _ = unsafe { kernel!(SYS_sched_setaffinity, 0, order.mask_len, order.mask) };
-    // SAFETY: the supervisor sends an order only when all of it lies in the arena, which was mapped before we were
-    // born and is never changed where something was written.
+    // SAFETY: the supervisor sends an order only when all of it lies in the arena, which was mapped before this process
+    // was cloned and is never changed after it was written. Our own mapping of it stays when the supervisor unmaps its
+    // own.
     let (ops, command) = unsafe { (std::slice::from_raw_parts(order.ops, order.count), &*order.command) };
-    live(ops, order.done, command, kept)
+    run_guest(ops, order.done, command, state)
 }
 
 fn await_order(control: RawFd) -> Order {
@@ -123,74 +136,75 @@ fn await_order(control: RawFd) -> Order {
     unsafe {
         match kernel!(SYS_read, control, order.as_mut_ptr(), size_of::<Order>()) {
             Ok(len) if len as usize == size_of::<Order>() => order.assume_init(),
-            // The supervisor is gone, or changed its mind.
+            // The supervisor is gone, or cancelled the start.
             _ => exit(1),
         }
     }
 }
 
-/// Walks steps with their numbers; the first that fails is reported and the last.
-fn walk<'a>(ops: impl Iterator<Item = (usize, &'a Op)>, kept: &mut Kept) {
+/// Executes numbered steps; the first failure is reported and ends the process.
+fn walk<'a>(ops: impl Iterator<Item = (usize, &'a Op)>, state: &mut SetupState<'_>) {
     for (step, op) in ops {
-        if let Err(errno) = perform(op, kept) {
-            fail(kept, kept.blamed.unwrap_or(step as u32), errno);
+        if let Err(errno) = perform(op, state) {
+            fail(state, state.helper_failed_step.unwrap_or(step as u32), errno);
         }
     }
 }
 
-fn fail(kept: &Kept, step: u32, errno: i32) -> ! {
+fn fail(state: &SetupState<'_>, step: u32, errno: i32) -> ! {
     let report = Report { message: Message::StepFailed, step, errno, ..Report::default() };
-    let _ = send(kept.control, &report, &[]);
-    kept.meeting.iter().for_each(|meeting| meeting.early_is(false));
+    let _ = send(state.control, &report, &[]);
+    state.barrier.iter().for_each(|barrier| barrier.set_early(false));
     exit(1)
 }
 
-fn live(ops: &[Op], done: usize, command: &Command, mut kept: Kept) -> ! {
-    // Before the walls: whoever hears what they ask about is not there yet.
-    let signals = command.stays.then(|| shepherd::prepare().unwrap_or_else(|errno| fail(&kept, u32::MAX, errno)));
-    walk(ops.iter().enumerate().skip(done), &mut kept);
+fn run_guest(ops: &[Op], done: usize, command: &Command, mut state: SetupState<'_>) -> ! {
+    // Before the seccomp filter: the supervisor does not yet answer its notifications.
+    let signals =
+        command.accepts_jobs.then(|| shepherd::prepare().unwrap_or_else(|errno| fail(&state, u32::MAX, errno)));
+    walk(ops.iter().enumerate().skip(done), &mut state);
     if let Some(signals) = signals {
-        shepherd::serve(kept.control, signals)
+        shepherd::serve(state.control, signals)
     }
-    let pid = match first::start(command, kept.slave) {
+    let pid = match init::start(command, state.slave) {
         Ok(pid) => pid,
         Err((step, errno)) => {
             let report = Report { message: Message::ExecFailed, step, errno, ..Report::default() };
-            let _ = send(kept.control, &report, &[]);
+            let _ = send(state.control, &report, &[]);
             exit(1);
         }
     };
-    close_all_but(kept.control);
+    close_all_but(state.control);
     let realm = if command.own_pids { Realm::Namespace } else { Realm::Descendants };
-    first::reap(pid, realm, kept.control)
+    init::reap(pid, realm, state.control)
 }
 
-fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
+fn perform(op: &Op, state: &mut SetupState<'_>) -> Result<(), i32> {
     match op {
-        Op::AwaitSupervisor => await_supervisor(kept.control),
-        // Who is alone did all that comes before.
-        Op::AwaitEarly => kept.meeting.map_or(Ok(()), Meeting::await_early),
+        Op::AwaitSupervisor => await_supervisor(state.control),
+        // A process without a helper has executed all earlier steps itself.
+        Op::AwaitEarly => state.barrier.map_or(Ok(()), SetupBarrier::await_early),
         Op::AwaitPlaces => {
-            let Some(meeting) = kept.meeting else { return Ok(()) };
-            let control = kept.control;
-            meeting.await_places(|| hung_up(control)).map_err(|(step, errno)| {
-                kept.blamed = step;
+            let Some(barrier) = state.barrier else { return Ok(()) };
+            let control = state.control;
+            barrier.await_places(|| has_hung_up(control)).map_err(|(step, errno)| {
+                state.helper_failed_step = step;
                 errno
             })
         }
-        Op::JoinGroups => join_groups(kept.control),
-        Op::ReceiveMounts => match &mut kept.lent {
-            Some(lent) => {
-                lent.told += MOST_HANDLES;
+        Op::JoinGroups => join_groups(state.control),
+        Op::ReceiveMounts => match &mut state.shared_mounts {
+            Some(shared_mounts) => {
+                shared_mounts.received += MOST_HANDLES;
                 Ok(())
             }
-            None => receive(kept.control, &mut kept.mounts),
+            None => receive(state.control, &mut state.mounts),
         },
         Op::Identity { uid, gid, drop_groups } => identity(*uid, *gid, *drop_groups),
         Op::TieToSupervisor => tie_to_supervisor(),
         // SAFETY: numbers only. Without a pid namespace the end of the supervisor must reach us as a signal that we
-        // hear, because our own end would not take our descendants along.
-        Op::TakeOrphans => unsafe {
+        // handle, because our own end would not kill our descendants.
+        Op::Subreaper => unsafe {
             kernel!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)?;
             kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, END_SIGNAL, 0, 0, 0).map(drop)
         },
@@ -203,35 +217,33 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::Link { at, target } => unsafe {
             kernel!(SYS_symlinkat, target.as_ptr(), libc::AT_FDCWD, at.as_ptr()).map(drop)
         },
-        Op::Put { at, bytes } => put(at, bytes),
-        Op::Queues { at } => {
+        Op::WriteFile { at, bytes } => put(at, bytes),
+        Op::Mqueue { at } => {
             mount(c"mqueue", at, Some(c"mqueue"), libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, None)
         }
         Op::Bind { from, at, attr } => bind(from, at, *attr),
         Op::BindKnown { from, at, attr } => bind_known(from, at, *attr),
         Op::Attach { slot, at } => {
-            if let Some(lent) = &kept.lent {
-                return attach(lent.get(*slot), at);
+            if let Some(shared_mounts) = &state.shared_mounts {
+                return attach(shared_mounts.get(*slot), at);
             }
-            let fd = kept.mounts.get(*slot).copied().unwrap_or(-1);
+            let fd = state.mounts.get(*slot).copied().unwrap_or(-1);
             let result = attach(fd, at);
             close(fd);
             result
         }
         Op::Overlay { at, options, attr } => overlay(at, options, *attr),
         // SAFETY: a C string that outlives the call; device 0:0 needs no privilege and gives none.
-        Op::StrikeOut { at } => unsafe {
-            kernel!(SYS_mknodat, libc::AT_FDCWD, at.as_ptr(), libc::S_IFCHR, 0).map(drop)
-        },
+        Op::Whiteout { at } => unsafe { kernel!(SYS_mknodat, libc::AT_FDCWD, at.as_ptr(), libc::S_IFCHR, 0).map(drop) },
         Op::Proc { at } => {
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
             mount(c"proc", at, Some(c"proc"), flags, None)
         }
-        Op::Terminals { at } => {
+        Op::Devpts { at } => {
             let options = c"newinstance,ptmxmode=0666,mode=0620";
             mount(c"devpts", at, Some(c"devpts"), libc::MS_NOSUID | libc::MS_NOEXEC, Some(options))
         }
-        Op::Seal { at, attr } => {
+        Op::SetMountAttr { at, attr } => {
             let fd = mount::open_straight(at)?;
             let result = mount::set_attr(fd, *attr, false, None);
             close(fd);
@@ -248,24 +260,24 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
         Op::Loopback => loopback_up(),
         Op::Netlink { family, batch, .. } => netlink::send(*family, batch),
         Op::OpenDoors { ipv6, loopback, filters } => {
-            kept.sockets = diag::open();
-            doors::open(*ipv6, loopback, *filters, &mut kept.doors)
+            state.sockets = diag::open();
+            doors::open(*ipv6, loopback, filters.each_ref().map(|filter| &**filter), &mut state.doors)
         }
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),
-        Op::Processors { mask } => {
+        Op::CpuAffinity { mask } => {
             // SAFETY: the mask is as long as stated.
             unsafe { kernel!(SYS_sched_setaffinity, 0, mask.len() * 8, mask.as_ptr()) }.map(drop)
         }
         // SAFETY: a C string that outlives the call.
         Op::ChangeDir { at } => unsafe { kernel!(SYS_chdir, at.as_ptr()) }.map(drop),
-        Op::OpenPlace { at, place } => match kept.places.get_mut(place.index()) {
+        Op::OpenPlace { at, place } => match state.places.get_mut(place.index()) {
             Some(slot) => mount::open_straight(at).map(|fd| *slot = fd),
             None => Err(libc::EMFILE),
         },
         Op::OpenTerminal { at, rows, columns } => {
-            open_terminal(at, *rows, *columns).map(|(master, slave)| (kept.master, kept.slave) = (master, slave))
+            open_terminal(at, *rows, *columns).map(|(master, slave)| (state.master, state.slave) = (master, slave))
         }
         // SAFETY: takes numbers only.
         Op::NoNewPrivileges => unsafe { kernel!(SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.map(drop),
@@ -278,7 +290,7 @@ fn perform(op: &Op, kept: &mut Kept) -> Result<(), i32> {
             result
         }
         Op::LandlockRestrict { ruleset } => landlock::restrict_self(*ruleset),
-        Op::Seccomp { program, listener } => install_filter(program, *listener).map(|fd| kept.listener = fd),
-        Op::Ready => ready(kept),
+        Op::Seccomp { program, listener } => install_filter(program, *listener).map(|fd| state.listener = fd),
+        Op::Ready => ready(state),
     }
 }

@@ -1,6 +1,7 @@
-//! Core dumps of a guest: none may leave it. With a file as `core_pattern` any small RLIMIT_CORE holds that. With a pipe the kernel starts a
-//! program of the host, as root, and ignores the limit, but for the value 1, which it reserves for programs that must not be dumped to a
-//! pipe. With a socket (Linux 6.16) it ignores the limit altogether, and nothing that a guest could not undo keeps it from dumping.
+//! Core dumps of a guest: none may leave it. With a file as `core_pattern` any small RLIMIT_CORE prevents a dump. With
+//! a pipe the kernel starts a program of the host, as root, and ignores the limit, except for the value 1, which it
+//! reserves for programs that must not be dumped to a pipe. With a socket (Linux 6.16) it ignores the limit altogether,
+//! and no setting that a guest could not undo prevents the dump.
 
 use crate::host::{self, Bounded};
 
@@ -12,9 +13,9 @@ const PATTERN: &str = "/proc/sys/kernel/core_pattern";
 /// A handler of the host that a crashing guest would reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposed {
-    /// The kernel starts a program, and our hard limit is too low to tell it not to.
+    /// The kernel starts a program, and our hard limit is too low to set the value 1.
     Pipe,
-    /// The kernel connects to a service, whatever the limit is.
+    /// The kernel connects to a service, at any limit.
     Socket,
 }
 
@@ -28,7 +29,7 @@ fn can_set_one() -> bool {
     host::bound(Bounded::CoreBytes).maximum.is_none_or(|most| most >= 1)
 }
 
-/// What a crash inside would reach on this host. A kernel without core dumps has no pattern.
+/// Returns the handler that a crash inside would reach on this host. A kernel without core dumps has no pattern.
 pub fn exposed() -> Option<Exposed> {
     judge(&host::kernel_file(PATTERN)?, can_set_one())
 }
@@ -42,7 +43,7 @@ fn judge(pattern: &str, can_set_one: bool) -> Option<Exposed> {
 }
 
 impl Exposed {
-    /// How the outcome names the missing wall.
+    /// Returns the text by which the outcome names the missing mechanism.
     pub fn missing(self) -> String {
         format!("{NAME}: {}", self.cause())
     }

@@ -1,5 +1,5 @@
-//! Which socket has which ends, asked of the kernel through a socket that stands in a guest's network and is held by the
-//! supervisor. It only asks.
+//! Lookup of TCP sockets by their addresses (sock_diag), through a netlink socket in a guest's network namespace that
+//! the supervisor holds. Read only.
 
 use crate::raw::kernel;
 use crate::{CallError, errno};
@@ -9,62 +9,64 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const HEADER: usize = 16;
-/// Family, protocol, what else to tell, padding, states; then the ends.
-const ASKED: usize = HEADER + 8 + ENDS;
-/// Two ports, two addresses, an interface, a number that makes sure.
-const ENDS: usize = 48;
+/// Request length: family, protocol, extensions, padding, states; then the socket id.
+const REQUEST_LEN: usize = HEADER + 8 + SOCKET_ID_LEN;
+/// Socket id length: two ports, two addresses, an interface, a cookie.
+const SOCKET_ID_LEN: usize = 48;
 const ANY_STATE: u32 = u32::MAX;
-/// Where an answer has its ports, and the number by which `/proc` knows the socket.
+/// Offsets in a reply: the ports, and the socket's inode number as in `/proc`.
 const PORTS: usize = HEADER + 4;
-const INODE: usize = HEADER + 4 + ENDS + 16;
-const ANSWERED: usize = INODE + 4;
+const INODE: usize = HEADER + 4 + SOCKET_ID_LEN + 16;
+const REPLY_LEN: usize = INODE + 4;
 
-/// Opens such a socket; between clone and exec, so raw calls only. -1 where the kernel cannot be asked.
+/// Opens the netlink socket; runs between clone and exec, so raw calls only. -1 where the kernel does not support it.
 pub(crate) fn open() -> RawFd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: numbers only.
     unsafe { kernel!(SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) }.unwrap_or(-1)
 }
 
-/// The sockets of one network.
+/// Lookup of the sockets of one network namespace.
 #[derive(Debug)]
 pub struct Sockets(OwnedFd);
 
 impl Sockets {
-    /// On a socket that was opened in that network.
+    /// Wraps a netlink socket that was opened in that network namespace.
     pub(crate) fn new(socket: OwnedFd) -> Sockets {
         Sockets(socket)
     }
 
-    /// The number of the connection with these ends, made or being made; `None` where there is none.
+    /// Returns the inode number of the connection with these addresses, established or being established; `None` if
+    /// there is none.
     pub fn connection(&self, own: SocketAddr, to: SocketAddr) -> Result<Option<u64>, CallError> {
-        self.forget();
-        let asked = question(own, to);
+        self.drain();
+        let asked = request(own, to);
         // SAFETY: a buffer with its true length.
         if unsafe { libc::send(self.0.as_raw_fd(), asked.as_ptr().cast(), asked.len(), 0) } < 0 {
             return Err(CallError::last("send"));
         }
         let mut answer = [0; 1024];
         let got = self.receive(&mut answer).ok_or_else(|| CallError { call: "recv", errno: errno() })?;
-        read(&answer[..got], own, to)
+        parse_reply(&answer[..got], own, to)
     }
 
-    /// What an earlier question left unread.
-    fn forget(&self) {
+    /// Drains replies that an earlier request left unread.
+    fn drain(&self) {
         while self.receive(&mut [0; 1024]).is_some() {}
     }
 
     fn receive(&self, into: &mut [u8]) -> Option<usize> {
-        // SAFETY: a buffer with its true length. The kernel has answered when the question was sent, so nothing waits.
+        // SAFETY: a buffer with its true length. The kernel has replied when the request was sent, so no wait is
+        // needed.
         let got = unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
         usize::try_from(got).ok()
     }
 }
 
-fn question(own: SocketAddr, to: SocketAddr) -> [u8; ASKED] {
+fn request(own: SocketAddr, to: SocketAddr) -> [u8; REQUEST_LEN] {
     let family = if own.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let mut out = [0; ASKED];
-    out[..4].copy_from_slice(&(ASKED as u32).to_ne_bytes());
+    let mut out = [0; REQUEST_LEN];
+    out[..4].copy_from_slice(&(REQUEST_LEN as u32).to_ne_bytes());
     out[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
     out[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
     out[HEADER] = family as u8;
@@ -75,7 +77,7 @@ fn question(own: SocketAddr, to: SocketAddr) -> [u8; ASKED] {
     ends[2..4].copy_from_slice(&to.port().to_be_bytes());
     put(&mut ends[4..20], own.ip());
     put(&mut ends[20..36], to.ip());
-    // No number that makes sure: whichever it is.
+    // No cookie: any socket with these addresses matches.
     ends[40..48].fill(0xff);
     out
 }
@@ -87,7 +89,7 @@ fn put(at: &mut [u8], address: IpAddr) {
     }
 }
 
-fn read(answer: &[u8], own: SocketAddr, to: SocketAddr) -> Result<Option<u64>, CallError> {
+fn parse_reply(answer: &[u8], own: SocketAddr, to: SocketAddr) -> Result<Option<u64>, CallError> {
     let short = CallError { call: "sock_diag", errno: libc::EBADMSG };
     let word = |at: usize| {
         let bytes = answer.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -100,10 +102,10 @@ fn read(answer: &[u8], own: SocketAddr, to: SocketAddr) -> Result<Option<u64>, C
             errno => Err(CallError { call: "sock_diag", errno }),
         };
     }
-    if kind != BY_FAMILY || answer.len() < ANSWERED {
+    if kind != BY_FAMILY || answer.len() < REPLY_LEN {
         return Err(short);
     }
-    // Where there is no such connection, whoever listens at the port is answered with.
+    // Without such a connection the kernel replies with the listener on the port.
     let ports = [own.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     let is_it = answer[PORTS..PORTS + 4] == *ports;
     Ok(Some(u64::from(word(INODE)?)).filter(|inode| is_it && *inode != 0))
@@ -140,15 +142,15 @@ mod test {
                 assert_eq!(sockets.connection(own, to), Ok(Some(inode(stream))), "{at}");
                 assert_ne!(sockets.connection(to, own), Ok(Some(inode(stream))), "{at}");
             }
-            // Neither one that listens nor one that is gone.
+            // Neither a listener nor a connection that is gone.
             let gone = one.local_addr().unwrap();
             assert_eq!(sockets.connection(to, SocketAddr::new(to.ip(), 9)), Ok(None), "{at}");
             assert_eq!(sockets.connection(SocketAddr::new(gone.ip(), 9), to), Ok(None), "{at}");
         }
     }
 
-    /// A call to a port, not waited for.
-    fn begin(port: u16) -> OwnedFd {
+    /// Starts a connection to a port without waiting for it.
+    fn start_connect(port: u16) -> OwnedFd {
         // SAFETY: numbers, and a structure for which zeroed is valid with its true length; the descriptor is owned once.
         unsafe {
             let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
@@ -166,10 +168,10 @@ mod test {
         let sockets = sockets();
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = server.local_addr().unwrap();
-        // Once a queue of the least length is full, the kernel answers nobody.
+        // Once a backlog of the least length is full, the kernel answers no further SYN.
         // SAFETY: numbers only.
         unsafe { libc::listen(server.as_raw_fd(), 0) };
-        let streams: Vec<TcpStream> = (0..4).map(|_| begin(to.port()).into()).collect();
+        let streams: Vec<TcpStream> = (0..4).map(|_| start_connect(to.port()).into()).collect();
         let (made, making): (Vec<_>, Vec<_>) = streams.iter().partition(|s| s.peer_addr().is_ok());
         assert!(!made.is_empty() && !making.is_empty());
         for stream in streams.iter() {

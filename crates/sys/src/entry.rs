@@ -1,58 +1,57 @@
-//! The program's first instructions, before those of the C library. That library's own start and the moving of addresses take as
-//! long as a new network namespace does. So where the first word is `run`, a helper is begun here, on another processor, and makes
-//! namespaces meanwhile; `ahead` takes it over once there is a program to speak of.
+//! The program's entry point, before the C library's. The library's own start and the relocations take as long as
+//! creating a network namespace. So if the first argument is `run`, a helper is cloned here, on another processor, and
+//! creates namespaces meanwhile; `early_setup` takes it over once Rust code runs.
 //!
-//! Nothing works here yet but the kernel: no address in our data has been moved, no thread pointer is set, no function of the
-//! C library may be called. Therefore these are instructions, and few. A program that is not linked with them (see the build script
-//! of the binary) has no helper here, and one is started later.
+//! Only system calls work here: no relocation has been applied, no thread pointer is set, no function of the C library
+//! may be called. Therefore this is assembly, and short. A program that is not linked with it (see the build script of
+//! the binary) has no helper here, and starts one later.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Words of a mask of processors.
+/// Words of an affinity mask.
 pub(crate) const WORDS: usize = 128;
 
-/// What the instructions and we have in common; its places are spelled out below.
+/// Memory shared between the assembly and Rust; the field offsets are passed to the assembly below.
 #[repr(C)]
-struct Begun {
-    /// The helper's process, or 0 when none was begun.
+struct EntryShared {
+    /// The helper's pid, or 0 if none was started.
     pid: i32,
     parent: i32,
-    /// What came of its namespaces: 1 when they are made, an error number below zero.
+    /// Result of creating the namespaces: 1 on success, a negative error number on failure.
     made: AtomicI32,
-    /// Set when it may go on with `life`.
+    /// Futex word, set when the helper may call `life`.
     go: AtomicI32,
     life: usize,
     argument: usize,
-    /// The thread pointer that it goes on with.
+    /// The thread pointer that the helper sets before it calls `life`.
     thread: usize,
-    /// How many bytes of the masks count; none when below.
+    /// Length of the masks in bytes; negative if they are unknown.
     mask_len: isize,
     mask: [u64; WORDS],
     elsewhere: [u64; WORDS],
 }
 
-/// A helper that was begun by the instructions; it waits to be told how to go on.
-pub(crate) struct Early {
+/// A helper that was started at the entry point; it waits for a function to call.
+pub(crate) struct EntryHelper {
     pub(crate) pid: i32,
     pub(crate) mask_len: usize,
     pub(crate) mask: [u64; WORDS],
 }
 
-/// What the helper is told: a life, with its argument.
-pub(crate) type Life = extern "C" fn(*mut libc::c_void) -> i32;
+/// The function that the helper calls, with its argument.
+pub(crate) type HelperMain = extern "C" fn(*mut libc::c_void) -> i32;
 
 mod first_instructions {
-    use super::Begun;
-    use crate::ahead::MADE;
-    use crate::spawn::NEW_USER;
+    use super::EntryShared;
+    use crate::namespaces::{HELPER_MAKES, NEW_USER};
     use std::mem::offset_of;
 
-    /// The first process of a guest goes on with its copy of the helper's stack.
+    /// Stack size in bytes. The guest's pid 1 continues on its copy of the helper's stack.
     const STACK: usize = 256 * 1024;
 
     unsafe extern "C" {
-        /// Zero until the instructions ran.
-        pub(super) static mut cofferdam_begun: Begun;
+        /// Zero until the entry point ran.
+        pub(super) static mut cofferdam_begun: EntryShared;
     }
 
     std::arch::global_asm!(
@@ -72,14 +71,14 @@ mod first_instructions {
         ".hidden cofferdam_entry",
         ".type cofferdam_entry, @function",
         "cofferdam_entry:",
-        // The kernel put the number of arguments at the top of the stack, and their addresses behind it.
+        // The kernel put argc at the top of the stack, and argv behind it.
         "cmp qword ptr [rsp], 3",
         "jb 2f",
         "mov rax, [rsp + 16]",
         "cmp dword ptr [rax], 0x6e7572", // "run" and the end of the word
         "je 3f",
-        // Every page with an address in it is about to be written. Asked for at once they cost less than met one by one;
-        // a kernel that does not know how, or a linker that laid them out otherwise, leaves all as it was.
+        // Every page with a relocation is about to be written. Populating them at once costs less than one fault each;
+        // a kernel without MADV_POPULATE_WRITE, or another section layout, leaves them unchanged.
         "2: mov r8, rdx",
         "lea rdi, [rip + __init_array_start]",
         "and rdi, -4096",
@@ -91,7 +90,7 @@ mod first_instructions {
         "mov rdx, r8",
         "jmp _start",
 
-        // What the C library finds in this register is for it.
+        // rdx belongs to the C library.
         "3: push rdx",
         "lea rbx, [rip + cofferdam_begun]",
         "mov eax, {getpid}",
@@ -119,8 +118,8 @@ mod first_instructions {
         "jz 5f",
         "js 4f",
         "mov [rbx + {pid}], eax",
-        // A new process starts where its parent runs, and one of the two would wait for the other: it is told to be elsewhere. Where
-        // there is no elsewhere the kernel refuses, and all is as it was.
+        // A new process starts on its parent's processor, where one of the two would wait for the other: its affinity
+        // is set to the other processors. If there is none the kernel refuses, and the affinity stays unchanged.
         "push rax",
         "mov eax, {getcpu}",
         "mov rdi, rsp",
@@ -141,7 +140,7 @@ mod first_instructions {
         "xor ebx, ebx",
         "jmp 2b",
 
-        // The helper. It ends with its parent, which may be gone already, and hears no signal.
+        // The helper. It ends with its parent, which may be gone already, and blocks all signals.
         "5: xor ebp, ebp",
         "mov eax, {prctl}",
         "mov edi, {pdeathsig}",
@@ -192,23 +191,23 @@ mod first_instructions {
         "jmp 9b",
         ".size cofferdam_entry, . - cofferdam_entry",
         ".popsection",
-        size = const size_of::<Begun>(),
+        size = const size_of::<EntryShared>(),
         stack = const STACK,
-        pid = const offset_of!(Begun, pid),
-        parent = const offset_of!(Begun, parent),
-        made = const offset_of!(Begun, made),
-        go = const offset_of!(Begun, go),
-        life = const offset_of!(Begun, life),
-        argument = const offset_of!(Begun, argument),
-        thread = const offset_of!(Begun, thread),
-        mask_len = const offset_of!(Begun, mask_len),
-        mask = const offset_of!(Begun, mask),
-        elsewhere = const offset_of!(Begun, elsewhere),
+        pid = const offset_of!(EntryShared, pid),
+        parent = const offset_of!(EntryShared, parent),
+        made = const offset_of!(EntryShared, made),
+        go = const offset_of!(EntryShared, go),
+        life = const offset_of!(EntryShared, life),
+        argument = const offset_of!(EntryShared, argument),
+        thread = const offset_of!(EntryShared, thread),
+        mask_len = const offset_of!(EntryShared, mask_len),
+        mask = const offset_of!(EntryShared, mask),
+        elsewhere = const offset_of!(EntryShared, elsewhere),
         mask_size = const super::WORDS * 8,
         most_cpus = const super::WORDS * 64,
         clone_flags = const libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD,
         new_user = const NEW_USER,
-        new_rest = const MADE,
+        new_rest = const HELPER_MAKES,
         pdeathsig = const libc::PR_SET_PDEATHSIG,
         sigkill = const libc::SIGKILL,
         setmask = const libc::SIG_SETMASK,
@@ -233,29 +232,29 @@ mod first_instructions {
 /// `ARCH_SET_FS`.
 const SET_FS: u32 = 0x1002;
 
-/// What the instructions wrote. Ours to change once they are over; the helper that they began looks at it, too.
-fn shared() -> *mut Begun {
+/// Returns the shared memory. Rust may change it once the entry point is done; the helper reads it, too.
+fn shared() -> *mut EntryShared {
     &raw mut first_instructions::cofferdam_begun
 }
 
-/// The helper that was begun with the program, for the first who asks.
-pub(crate) fn begun() -> Option<Early> {
-    // SAFETY: written before there was a program, and by nobody else but us since.
+/// Returns the helper that was started at the entry point, to the first caller only.
+pub(crate) fn take_helper() -> Option<EntryHelper> {
+    // SAFETY: written at the entry point, and only by this module since.
     unsafe {
         let begun = shared();
         let pid = std::mem::take(&mut (*begun).pid);
-        // A copy of the process that they ran in has no such helper.
+        // A fork of the process that ran the entry point has no such helper.
         let ours = pid > 0 && (*begun).parent == std::process::id() as i32;
         let mask_len = usize::try_from((*begun).mask_len).unwrap_or(0);
-        ours.then(|| Early { pid, mask_len, mask: (*begun).mask })
+        ours.then(|| EntryHelper { pid, mask_len, mask: (*begun).mask })
     }
 }
 
-/// Has it go on with `life`; what it is to work with must outlive it.
-pub(crate) fn go_on(_: &Early, life: Life, argument: *mut libc::c_void) {
+/// Makes the helper call `life`; `argument` must outlive the helper.
+pub(crate) fn resume(_: &EntryHelper, life: HelperMain, argument: *mut libc::c_void) {
     let thread: usize;
-    // SAFETY: the thread pointer's own first word is its address. The helper reads what is written here once it was told to
-    // go on, which is the last thing that is written.
+    // SAFETY: the thread pointer's own first word is its address. The helper reads these fields after `go` is set,
+    // which is written last.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, readonly, preserves_flags));
         let begun = shared();
@@ -263,13 +262,13 @@ pub(crate) fn go_on(_: &Early, life: Life, argument: *mut libc::c_void) {
         (*begun).argument = argument as usize;
         (*begun).thread = thread;
         (*begun).go.store(1, Ordering::Release);
-        crate::meeting::wake(&(*begun).go);
+        crate::setup_barrier::wake(&(*begun).go);
     }
 }
 
-/// For the helper itself, once it goes on: what came of its namespaces.
-pub(crate) fn made() -> Result<(), i32> {
-    // SAFETY: nobody writes it any more.
+/// Returns, in the helper, the result of creating its namespaces.
+pub(crate) fn namespaces_result() -> Result<(), i32> {
+    // SAFETY: no longer written.
     match unsafe { (*shared()).made.load(Ordering::Acquire) } {
         1 => Ok(()),
         errno => Err(-errno),

@@ -1,5 +1,5 @@
-//! Advisory file locks, on a descriptor that is a copy of another process's. A lock of flock(2) belongs to the open file, so whoever has a
-//! copy can take it for all; one of fcntl(2) can only be looked at. Nothing here waits.
+//! Advisory file locks, on a descriptor that is a copy of another process's. A flock(2) lock belongs to the open file
+//! description, so a holder of a copy can take it for all; an fcntl(2) lock can only be tested. No function here waits.
 
 use crate::errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -24,14 +24,14 @@ pub enum RangeKind {
 impl RangeLock {
     pub const SIZE: usize = std::mem::size_of::<libc::flock>();
 
-    /// From its bytes, as a process has them in memory.
+    /// Parses a lock from the bytes of a process's memory.
     pub fn from_bytes(bytes: &[u8]) -> Option<RangeLock> {
         let bytes: &[u8; RangeLock::SIZE] = bytes.try_into().ok()?;
         // SAFETY: plain numbers, for which every bit pattern is a value; as long as the structure and read without alignment.
         Some(RangeLock(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) }))
     }
 
-    /// `None` for a number that the kernel refuses, too.
+    /// Returns the kind of lock; `None` for a value that the kernel refuses, too.
     pub fn kind(&self) -> Option<RangeKind> {
         match i32::from(self.0.l_type) {
             libc::F_RDLCK => Some(RangeKind::Read),
@@ -41,7 +41,7 @@ impl RangeLock {
         }
     }
 
-    /// Whether another's lock is in the way of this one, which is not taken.
+    /// Returns true if a lock of another process conflicts with this one, which is not taken.
     pub fn is_blocked(mut self, file: BorrowedFd<'_>) -> Result<bool, i32> {
         self.0.l_pid = 0;
         // SAFETY: a descriptor that is open, and a structure that outlives the call.
@@ -61,7 +61,8 @@ pub enum WholeLock {
 }
 
 impl WholeLock {
-    /// What the call's argument asks for, and whether it waits; `None` for what the kernel refuses, too.
+    /// Parses the argument of flock(2): the lock, and whether the call waits; `None` for a value that the kernel
+    /// refuses, too.
     pub fn from_argument(operation: u32) -> Option<(WholeLock, bool)> {
         let dont_wait = libc::LOCK_NB as u32;
         let lock = match (operation & !dont_wait) as i32 {
@@ -73,7 +74,7 @@ impl WholeLock {
         Some((lock, operation & dont_wait == 0))
     }
 
-    /// Takes or drops it for the open file; EAGAIN where another has it.
+    /// Takes or drops the lock for the open file description; EAGAIN if another process holds it.
     pub fn set(self, file: BorrowedFd<'_>) -> Result<(), i32> {
         let operation = match self {
             WholeLock::Shared => libc::LOCK_SH,

@@ -1,19 +1,19 @@
-//! What the supervisor does on the host for a guest's ids, and small facts about the host.
+//! Id maps for a guest, resource limits, and small facts about the host.
 
-use crate::raw::kernel;
-use crate::{CallError, child};
+use crate::CallError;
+use crate::raw::{exit, kernel};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// A user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
+/// Creates a user namespace that only carries an id map: files owned by `file_uid:file_gid` on disk appear to belong to
 /// `host_uid:host_gid`. Needs root.
 pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Result<IdMap, CallError> {
     extern "C" fn wait(parent: *mut libc::c_void) -> i32 {
         // SAFETY: sleeps until killed; touches no memory.
         unsafe {
             let tied = kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            // Who was killed before that will not take us along.
+            // A parent that was killed before that sends no signal.
             if tied.is_err() || kernel!(SYS_getppid) != Ok(parent as i32) {
-                child::exit(1);
+                exit(1);
             }
             loop {
                 let _ = kernel!(SYS_ppoll, 0, 0, 0, 0, 0);
@@ -40,14 +40,14 @@ pub fn id_map(file_uid: u32, host_uid: u32, file_gid: u32, host_gid: u32) -> Res
         // SAFETY: just opened.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     });
-    // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
+    // SAFETY: our own child, not reaped yet, so the pid cannot be reused.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     let holder = Holder { pid, _stack: stack };
     Ok(IdMap { namespace: made?, _holder: holder })
 }
 
-/// An id map for mounts. The process that carried its namespace is ended at once and collected when this is dropped,
-/// by when it is long gone.
+/// An id map for idmapped mounts. The process that carried its namespace is killed at once and reaped when this is
+/// dropped, by when it is long gone.
 pub struct IdMap {
     pub namespace: OwnedFd,
     _holder: Holder,
@@ -65,7 +65,8 @@ impl Drop for Holder {
     }
 }
 
-/// Writes the one-entry id maps of a child: `(inside, outside)`. Without root the kernel wants groups frozen first.
+/// Writes the one-entry id maps of a child: `(inside, outside)`. Without root the kernel requires that setgroups is
+/// denied first.
 pub fn write_id_maps(pid: i32, uid: (u32, u32), gid: (u32, u32), freeze_groups: bool) -> Result<(), CallError> {
     if freeze_groups {
         put(&format!("/proc/{pid}/setgroups"), "deny", "write(setgroups)")?;
@@ -78,24 +79,23 @@ fn put(path: &str, text: &str, call: &'static str) -> Result<(), CallError> {
     std::fs::write(path, text).map_err(|e| CallError { call, errno: e.raw_os_error().unwrap_or(0) })
 }
 
-/// Effective user and group of this process.
+/// Returns the effective uid and gid of this process.
 pub fn ids() -> (u32, u32) {
     // SAFETY: cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// What the kernel bounds for a process.
+/// A resource with an rlimit.
 #[derive(Clone, Copy, Debug)]
 pub enum Bounded {
     OpenFiles,
     PendingSignals,
     QueueBytes,
-    /// Of a core dump, in bytes.
+    /// Size of a core dump, in bytes.
     CoreBytes,
 }
 
-/// How much of something this process may have now, and at most. None where there is no bound, or where a filter of
-/// whoever started us hides the call.
+/// Soft and hard limit of a resource. `None` if it is unlimited, or if a seccomp filter of the parent hides the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     pub current: Option<u64>,
@@ -118,17 +118,18 @@ pub fn bound(what: Bounded) -> Bound {
     Bound { current: finite(limit.rlim_cur), maximum: finite(limit.rlim_max) }
 }
 
-/// Whether this process may map foreign ids and shift mounts, i.e. is root in the first user namespace.
+/// Returns true if this process may map foreign ids and make idmapped mounts, i.e. is root in the initial user
+/// namespace.
 pub fn is_privileged() -> bool {
     ids().0 == 0 && has_admin_capability() && is_first_namespace()
 }
 
-/// The first user namespace is the one whose ids are all their own.
+/// Returns true in the initial user namespace, which maps all ids to themselves.
 fn is_first_namespace() -> bool {
     kernel_file("/proc/self/uid_map").is_some_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
-/// A small file that the kernel makes up, in one read: it gives the whole text at once, and has no size to ask for.
+/// Reads a small virtual file in one read: the kernel returns the whole text at once, and reports no size.
 pub fn kernel_file(path: &str) -> Option<String> {
     use std::io::Read;
     let mut text = vec![0u8; 4096];

@@ -1,13 +1,13 @@
-//! A helper that outlives a supervisor killed without warning and removes what only a living process could have
-//! removed: its control groups. It shares the supervisor's memory, so starting it copies nothing, and it touches
-//! none of it but the list it was given.
+//! A helper that outlives a supervisor killed without warning and removes its control groups, which only a living
+//! process can do. It shares the supervisor's memory, so starting it copies nothing, and it touches only the list that
+//! it was given.
 
 use crate::{CallError, errno};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 struct Work {
-    /// Files to write "1" to first, to end what is left inside (`cgroup.kill`).
+    /// Files to write "1" to first, to kill remaining members (`cgroup.kill`).
     kill: Vec<CString>,
     /// Directories to remove.
     dirs: Vec<CString>,
@@ -15,13 +15,13 @@ struct Work {
     stack: Vec<u8>,
 }
 
-/// Held while the groups exist.
+/// Held while the groups exist. Dropping this tells the helper that they are removed, and collects it.
 pub struct Janitor {
     release: OwnedFd,
     pid: i32,
 }
 
-/// Starts the helper. The lists stay in memory for as long as the process lives: the helper reads them.
+/// Starts the helper. The lists stay in memory for the life of the process: the helper reads them.
 pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallError> {
     let mut pair = [0; 2];
     // SAFETY: the kernel fills both.
@@ -31,8 +31,8 @@ pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallErro
     // SAFETY: fresh descriptors, owned once each.
     let (alarm, release) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
     let work = Box::leak(Box::new(Work { kill, dirs, alarm: alarm.as_raw_fd(), stack: vec![0; 16 * 1024] }));
-    // SAFETY: the stack and the work list are leaked, so they outlive the helper whatever happens to us. It has its
-    // own descriptor table, runs only `watch`, and no signal of ours reaches it (own session, signals blocked).
+    // SAFETY: the stack and the work list are leaked, so they outlive the helper in every case. It has its own
+    // descriptor table, runs only `watch`, and no signal of ours reaches it (own session, signals blocked).
     let pid = unsafe {
         let top = work.stack.as_mut_ptr().add(work.stack.len() & !15).cast();
         libc::clone(watch, top, libc::CLONE_VM, (work as *mut Work).cast())
@@ -43,36 +43,11 @@ pub fn start(kill: Vec<CString>, dirs: Vec<CString>) -> Result<Janitor, CallErro
     Ok(Janitor { release, pid })
 }
 
-impl Janitor {
-    /// The groups are removed: the helper may go.
-    pub fn dismiss(mut self) -> Dismissed {
-        self.tell();
-        Dismissed { pid: std::mem::replace(&mut self.pid, 0) }
-    }
-
-    fn tell(&self) {
-        let done = 1u8;
-        // SAFETY: one byte from a local. Should it fail, the helper finds nothing to remove when the pipe ends.
-        unsafe { libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1) };
-    }
-}
-
 impl Drop for Janitor {
     fn drop(&mut self) {
-        if self.pid > 0 {
-            self.tell();
-            drop(Dismissed { pid: self.pid });
-        }
-    }
-}
-
-/// A helper on its way out. Dropping this collects it; done late, it costs no waiting.
-pub struct Dismissed {
-    pid: i32,
-}
-
-impl Drop for Dismissed {
-    fn drop(&mut self) {
+        let done = 1u8;
+        // SAFETY: one byte from a local. Should it fail, the helper finds no group to remove when the pipe ends.
+        unsafe { libc::write(self.release.as_raw_fd(), (&raw const done).cast(), 1) };
         // SAFETY: our own child; no status wanted.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) };
     }
@@ -94,7 +69,7 @@ extern "C" fn watch(work: *mut libc::c_void) -> i32 {
                 break heard;
             }
         };
-        // A byte says that all is well; the end of the pipe says that the supervisor is gone.
+        // A byte means that the groups were removed; the end of the pipe means that the supervisor is gone.
         if heard != 1 {
             clean(work);
         }
@@ -102,8 +77,8 @@ extern "C" fn watch(work: *mut libc::c_void) -> i32 {
     }
 }
 
-/// Our copy of the write end must close, or the end of the supervisor would never show; the caller's own
-/// descriptors must not be held open by us either.
+/// Closes all other descriptors. Our copy of the write end must close, or the end of the supervisor would never show;
+/// the caller's own descriptors must not be held open by us either.
 unsafe fn close_all_but(keep: RawFd) {
     // SAFETY: acts on this process's own table only.
     unsafe {

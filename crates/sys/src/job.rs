@@ -1,40 +1,41 @@
-//! Commands for a first process that stays, as the supervisor gives them: each with a line of its own, over which its shepherd
-//! tells what becomes of it.
+//! Jobs: commands that the supervisor sends to a pid 1 that stays. Each has a control socket of its own, over which its
+//! shepherd reports.
 
-use crate::spawn::{Control, END_SIGNAL, KILL_SIGNAL, Message, STOP_SIGNAL, Spawned, socket_pair};
+use crate::clone::Spawned;
+use crate::control::{Control, END_SIGNAL, KILL_SIGNAL, Message, STOP_SIGNAL, socket_pair};
 use crate::{CallError, process};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Commands at a time in one guest. All its shepherds are listed in one page.
+/// Bound on concurrent jobs of one guest. All its shepherds are listed in one page.
 pub const MOST_JOBS: usize = 256;
-/// The longest command with its arguments, variables and directory.
+/// Bound on the bytes of a command with its arguments, environment and directory.
 pub const MOST_BYTES: usize = 4 << 20;
 
-/// A file with the command, a line, and three streams.
+/// Descriptors of a job: a file with the command, a control socket, and three streams.
 pub(crate) const HANDLES: usize = 5;
 
-/// What comes with the handles of an order. Any bytes are one.
+/// The job message, sent with the descriptors. Any bytes are a valid value.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Told {
-    /// Of the file.
+pub(crate) struct JobMessage {
+    /// Size of the command file in bytes.
     pub(crate) size: u64,
-    /// As many as this process may have, `u64::MAX` for as many as it has.
+    /// Limit on open files; `u64::MAX` to keep the limit of pid 1.
     pub(crate) open_files: u64,
     pub(crate) start_mark: [u32; 2],
     pub(crate) umask: u32,
-    /// A terminal is wanted, of this size.
+    /// Nonzero if a terminal of this size is wanted.
     pub(crate) terminal: u32,
     pub(crate) rows: u16,
     pub(crate) columns: u16,
     pub(crate) _rest: u32,
 }
 
-/// The beginning of the file: where in it everything is, and how long the lists are. The lists hold offsets, too.
+/// Header of the command file: offsets of its parts, and lengths of the arrays. The arrays contain offsets, too.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Packed {
+pub(crate) struct CommandHeader {
     pub(crate) path: u64,
     pub(crate) cwd: u64,
     pub(crate) argv: u64,
@@ -44,7 +45,7 @@ pub(crate) struct Packed {
 }
 
 /// A command to start.
-pub struct Errand<'a> {
+pub struct JobSpec<'a> {
     pub path: &'a [u8],
     pub argv: Vec<&'a [u8]>,
     /// `NAME=VALUE` each.
@@ -53,7 +54,7 @@ pub struct Errand<'a> {
     pub streams: Streams<'a>,
     pub umask: u32,
     pub open_files: Option<u64>,
-    /// The same as in the filter's `Watch`.
+    /// Start mark, equal to `start_mark` of the filter's `Watch`.
     pub start_mark: [u32; 2],
 }
 
@@ -63,36 +64,36 @@ pub enum Streams<'a> {
     Terminal { rows: u16, columns: u16 },
 }
 
-/// Why a command was not even asked for.
+/// The reason why a job was not sent.
 #[derive(Debug)]
-pub enum Trouble {
-    /// It takes this many bytes.
+pub enum JobError {
+    /// The command takes this many bytes.
     TooLong(usize),
     Call(CallError),
 }
 
-impl From<CallError> for Trouble {
-    fn from(error: CallError) -> Trouble {
-        Trouble::Call(error)
+impl From<CallError> for JobError {
+    fn from(error: CallError) -> JobError {
+        JobError::Call(error)
     }
 }
 
-/// The line to one shepherd.
-pub struct Line(Control);
+/// The supervisor's end of the control socket to one shepherd.
+pub struct JobControl(Control);
 
-/// What a line tells.
+/// An event of a job.
 #[derive(Debug)]
-pub enum Heard {
-    /// There is a shepherd. May come after what it says first.
+pub enum JobEvent {
+    /// The shepherd was started; its pidfd. May arrive after the shepherd's own first event.
     Born(OwnedFd),
-    /// The command begins, under this number inside; with the supervisor's end of its terminal.
+    /// The command starts, with this pid inside, and the master of its terminal.
     Begins {
         pid: i32,
-        fate: Fate,
+        fate: ExecStatus,
         terminal: Option<OwnedFd>,
     },
     NotStarted {
-        at: At,
+        at: StartStage,
         errno: i32,
     },
     /// The command ended and the tree is gone.
@@ -106,132 +107,133 @@ pub enum Heard {
         cpu_us: u64,
         max_rss_kb: u64,
     },
-    /// Nobody is there any more.
+    /// The shepherd closed the socket.
     Closed,
 }
 
-/// Whether a command that begins runs.
+/// A pipe that reports whether exec succeeded.
 #[derive(Debug)]
-pub struct Fate(OwnedFd);
+pub struct ExecStatus(OwnedFd);
 
-impl Fate {
-    /// Once there is something to read: why it does not run; none when it does, or is gone already.
-    pub fn learn(&self) -> Option<(At, i32)> {
+impl ExecStatus {
+    /// Reads the pipe once it is readable: returns the failed stage and error number; `None` if the command runs, or is
+    /// gone already.
+    pub fn read_failure(&self) -> Option<(StartStage, i32)> {
         let mut words = [0u32; 2];
         // SAFETY: a buffer with its true length.
         let got = unsafe { libc::read(self.0.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
-        (got == size_of_val(&words) as isize).then(|| (At::of(words[0]), words[1] as i32))
+        (got == size_of_val(&words) as isize).then(|| (StartStage::of(words[0]), words[1] as i32))
     }
 }
 
-impl AsFd for Fate {
+impl AsFd for ExecStatus {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Where a start failed.
+/// The stage at which a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum StartStage {
     Setup,
     Directory,
     Exec,
 }
 
-impl At {
-    fn of(step: u32) -> At {
+impl StartStage {
+    fn of(step: u32) -> StartStage {
         match step {
-            crate::first::AT_EXEC => At::Exec,
-            crate::first::AT_DIRECTORY => At::Directory,
-            _ => At::Setup,
+            crate::init::AT_EXEC => StartStage::Exec,
+            crate::init::AT_DIRECTORY => StartStage::Directory,
+            _ => StartStage::Setup,
         }
     }
 }
 
 impl Spawned {
-    /// Asks a first process that stays to start a command; what becomes of that is told by the line.
-    pub fn start(&self, errand: &Errand<'_>) -> Result<Line, Trouble> {
-        let bytes = pack(errand)?;
-        let file = sealed(&bytes)?;
+    /// Sends a job to a pid 1 that stays; events arrive on the returned socket.
+    pub fn start(&self, job: &JobSpec<'_>) -> Result<JobControl, JobError> {
+        let bytes = pack(job)?;
+        let file = sealed_memfd(&bytes)?;
         let (ours, theirs) = socket_pair()?;
-        let (terminal, rows, columns) = match errand.streams {
+        let (terminal, rows, columns) = match job.streams {
             Streams::Pipes(_) => (0, 0, 0),
             Streams::Terminal { rows, columns } => (1, rows, columns),
         };
-        let told = Told {
+        let message = JobMessage {
             size: bytes.len() as u64,
-            open_files: errand.open_files.unwrap_or(u64::MAX),
-            start_mark: errand.start_mark,
-            umask: errand.umask,
+            open_files: job.open_files.unwrap_or(u64::MAX),
+            start_mark: job.start_mark,
+            umask: job.umask,
             terminal,
             rows,
             columns,
             _rest: 0,
         };
         let mut handles = vec![file.as_fd(), theirs.as_fd()];
-        if let Streams::Pipes(streams) = &errand.streams {
+        if let Streams::Pipes(streams) = &job.streams {
             handles.extend(streams);
         }
         // SAFETY: plain numbers without gaps, read as bytes for as long as they are borrowed.
-        let told = unsafe { std::slice::from_raw_parts((&raw const told).cast::<u8>(), size_of::<Told>()) };
-        self.line().tell(told, &handles, libc::MSG_DONTWAIT)?;
-        Ok(Line(Control(ours)))
+        let message = unsafe { std::slice::from_raw_parts((&raw const message).cast::<u8>(), size_of::<JobMessage>()) };
+        self.control_socket().send_message(message, &handles, libc::MSG_DONTWAIT)?;
+        Ok(JobControl(Control(ours)))
     }
 }
 
-impl Line {
-    /// What it tells next; waits for it.
-    pub fn hear(&self) -> Result<Heard, CallError> {
-        let Some((report, handles)) = self.0.hear()? else { return Ok(Heard::Closed) };
+impl JobControl {
+    /// Waits for the next event.
+    pub fn next_event(&self) -> Result<JobEvent, CallError> {
+        let Some((report, handles)) = self.0.receive_report()? else { return Ok(JobEvent::Closed) };
         let mut handles = handles.into_iter();
         let (cpu_us, max_rss_kb) = (report.cpu_us, report.max_rss_kb);
         Ok(match report.message {
-            Message::Born => handles.next().map_or(Heard::Closed, Heard::Born),
+            Message::ShepherdStarted => handles.next().map_or(JobEvent::Closed, JobEvent::Born),
             Message::Started => match handles.next() {
-                Some(fate) => Heard::Begins { pid: report.status, fate: Fate(fate), terminal: handles.next() },
-                None => Heard::Closed,
+                Some(fate) => JobEvent::Begins { pid: report.status, fate: ExecStatus(fate), terminal: handles.next() },
+                None => JobEvent::Closed,
             },
-            Message::ExecFailed => Heard::NotStarted { at: At::of(report.step), errno: report.errno },
-            Message::Ended => Heard::Ended { status: report.status, cpu_us, max_rss_kb },
-            Message::Lost => Heard::Lost { cpu_us, max_rss_kb },
-            Message::Nothing | Message::StepFailed | Message::Ready => Heard::Closed,
+            Message::ExecFailed => JobEvent::NotStarted { at: StartStage::of(report.step), errno: report.errno },
+            Message::Ended => JobEvent::Ended { status: report.status, cpu_us, max_rss_kb },
+            Message::Lost => JobEvent::Lost { cpu_us, max_rss_kb },
+            Message::Nothing | Message::StepFailed | Message::Ready => JobEvent::Closed,
         })
     }
 }
 
-impl AsFd for Line {
+impl AsFd for JobControl {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.0.as_fd()
     }
 }
 
-/// Has a shepherd pass a signal to its command's group. False when it is gone, or when the signal is one of those that it
-/// understands itself.
+/// Makes a shepherd forward a signal to its command's process group. False if the shepherd is gone, or if the signal is
+/// one that it interprets itself.
 pub fn signal(shepherd: BorrowedFd<'_>, signal: i32) -> bool {
     match signal {
         libc::SIGKILL => process::signal(shepherd, KILL_SIGNAL),
         libc::SIGSTOP => process::signal(shepherd, STOP_SIGNAL),
-        // A child of its own that ended, as it would understand it.
+        // The shepherd would take it for the end of a child.
         libc::SIGCHLD | STOP_SIGNAL | KILL_SIGNAL | END_SIGNAL => false,
         other => process::signal(shepherd, other),
     }
 }
 
-/// Has a shepherd end its tree, even one that was stopped from inside.
+/// Makes a shepherd kill its process tree, even one that was stopped from inside.
 pub fn end(shepherd: BorrowedFd<'_>) -> bool {
-    let told = process::signal(shepherd, END_SIGNAL);
+    let message = process::signal(shepherd, END_SIGNAL);
     process::signal(shepherd, libc::SIGCONT);
-    told
+    message
 }
 
-fn pack(errand: &Errand<'_>) -> Result<Vec<u8>, Trouble> {
-    let env: Vec<&[u8]> = errand.env.iter().map(Vec::as_slice).collect();
-    let texts = errand.argv.iter().chain(&env).chain([&errand.path, &errand.cwd]);
-    let (arguments, variables) = (errand.argv.len(), env.len());
-    let lists = size_of::<Packed>() + 8 * (arguments + variables + 2);
+fn pack(job: &JobSpec<'_>) -> Result<Vec<u8>, JobError> {
+    let env: Vec<&[u8]> = job.env.iter().map(Vec::as_slice).collect();
+    let texts = job.argv.iter().chain(&env).chain([&job.path, &job.cwd]);
+    let (arguments, variables) = (job.argv.len(), env.len());
+    let lists = size_of::<CommandHeader>() + 8 * (arguments + variables + 2);
     let size = texts.clone().fold(lists, |sum, text| sum.saturating_add(text.len() + 1));
     if size > MOST_BYTES {
-        return Err(Trouble::TooLong(size));
+        return Err(JobError::TooLong(size));
     }
     let mut at = lists as u64;
     let mut place = |text: &&[u8]| {
@@ -240,8 +242,8 @@ fn pack(errand: &Errand<'_>) -> Result<Vec<u8>, Trouble> {
         here
     };
     let offsets: Vec<u64> = texts.clone().map(&mut place).collect();
-    let (words, [path, cwd]) = offsets.split_at(arguments + variables) else { return Err(Trouble::TooLong(size)) };
-    let argv = size_of::<Packed>() as u64;
+    let (words, [path, cwd]) = offsets.split_at(arguments + variables) else { return Err(JobError::TooLong(size)) };
+    let argv = size_of::<CommandHeader>() as u64;
     let envp = argv + 8 * (arguments as u64 + 1);
     let mut bytes = Vec::with_capacity(size);
     let (argv_words, env_words) = words.split_at(arguments);
@@ -256,8 +258,8 @@ fn pack(errand: &Errand<'_>) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
-/// A file in memory with these bytes, which nobody can change.
-fn sealed(bytes: &[u8]) -> Result<OwnedFd, CallError> {
+/// Creates a sealed memfd with these bytes, which no process can change.
+fn sealed_memfd(bytes: &[u8]) -> Result<OwnedFd, CallError> {
     let failed = |e: std::io::Error| CallError { call: "write", errno: e.raw_os_error().unwrap_or(0) };
     // SAFETY: a C string and numbers; the descriptor is owned once.
     let mut file = unsafe {

@@ -1,5 +1,5 @@
-//! Landlock: which files and directories the guest may use, decided by the kernel at every open.
-//! The ruleset is made before the clone; its rules are added after the mounts stand, because rules bind to inodes.
+//! Landlock rulesets: the files and directories that the guest may use, checked by the kernel at every open. The
+//! ruleset is made before the clone; its rules are added after the mounts are made, because rules bind to inodes.
 
 use crate::CallError;
 use crate::raw::kernel;
@@ -52,7 +52,7 @@ pub fn rights(abi: u32) -> u64 {
     rights
 }
 
-/// What this ABI lacks of what we rely on, by name.
+/// Returns the names of features that this ABI lacks and that we rely on.
 pub fn missing(abi: u32) -> Vec<&'static str> {
     [(1, "landlock"), (2, "landlock.refer"), (3, "landlock.truncate"), (5, "landlock.ioctl_dev"), (6, "landlock.scope")]
         .into_iter()
@@ -61,7 +61,7 @@ pub fn missing(abi: u32) -> Vec<&'static str> {
         .collect()
 }
 
-/// An empty ruleset that handles everything this ABI can: what no rule allows is refused.
+/// Creates an empty ruleset that handles every right that this ABI knows: an access that no rule allows is refused.
 pub fn ruleset(abi: u32) -> Result<OwnedFd, CallError> {
     let attr = RulesetAttr {
         handled_fs: rights(abi),

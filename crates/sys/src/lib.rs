@@ -1,47 +1,55 @@
-//! Safe faces for the Linux calls the product needs; the only crate with `unsafe` code.
+//! Safe interfaces to the Linux system calls that the product needs; the only crate with `unsafe` code.
 //!
-//! Nothing here decides: callers hand in finished lists (mounts, rules, filters) and get errors that name the call.
-//! What runs between clone and exec lives in `child`, `first`, `shepherd` and `op`; it neither allocates nor takes a lock.
+//! This crate makes no policy decisions: callers pass finished lists (mounts, rules, filters) and get errors that name
+//! the system call. Code that runs between clone and exec lives in `child`, `init`, `shepherd`, `control` and `op`; it
+//! neither allocates nor takes a lock.
 
-// Numbers of calls, registers and the architecture that a filter admits are those of x86_64. A build for another machine would
-// compile for the most part, and its walls would have been tried by nobody.
+// Call numbers, registers and the architecture in filters are those of x86_64. A build for another machine would mostly
+// compile, but its enclosure would be untested.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("cofferdam runs on Linux on x86_64; other systems and processors are not supported");
 
-pub mod ahead;
 pub mod arena;
 pub mod bpf;
 pub mod cgroup;
 mod child;
+mod clone;
+mod command;
+mod control;
 pub mod core_dumps;
+pub mod deadline;
 pub mod diag;
+mod dont_fork;
 pub mod doors;
+pub mod early_setup;
 mod entry;
 pub mod file_lock;
-mod first;
 pub mod freeze;
+pub mod fs_ids;
 pub mod host;
+mod init;
 pub mod janitor;
 pub mod job;
-pub mod knock;
 pub mod landlock;
-mod meeting;
 pub mod mount;
+mod namespaces;
 pub mod net;
 pub mod netfilter;
 pub mod netlink;
 pub mod notify;
 pub mod op;
-pub mod owner;
 pub mod probe;
 pub mod process;
+pub mod random;
 mod raw;
 pub mod seccomp;
+mod setup_barrier;
 mod shepherd;
 pub mod spawn;
-mod withheld;
+pub mod syn_capture;
+mod terminal;
 
-/// An error number and the call that gave it.
+/// An error number and the system call that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallError {
     pub call: &'static str,
@@ -67,7 +75,7 @@ pub(crate) fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// A path or string for the kernel. Callers have refused NUL long before.
+/// Converts a path or string for the kernel. Callers have already refused NUL.
 pub fn cstring(bytes: impl AsRef<[u8]>) -> std::ffi::CString {
     std::ffi::CString::new(bytes.as_ref()).expect("paths with NUL are refused at the door")
 }

@@ -2,7 +2,7 @@
 
 use crate::CallError;
 use crate::op::Attr;
-use crate::raw::kernel;
+use crate::raw::{close, kernel};
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -38,14 +38,14 @@ pub(crate) fn open_straight(at: &CStr) -> Result<RawFd, i32> {
     unsafe { kernel!(SYS_openat2, libc::AT_FDCWD, at.as_ptr(), &raw const how, size_of::<OpenHow>()) }
 }
 
-/// A detached copy of the mount tree at a handle.
+/// Clones the mount tree at a descriptor; the copy is detached.
 pub(crate) fn clone_tree(fd: RawFd) -> Result<RawFd, i32> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_EMPTY_PATH as u32 | AT_RECURSIVE;
     // SAFETY: an empty C string and plain numbers.
     unsafe { kernel!(SYS_open_tree, fd, c"".as_ptr(), flags) }
 }
 
-/// The same by path, for paths that no guest can have touched.
+/// Clones the mount tree at a path that no guest can have touched.
 pub(crate) fn clone_path(path: &CStr) -> Result<RawFd, i32> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_SYMLINK_NOFOLLOW as u32 | AT_RECURSIVE;
     // SAFETY: a C string that outlives the call.
@@ -72,21 +72,21 @@ pub(crate) fn set_attr(fd: RawFd, attr: Attr, recursive: bool, userns: Option<Ra
     unsafe { kernel!(SYS_mount_setattr, fd, c"".as_ptr(), flags, &raw const request, size_of::<MountAttr>()) }.map(drop)
 }
 
-/// Lets the one file that a handle is on be executed, where its mount says no. Where it is all of its mount, that is changed;
-/// elsewhere a mount of its own is put over it. Only for who is in that tree's mount namespace. Allocates nothing.
-pub(crate) fn let_run(file: RawFd) -> Result<(), i32> {
+/// Permits the execution of one file on a noexec mount. If the file is a mount of its own, its attributes are changed;
+/// otherwise a mount of it is put over it. The caller must be in that tree's mount namespace. Allocates nothing.
+pub(crate) fn allow_exec(file: RawFd) -> Result<(), i32> {
     match clear(file, Attr::NO_EXEC) {
-        // It is not the top of a mount.
+        // EINVAL: the file is not the root of a mount.
         Err(libc::EINVAL) => {}
         done => return done,
     }
     let own = clone_tree(file)?;
     let moved = clear(own, Attr::NO_EXEC).and_then(|()| move_to(own, file));
-    crate::child::close(own);
+    close(own);
     moved
 }
 
-/// Takes attributes from the one mount whose top a handle is on.
+/// Clears attributes of the one mount whose root a descriptor refers to.
 fn clear(fd: RawFd, attr: Attr) -> Result<(), i32> {
     let request = MountAttr { set: 0, clear: attr.0, propagation: 0, userns: 0 };
     let flags = libc::AT_EMPTY_PATH as u32;
@@ -94,19 +94,19 @@ fn clear(fd: RawFd, attr: Attr) -> Result<(), i32> {
     unsafe { kernel!(SYS_mount_setattr, fd, c"".as_ptr(), flags, &raw const request, size_of::<MountAttr>()) }.map(drop)
 }
 
-/// Moves a detached tree to a handle.
+/// Moves a detached tree to a descriptor.
 pub(crate) fn move_to(fd: RawFd, at: RawFd) -> Result<(), i32> {
     const EMPTY_BOTH: u32 = 0x04 | 0x40;
     // SAFETY: empty C strings and plain numbers.
     unsafe { kernel!(SYS_move_mount, fd, c"".as_ptr(), at, c"".as_ptr(), EMPTY_BOTH) }.map(drop)
 }
 
-/// Copies the mount tree at `path` for a guest: with `attr` on all of it and, where `ids` is given, with owners
-/// shifted so that files of the caller belong to the guest's user inside.
+/// Clones the mount tree at `path` for a guest: with `attr` on all of it and, where `ids` is given, as an idmapped
+/// mount, so that files of the caller belong to the guest's user inside.
 pub fn prepare(path: &CStr, attr: Attr, ids: Option<BorrowedFd<'_>>) -> Result<OwnedFd, CallError> {
     let error = |call| move |errno| CallError { call, errno };
     let at = open_straight(path).map_err(error("openat2"))?;
-    // SAFETY: both descriptors were just made and belong to nobody else.
+    // SAFETY: both descriptors were just made and have no other owner.
     let at = unsafe { OwnedFd::from_raw_fd(at) };
     let tree = clone_tree(at.as_raw_fd()).map_err(error("open_tree"))?;
     // SAFETY: as above.
@@ -115,7 +115,7 @@ pub fn prepare(path: &CStr, attr: Attr, ids: Option<BorrowedFd<'_>>) -> Result<O
         set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;
         return Ok(tree);
     };
-    // Submounts may be of kinds that cannot be shifted (proc, fuse): they keep their owners then.
+    // Some file systems of submounts (proc, fuse) do not support idmapped mounts: they keep their owners then.
     if set_attr(tree.as_raw_fd(), attr, true, Some(ids.as_raw_fd())).is_err() {
         set_attr(tree.as_raw_fd(), attr, false, Some(ids.as_raw_fd())).map_err(error("mount_setattr(idmap)"))?;
         set_attr(tree.as_raw_fd(), attr, true, None).map_err(error("mount_setattr"))?;

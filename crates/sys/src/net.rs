@@ -1,58 +1,59 @@
-//! The supervisor's side of the doors: who comes, where they wanted to go, and answers in that place's name.
+//! The supervisor's side of the doors: accepted connections and datagrams with their original destination, and replies
+//! with that destination as the source.
 
-use crate::doors::EACH;
+use crate::doors::SOCKETS_PER_FAMILY;
 use crate::{CallError, errno};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// The sockets that `Op::OpenDoors` made; none of them blocks.
+/// The sockets that `Op::OpenDoors` made; all are non-blocking.
 #[derive(Debug)]
 pub struct Doors {
     pub v4: Door,
     pub v6: Option<Door>,
-    /// Connections to single places on the guest's own loopback that lead outside: `accept_from`, which tells the
-    /// place as where the guest wanted to go.
+    /// Listeners for single addresses on the guest's own loopback that lead outside: `accept_from`, which reports the
+    /// address as the original destination.
     pub loopback: Vec<OwnedFd>,
 }
 
-/// Those of one protocol.
+/// The sockets of one protocol family.
 #[derive(Debug)]
 pub struct Door {
-    /// Connections to anywhere: `accept_from`.
+    /// Connections to any address: `accept_from`.
     pub tcp: OwnedFd,
-    /// Datagrams to port 53 of anywhere: `receive_from`.
+    /// Datagrams to port 53 of any address: `receive_from`.
     pub dns: OwnedFd,
-    /// All other datagrams: `receive_from`.
+    /// Datagrams to other ports: `receive_from`.
     pub udp: OwnedFd,
-    /// Answers: `send_from`, `refuse_from`, `knock::refuse`, `knock::unreachable`.
+    /// Replies: `send_from`, `refuse_from`, `syn_capture::refuse`, `syn_capture::unreachable`.
     pub out: OwnedFd,
-    /// Connections that are asked for, and echo requests: `knock::hear`.
-    pub knocks: OwnedFd,
-    /// Lets a connection come to its door: `knock::admit`.
+    /// Captured SYNs and echo requests: `syn_capture::next_packet`.
+    pub captured: OwnedFd,
+    /// Reinjects a SYN, which then reaches the door: `syn_capture::admit`.
     pub again: OwnedFd,
 }
 
 impl Doors {
-    /// From handles in the order in which they were opened; `None` when those of IPv4 are not complete.
+    /// Assigns descriptors in the order in which they were opened; `None` if those of IPv4 are not complete.
     pub(crate) fn new(
         mut handles: impl Iterator<Item = Option<OwnedFd>>,
         loopback: impl FnOnce() -> Vec<OwnedFd>,
     ) -> Option<Doors> {
         let mut each = || -> Option<Door> {
-            let these: [Option<OwnedFd>; EACH] = std::array::from_fn(|_| handles.next().flatten());
-            let [tcp, dns, udp, out, knocks, again] = these;
-            Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out?, knocks: knocks?, again: again? })
+            let these: [Option<OwnedFd>; SOCKETS_PER_FAMILY] = std::array::from_fn(|_| handles.next().flatten());
+            let [tcp, dns, udp, out, captured, again] = these;
+            Some(Door { tcp: tcp?, dns: dns?, udp: udp?, out: out?, captured: captured?, again: again? })
         };
         let v4 = each()?;
         Some(Doors { v4, v6: each(), loopback: loopback() })
     }
 }
 
-/// The addresses of this host's interfaces.
+/// Returns the addresses of this host's interfaces.
 pub fn own_addresses() -> Vec<IpAddr> {
     let mut found = Vec::new();
-    // SAFETY: the C library makes the list, whose entries are read as long as it stands; a name's family says how long
-    // it is. What it made is given back once.
+    // SAFETY: the C library makes the list, whose entries are read until it is freed; the family of an address gives
+    // its length. The list is freed once.
     unsafe {
         let mut list = std::ptr::null_mut();
         if libc::getifaddrs(&mut list) < 0 {
@@ -60,7 +61,7 @@ pub fn own_addresses() -> Vec<IpAddr> {
         }
         let mut entry = list;
         while let Some(here) = entry.as_ref() {
-            let mut name = Name::default();
+            let mut name = SockAddr::default();
             let len = match here.ifa_addr.as_ref().map(|addr| i32::from(addr.sa_family)) {
                 Some(libc::AF_INET) => size_of::<libc::sockaddr_in>(),
                 Some(libc::AF_INET6) => size_of::<libc::sockaddr_in6>(),
@@ -75,9 +76,9 @@ pub fn own_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// Whether a new network namespace of this host has IPv6.
+/// Returns true if a new network namespace of this host has IPv6.
 pub fn has_ipv6() -> bool {
-    // SAFETY: numbers only; the descriptor is closed as soon as it has shown that it can be made.
+    // SAFETY: numbers only; the descriptor is closed at once.
     let known = unsafe {
         let fd = libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         fd >= 0 && libc::close(fd) == 0
@@ -85,27 +86,27 @@ pub fn has_ipv6() -> bool {
     let says = |path: &str, answers: &[&str]| {
         std::fs::read_to_string(path).is_ok_and(|text| answers.contains(&text.trim_end()))
     };
-    // Namespaces take over the host's switch only where they are told to.
+    // Namespaces inherit the host's disable_ipv6 only where devconf_inherit_init_net says so.
     let inherited = says("/proc/sys/net/core/devconf_inherit_init_net", &["1", "3"])
         && says("/proc/sys/net/ipv6/conf/default/disable_ipv6", &["1"]);
     known && !inherited && !says("/sys/module/ipv6/parameters/disable_ipv6", &["1"])
 }
 
-/// A connection that came to a door.
+/// A connection accepted at a door.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Does not block.
+    /// A non-blocking socket.
     pub socket: OwnedFd,
-    /// Where the guest wanted to go.
+    /// The original destination.
     pub original: SocketAddr,
-    /// The guest's end.
+    /// The guest's address.
     pub peer: SocketAddr,
 }
 
-/// The next connection at a door; `None` when there is none now.
+/// Accepts the next connection at a door; `None` if there is none now.
 pub fn accept_from(door: impl AsFd) -> Result<Option<Arrival>, CallError> {
     loop {
-        let mut peer = Name::default();
+        let mut peer = SockAddr::default();
         // SAFETY: the kernel writes at most the given length into a local.
         let fd = unsafe {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -114,7 +115,7 @@ pub fn accept_from(door: impl AsFd) -> Result<Option<Arrival>, CallError> {
         if fd < 0 {
             match errno() {
                 libc::EAGAIN => return Ok(None),
-                // Whoever came is gone already.
+                // The connection was closed before it was accepted.
                 libc::EINTR | libc::ECONNABORTED | libc::EPROTO => continue,
                 errno => return Err(CallError { call: "accept4", errno }),
             }
@@ -127,9 +128,9 @@ pub fn accept_from(door: impl AsFd) -> Result<Option<Arrival>, CallError> {
     }
 }
 
-/// A socket that `tproxy` gave a connection to bears the name of the place that was called.
+/// Returns the local address of an accepted socket; with `tproxy` it is the original destination.
 fn own_name(socket: &OwnedFd) -> Result<SocketAddr, CallError> {
-    let mut name = Name::default();
+    let mut name = SockAddr::default();
     // SAFETY: the kernel writes at most the given length into a local.
     if unsafe { libc::getsockname(socket.as_raw_fd(), name.pointer(), &mut name.len) } < 0 {
         return Err(CallError::last("getsockname"));
@@ -137,22 +138,22 @@ fn own_name(socket: &OwnedFd) -> Result<SocketAddr, CallError> {
     name.address().ok_or(CallError { call: "getsockname", errno: libc::EAFNOSUPPORT })
 }
 
-/// A datagram that came to a door.
+/// A datagram received at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// How much of the buffer it fills. What the buffer had no room for is lost; 65536 bytes are always enough.
+    /// Length in the buffer. Bytes that did not fit are lost; 65536 bytes are always enough.
     pub len: usize,
     pub original: SocketAddr,
     pub peer: SocketAddr,
 }
 
-/// The next datagram at a door; `None` when there is none now.
+/// Receives the next datagram at a door; `None` if there is none now.
 pub fn receive_from(door: impl AsFd, buffer: &mut [u8]) -> Result<Option<Datagram>, CallError> {
     #[repr(C, align(8))]
     struct Ancillary([u8; 128]);
     loop {
         let mut space = Ancillary([0; 128]);
-        let mut peer = Name::default();
+        let mut peer = SockAddr::default();
         // SAFETY: all buffers are locals or the caller's, with their true lengths; the control message is read with
         // the kernel's own macros.
         let (got, original) = unsafe {
@@ -174,7 +175,7 @@ pub fn receive_from(door: impl AsFd, buffer: &mut [u8]) -> Result<Option<Datagra
                 errno => return Err(CallError { call: "recvmsg", errno }),
             }
         }
-        // Both are always told; a datagram without them could not be answered.
+        // Both addresses are always given; a datagram without them could not be answered.
         let (Some(original), Some(peer)) = (original, peer.address()) else { continue };
         return Ok(Some(Datagram { len: got as usize, original, peer }));
     }
@@ -183,13 +184,13 @@ pub fn receive_from(door: impl AsFd, buffer: &mut [u8]) -> Result<Option<Datagra
 /// # Safety
 /// `message` must have been filled by `recvmsg`.
 unsafe fn original_of(message: &libc::msghdr) -> Option<SocketAddr> {
-    // SAFETY: the caller's promise; the name is copied with a length that fits both sides.
+    // SAFETY: the caller's promise; the address is copied with a length that fits both sides.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
-            let told = ((*header).cmsg_level, (*header).cmsg_type);
-            if [(libc::SOL_IP, libc::IP_ORIGDSTADDR), (libc::SOL_IPV6, libc::IPV6_ORIGDSTADDR)].contains(&told) {
-                let mut name = Name::default();
+            let cmsg_kind = ((*header).cmsg_level, (*header).cmsg_type);
+            if [(libc::SOL_IP, libc::IP_ORIGDSTADDR), (libc::SOL_IPV6, libc::IPV6_ORIGDSTADDR)].contains(&cmsg_kind) {
+                let mut name = SockAddr::default();
                 let len = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize).min(name.len as usize);
                 std::ptr::copy_nonoverlapping(libc::CMSG_DATA(header), name.pointer().cast(), len);
                 return name.address();
@@ -200,19 +201,19 @@ unsafe fn original_of(message: &libc::msghdr) -> Option<SocketAddr> {
     None
 }
 
-/// Sends `bytes` to `peer` as if they came from `original`. `out` is the door's of the same protocol. A full queue is
-/// an error (`EAGAIN`) that loses the datagram, as on any network.
+/// Sends `bytes` to `peer` with `original` as the source address. `out` is the raw socket of the same protocol family.
+/// A full queue is an error (`EAGAIN`) that loses the datagram, as on any network.
 pub fn send_from(out: &OwnedFd, original: SocketAddr, peer: SocketAddr, bytes: &[u8]) -> Result<(), CallError> {
     let mut udp = udp_header(original, peer, bytes.len());
     if original.is_ipv6() {
         let sum = checksum(original, peer, libc::IPPROTO_UDP, &[&udp, bytes]);
-        // Zero would mean that there is none, which IPv6 forbids; IPv4 does without, and nothing on the way errs.
+        // A checksum of zero means "none", which IPv6 forbids; IPv4 works without, and loopback corrupts no packet.
         udp[6..].copy_from_slice(&if sum == 0 { [0xff; 2] } else { sum.to_be_bytes() });
     }
     deliver(out, original, peer, libc::IPPROTO_UDP, &[&udp, bytes])
 }
 
-/// Tells `peer` that `original` takes no datagrams: a connected socket there gets "connection refused".
+/// Sends an ICMP port-unreachable to `peer` from `original`: a connected socket there gets "connection refused".
 pub fn refuse_from(out: &OwnedFd, original: SocketAddr, peer: SocketAddr) -> Result<(), CallError> {
     let udp = udp_header(peer, original, 0);
     let (refused, len) = ip_header(peer, original, libc::IPPROTO_UDP, udp.len())?;
@@ -234,7 +235,7 @@ fn udp_header(from: SocketAddr, to: SocketAddr, payload: usize) -> [u8; 8] {
     [a, b, c, d, e, f, 0, 0]
 }
 
-/// The header of a packet and its length. Of IPv4 the kernel fills in the sum and the length.
+/// Builds an IP header and returns it with its length. For IPv4 the kernel fills in checksum and total length.
 pub(crate) fn ip_header(
     from: SocketAddr,
     to: SocketAddr,
@@ -263,7 +264,8 @@ pub(crate) fn ip_header(
     }
 }
 
-/// The internet's checksum. All but ICMP of IPv4 add both addresses, the protocol and the length.
+/// Computes the internet checksum. All protocols but ICMPv4 include a pseudo-header: both addresses, the protocol and
+/// the length.
 pub(crate) fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
     // Each part but the last must have an even length, which headers have.
@@ -289,7 +291,7 @@ pub(crate) fn checksum(from: SocketAddr, to: SocketAddr, protocol: i32, parts: &
     !(sum as u16)
 }
 
-/// Lets a packet with any source go to `peer`.
+/// Sends a packet with any source address to `peer`.
 pub(crate) fn deliver(
     out: &OwnedFd,
     original: SocketAddr,
@@ -299,14 +301,14 @@ pub(crate) fn deliver(
 ) -> Result<(), CallError> {
     let len = payload.iter().map(|part| part.len()).sum::<usize>();
     let (header, header_len) = ip_header(original, peer, protocol, len)?;
-    // A length that does not fit its field must not be cut to one that does.
+    // A length that does not fit its 16-bit field must not be truncated.
     if len + 20 > usize::from(u16::MAX) {
         return Err(CallError { call: "sendmsg", errno: libc::EMSGSIZE });
     }
     let part = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut parts: Vec<libc::iovec> =
         std::iter::once(part(&header[..header_len])).chain(payload.iter().map(|p| part(p))).collect();
-    let mut name = Name::of(peer);
+    let mut name = SockAddr::of(peer);
     // SAFETY: every part and the name outlive the call and have their true lengths; the kernel only reads them.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
@@ -323,23 +325,23 @@ pub(crate) fn deliver(
     Ok(())
 }
 
-/// A socket's name as the kernel reads and writes it.
-struct Name {
+/// A socket address as the kernel reads and writes it.
+struct SockAddr {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
 }
 
-impl Default for Name {
-    fn default() -> Name {
+impl Default for SockAddr {
+    fn default() -> SockAddr {
         // SAFETY: plain data, for which zeroed is valid.
-        Name { storage: unsafe { std::mem::zeroed() }, len: size_of::<libc::sockaddr_storage>() as u32 }
+        SockAddr { storage: unsafe { std::mem::zeroed() }, len: size_of::<libc::sockaddr_storage>() as u32 }
     }
 }
 
-impl Name {
-    /// For sending packets to: without the port, which raw sockets take for a protocol.
-    fn of(address: SocketAddr) -> Name {
-        let mut name = Name::default();
+impl SockAddr {
+    /// Builds a destination for raw packets: without the port, which raw sockets take for a protocol.
+    fn of(address: SocketAddr) -> SockAddr {
+        let mut name = SockAddr::default();
         match address {
             SocketAddr::V4(v4) => {
                 // SAFETY: the storage is large enough and aligned for every kind of name.

@@ -1,13 +1,14 @@
 //! The packet rules of a guest with doors, as one nf_tables batch.
 //!
-//! Packets come by once, on their way in from loopback. Those of the supervisor (by their mark) and those between the
-//! guest's own addresses pass; TCP and UDP to anywhere else are given to our sockets by `tproxy`, which changes no
-//! packet and keeps no state, so there is no table of connections that could fill up; the rest is dropped. So is what asks
-//! for a connection, unless it comes from us: the guest's own request was heard by then (see `knock`), and waits.
+//! Packets pass the rules once, when they arrive on loopback. Packets of the supervisor (by their mark) and between the
+//! guest's own addresses are accepted; TCP and UDP to other addresses are redirected to our sockets by `tproxy`, which
+//! changes no packet and keeps no state, so there is no connection table that could fill up; other packets are dropped.
+//! A SYN is dropped too, unless we reinjected it: the guest's own SYN was captured by then (see `syn_capture`), and is
+//! pending.
 
-use crate::doors::{CATCH_ALL_PORT, DNS_PORT, MARK, MARK_AGAIN, OWN_V4, OWN_V6};
-use crate::knock::{ACK, FLAGS, SYN};
+use crate::doors::{CATCH_ALL_PORT, DNS_PORT, MARK, MARK_REINJECTED, OWN_V4, OWN_V6};
 use crate::netlink::{APPEND, Batch, CREATE, attribute, nest};
+use crate::syn_capture::{ACK, FLAGS, SYN};
 use std::net::{IpAddr, SocketAddr};
 
 const TABLES: u16 = 10;
@@ -19,7 +20,7 @@ const NEW_RULE: u16 = TABLES << 8 | 6;
 
 const TABLE: &[u8] = b"cofferdam\0";
 const CHAIN: &[u8] = b"doors\0";
-/// Where packets come in, before anything is done with them; a place of its own among the usual ones.
+/// The prerouting hook, before routing; a priority of its own among the usual ones.
 const PREROUTING: u32 = 0;
 const PRIORITY: i32 = -150;
 const DROP: u32 = 0;
@@ -32,13 +33,13 @@ const TRANSPORT: u32 = 2;
 
 const TCP: &[u8] = &[libc::IPPROTO_TCP as u8];
 const UDP: &[u8] = &[libc::IPPROTO_UDP as u8];
-/// Where TCP and UDP have the port that a packet goes to.
+/// The destination port of TCP and UDP.
 const TO_PORT: Expr = Expr::Payload { base: TRANSPORT, offset: 2, len: 2 };
-/// The flags of TCP that tell whether a segment asks for a connection.
+/// The TCP flags, which distinguish a SYN.
 const FLAGS_READ: Expr = Expr::Payload { base: TRANSPORT, offset: FLAGS as u32, len: 1 };
-const ASKING: Expr = Expr::Bits(SYN | ACK);
+const SYN_ACK_BITS: Expr = Expr::Bits(SYN | ACK);
 
-/// One expression of a rule. Values are compared in and loaded into the first register unless told otherwise.
+/// An expression of a rule. Values are loaded into and compared in the first register unless stated otherwise.
 #[derive(Clone, Copy)]
 enum Expr<'a> {
     Meta(u32),
@@ -49,7 +50,7 @@ enum Expr<'a> {
     },
     Is(&'a [u8]),
     IsNot(&'a [u8]),
-    /// Keeps only these bits of the first byte.
+    /// Masks the first byte.
     Bits(u8),
     Load(u32, &'a [u8]),
     Tproxy(u8),
@@ -57,34 +58,34 @@ enum Expr<'a> {
     Drop,
 }
 
-/// What differs between the two protocols.
-struct Layer {
+/// Parameters that differ between IPv4 and IPv6.
+struct IpVersion {
     family: u8,
-    /// Where a packet's destination stands.
+    /// Offset of the destination address in the IP header.
     destination: u32,
-    /// How a destination on the guest's own loopback begins.
+    /// Prefix of a destination on the guest's own loopback.
     loopback: Vec<u8>,
     own: Vec<u8>,
 }
 
-/// The finished batch. `places` are those on the guest's loopback that lead outside.
+/// Builds the batch. `places` are the addresses on the guest's loopback that lead outside.
 pub fn rules(ipv6: bool, places: &[SocketAddr]) -> Vec<u8> {
     let mut batch = Batch::default();
     batch.silent(BATCH_BEGIN, |out| out.extend(family_header(0, TABLES)));
-    layer(&mut batch, &v4(), places.iter().filter(|place| place.is_ipv4()));
+    version_rules(&mut batch, &v4(), places.iter().filter(|place| place.is_ipv4()));
     if ipv6 {
-        layer(&mut batch, &v6(), places.iter().filter(|place| place.is_ipv6()));
+        version_rules(&mut batch, &v6(), places.iter().filter(|place| place.is_ipv6()));
     }
     batch.silent(BATCH_END, |out| out.extend(family_header(0, TABLES)));
     batch.finish()
 }
 
-fn v4() -> Layer {
-    Layer { family: libc::NFPROTO_IPV4 as u8, destination: 16, loopback: vec![127], own: OWN_V4.octets().to_vec() }
+fn v4() -> IpVersion {
+    IpVersion { family: libc::NFPROTO_IPV4 as u8, destination: 16, loopback: vec![127], own: OWN_V4.octets().to_vec() }
 }
 
-fn v6() -> Layer {
-    Layer {
+fn v6() -> IpVersion {
+    IpVersion {
         family: libc::NFPROTO_IPV6 as u8,
         destination: 24,
         loopback: std::net::Ipv6Addr::LOCALHOST.octets().to_vec(),
@@ -92,26 +93,29 @@ fn v6() -> Layer {
     }
 }
 
-fn layer<'a>(batch: &mut Batch, layer: &Layer, places: impl Iterator<Item = &'a SocketAddr>) {
-    table_and_chain(batch, layer.family);
-    let (mark, again) = (MARK.to_ne_bytes(), MARK_AGAIN.to_ne_bytes());
-    rule(batch, layer.family, &[Expr::Meta(META_MARK), Expr::Is(&mark), Expr::Accept]);
-    let to =
-        |destination: &[u8]| Expr::Payload { base: NETWORK, offset: layer.destination, len: destination.len() as u32 };
+fn version_rules<'a>(batch: &mut Batch, version: &IpVersion, places: impl Iterator<Item = &'a SocketAddr>) {
+    table_and_chain(batch, version.family);
+    let (mark, again) = (MARK.to_ne_bytes(), MARK_REINJECTED.to_ne_bytes());
+    rule(batch, version.family, &[Expr::Meta(META_MARK), Expr::Is(&mark), Expr::Accept]);
+    let to = |destination: &[u8]| Expr::Payload {
+        base: NETWORK,
+        offset: version.destination,
+        len: destination.len() as u32,
+    };
     for place in places {
         let (address, port) = (octets(place.ip()), place.port().to_be_bytes());
         let mut list = vec![Expr::Meta(META_MARK), Expr::IsNot(&again), to(&address), Expr::Is(&address)];
         list.extend([Expr::Meta(META_PROTOCOL), Expr::Is(TCP), TO_PORT, Expr::Is(&port)]);
-        list.extend([FLAGS_READ, ASKING, Expr::Is(&[SYN]), Expr::Drop]);
-        rule(batch, layer.family, &list);
+        list.extend([FLAGS_READ, SYN_ACK_BITS, Expr::Is(&[SYN]), Expr::Drop]);
+        rule(batch, version.family, &list);
     }
-    for destination in [&layer.loopback, &layer.own] {
-        rule(batch, layer.family, &[to(destination), Expr::Is(destination), Expr::Accept]);
+    for destination in [&version.loopback, &version.own] {
+        rule(batch, version.family, &[to(destination), Expr::Is(destination), Expr::Accept]);
     }
-    to_door(batch, layer, TCP, &[FLAGS_READ, ASKING, Expr::IsNot(&[SYN])], CATCH_ALL_PORT);
-    to_door(batch, layer, TCP, &[Expr::Meta(META_MARK), Expr::Is(&again)], CATCH_ALL_PORT);
-    to_door(batch, layer, UDP, &[TO_PORT, Expr::Is(&DNS_PORT.to_be_bytes())], DNS_PORT);
-    to_door(batch, layer, UDP, &[], CATCH_ALL_PORT);
+    to_door(batch, version, TCP, &[FLAGS_READ, SYN_ACK_BITS, Expr::IsNot(&[SYN])], CATCH_ALL_PORT);
+    to_door(batch, version, TCP, &[Expr::Meta(META_MARK), Expr::Is(&again)], CATCH_ALL_PORT);
+    to_door(batch, version, UDP, &[TO_PORT, Expr::Is(&DNS_PORT.to_be_bytes())], DNS_PORT);
+    to_door(batch, version, UDP, &[], CATCH_ALL_PORT);
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -121,13 +125,13 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Gives those of a protocol's packets that are so to our socket at `door`.
-fn to_door(batch: &mut Batch, layer: &Layer, protocol: &[u8], so: &[Expr], door: u16) {
+/// Redirects packets of a protocol that match the conditions to our socket at port `door`.
+fn to_door(batch: &mut Batch, version: &IpVersion, protocol: &[u8], conditions: &[Expr], door: u16) {
     let door = door.to_be_bytes();
     let mut list = vec![Expr::Meta(META_PROTOCOL), Expr::Is(protocol)];
-    list.extend_from_slice(so);
-    list.extend([Expr::Load(1, &layer.own), Expr::Load(2, &door), Expr::Tproxy(layer.family), Expr::Accept]);
-    rule(batch, layer.family, &list);
+    list.extend_from_slice(conditions);
+    list.extend([Expr::Load(1, &version.own), Expr::Load(2, &door), Expr::Tproxy(version.family), Expr::Accept]);
+    rule(batch, version.family, &list);
 }
 
 fn family_header(family: u8, resource: u16) -> [u8; 4] {
@@ -227,7 +231,7 @@ fn arguments(out: &mut Vec<u8>, one: &Expr) {
 mod tests {
     use super::*;
 
-    /// What `nft` sends for `udp dport 53 tproxy to 192.0.0.8:53 accept`.
+    /// The bytes that `nft` sends for `udp dport 53 tproxy to 192.0.0.8:53 accept`.
     const DNS_RULE: &[u8] = b"\x24\x00\x01\x80\x09\x00\x01\x00meta\x00\x00\x00\x00\x14\x00\x02\x80\x08\x00\x02\x00\
         \x00\x00\x00\x10\x08\x00\x01\x00\x00\x00\x00\x01\x2c\x00\x01\x80\x08\x00\x01\x00cmp\x00\x20\x00\x02\x80\x08\
         \x00\x01\x00\x00\x00\x00\x01\x08\x00\x02\x00\x00\x00\x00\x00\x0c\x00\x03\x80\x05\x00\x01\x00\x11\x00\x00\x00\

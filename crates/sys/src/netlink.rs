@@ -1,5 +1,5 @@
-//! Netlink: a guest's network as messages that are finished before the clone and only sent after it.
-//! Builders allocate and run in the supervisor; `send` runs in the new namespace and does not.
+//! Netlink messages that configure a guest's network: built before the clone and only sent after it. Builders allocate
+//! and run in the supervisor; `send` runs in the new namespace and does not allocate.
 
 use crate::doors::{LOOPBACK, OWN_V4, OWN_V6};
 use crate::raw::kernel;
@@ -16,7 +16,7 @@ const EXCLUSIVE: u16 = 0x200;
 pub(crate) const APPEND: u16 = 0x800;
 const NESTED: u16 = 0x8000;
 
-/// Messages one after another, as one `send` takes them.
+/// Concatenated messages, as one `send` takes them.
 #[derive(Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -24,12 +24,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// A message that the kernel answers, be it well or ill.
+    /// Appends a message that the kernel acknowledges, on success and on failure.
     pub(crate) fn message(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Vec<u8>)) {
         self.put(kind, flags | ACK, fill);
     }
 
-    /// A message that is answered only when it fails.
+    /// Appends a message without acknowledgement; the kernel replies only on failure.
     pub(crate) fn silent(&mut self, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {
         self.put(kind, 0, fill);
     }
@@ -73,10 +73,11 @@ pub(crate) fn nest(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)
     out[start..start + 2].copy_from_slice(&len.to_ne_bytes());
 }
 
-/// Loopback up, with an address outside 127.0.0.0/8 and ::1, and every address there is taken for one of ours: a
-/// connection to anywhere arrives in the namespace itself, where the rules lead it to a door.
+/// Builds the routes: loopback up, with an address outside 127.0.0.0/8 and ::1, and a local route for every address: a
+/// connection to any address arrives in the namespace itself, where the rules redirect it to a door.
 ///
-/// Without the address the kernel would take the destination as the source, too, and a connection could meet itself.
+/// Without the address the kernel would use the destination as the source, too, and a connection could be made to
+/// itself.
 pub fn routes(ipv6: bool) -> Vec<u8> {
     let mut batch = Batch::default();
     link_up(&mut batch);
@@ -86,7 +87,7 @@ pub fn routes(ipv6: bool) -> Vec<u8> {
     }
     for (family, own) in layers {
         address(&mut batch, family, &own);
-        everything_is_local(&mut batch, family, &own);
+        local_default_route(&mut batch, family, &own);
     }
     batch.finish()
 }
@@ -110,8 +111,8 @@ fn address(batch: &mut Batch, family: u8, own: &[u8]) {
     });
 }
 
-fn everything_is_local(batch: &mut Batch, family: u8, own: &[u8]) {
-    // The kernel wants the scope of a local route with IPv4 and ignores it with IPv6.
+fn local_default_route(batch: &mut Batch, family: u8, own: &[u8]) {
+    // The kernel requires this scope for a local IPv4 route and ignores it for IPv6.
     let (table, scope) = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST);
     batch.message(libc::RTM_NEWROUTE, CREATE | EXCLUSIVE, |out| {
         out.extend([family, 0, 0, 0, table, libc::RTPROT_STATIC, scope, libc::RTN_LOCAL]);
@@ -121,26 +122,27 @@ fn everything_is_local(batch: &mut Batch, family: u8, own: &[u8]) {
     });
 }
 
-/// Sends a finished batch to this namespace's kernel and reads every answer; the error number of the first failure.
+/// Sends a finished batch in this network namespace and reads every reply; returns the error number of the first
+/// failure.
 pub(crate) fn send(family: i32, batch: &[u8]) -> Result<(), i32> {
     // SAFETY: numbers only.
     let socket = unsafe { kernel!(SYS_socket, libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family) }?;
-    let result = converse(socket, batch);
-    // SAFETY: opened above, used by nobody else.
+    let result = send_and_check(socket, batch);
+    // SAFETY: opened above, with no other owner.
     let _ = unsafe { kernel!(SYS_close, socket) };
     result
 }
 
-fn converse(socket: RawFd, batch: &[u8]) -> Result<(), i32> {
+fn send_and_check(socket: RawFd, batch: &[u8]) -> Result<(), i32> {
     // SAFETY: a buffer with its true length. An unconnected netlink socket sends to the kernel.
     let sent = unsafe { kernel!(SYS_sendto, socket, batch.as_ptr(), batch.len(), 0, 0, 0) }?;
     if sent as usize != batch.len() {
         return Err(libc::EMSGSIZE);
     }
-    let mut missing = answers_due(batch);
+    let mut missing = acks_due(batch);
     let mut answer = [0u8; 1024];
     while missing > 0 {
-        // The kernel has answered before `send` returned: what is not here will never come.
+        // The kernel has replied before `send` returned: a reply that is not here will never come.
         // SAFETY: a buffer with its true length.
         let got =
             unsafe { kernel!(SYS_recvfrom, socket, answer.as_mut_ptr(), answer.len(), libc::MSG_DONTWAIT, 0, 0) }?;
@@ -153,8 +155,8 @@ fn converse(socket: RawFd, batch: &[u8]) -> Result<(), i32> {
     Ok(())
 }
 
-/// How many messages of a batch ask for an answer.
-fn answers_due(batch: &[u8]) -> usize {
+/// Counts the messages of a batch that ask for an acknowledgement.
+fn acks_due(batch: &[u8]) -> usize {
     let (mut rest, mut due) = (batch, 0);
     while let (Some(len), Some(flags)) = (word(rest, 0), half(rest, 6)) {
         due += usize::from(flags & ACK != 0);
@@ -163,7 +165,7 @@ fn answers_due(batch: &[u8]) -> usize {
     due
 }
 
-/// The error number (0: done) in an answer; `None` when it is something else.
+/// Returns the error number (0: success) in a reply; `None` if the reply is something else.
 fn verdict(answer: &[u8]) -> Option<i32> {
     let kind = half(answer, 4)?;
     if kind != libc::NLMSG_ERROR as u16 {
@@ -186,24 +188,24 @@ mod tests {
 
     #[test]
     fn every_message_that_asks_is_counted() {
-        assert_eq!(answers_due(&routes(false)), 3);
-        assert_eq!(answers_due(&routes(true)), 5);
-        assert_eq!(answers_due(&[]), 0);
-        // Lengths that lie neither loop for ever nor reach beyond the end.
-        assert_eq!(answers_due(&[0; 16]), 0);
-        assert_eq!(answers_due(&[255; 16]), 1);
+        assert_eq!(acks_due(&routes(false)), 3);
+        assert_eq!(acks_due(&routes(true)), 5);
+        assert_eq!(acks_due(&[]), 0);
+        // Wrong lengths neither loop forever nor read beyond the end.
+        assert_eq!(acks_due(&[0; 16]), 0);
+        assert_eq!(acks_due(&[255; 16]), 1);
     }
 
     #[test]
     fn the_route_is_what_ip_sends() {
         // `ip route add local default dev lo src 192.0.0.8 table local proto static`
-        let told = [
+        let expected = [
             44, 0, 0, 0, 24, 0, 5, 6, 2, 0, 0, 0, 0, 0, 0, 0, // header
             2, 0, 0, 0, 255, 4, 254, 2, 0, 0, 0, 0, // the route
             8, 0, 7, 0, 192, 0, 0, 8, 8, 0, 4, 0, 1, 0, 0, 0, // source, interface
         ];
         if cfg!(target_endian = "little") {
-            assert!(routes(false).ends_with(&told));
+            assert!(routes(false).ends_with(&expected));
         }
     }
 

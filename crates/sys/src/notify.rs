@@ -1,15 +1,15 @@
-//! The supervisor's end of the seccomp listener: hear of a call, answer it.
-//! An answer of "go on" is for reporting only: the guest can change what a pointer points at, so the walls that
-//! decide must already stand in the kernel.
+//! The supervisor's end of the seccomp listener: receives notifications and responds to them. A response of "continue"
+//! is for reporting only: the guest can change the memory behind a pointer, so the mechanisms that decide must already
+//! be in place in the kernel.
 
 use crate::{CallError, errno};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// One call a guest waits on.
+/// A system call that waits for a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     id: u64,
-    /// The caller's thread, in our pid namespace.
+    /// The calling thread, in our pid namespace.
     pub tid: i32,
     pub nr: u32,
     pub args: [u64; 6],
@@ -24,20 +24,21 @@ impl Listener {
         Listener { fd }
     }
 
-    /// Whether the guest and we share a processor while we talk. Older kernels refuse; fine.
-    pub fn share_processor(&self, share: bool) {
+    /// Sets synchronous wake-up, which keeps guest and supervisor on one processor. Older kernels refuse; that is
+    /// harmless.
+    pub fn set_sync_wakeup(&self, share: bool) {
         const SET_FLAGS: libc::c_ulong = 0x4008_2104;
         const SYNC_WAKE_UP: u64 = 1;
         // SAFETY: a number passed by value.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), SET_FLAGS, if share { SYNC_WAKE_UP } else { 0 }) };
     }
 
-    /// Another handle on the same listener, to answer from another thread.
+    /// Duplicates the listener, to respond from another thread.
     pub fn try_clone(&self) -> Option<Listener> {
         self.fd.try_clone().ok().map(|fd| Listener { fd })
     }
 
-    /// The next call, or `None` when the caller died meanwhile.
+    /// Receives the next notification; `None` if the caller died meanwhile.
     pub fn receive(&self) -> Result<Option<Call>, CallError> {
         // SAFETY: plain data, zeroed as the kernel demands, outliving the call.
         unsafe {
@@ -52,32 +53,32 @@ impl Listener {
         }
     }
 
-    /// Whether the caller still waits; what was read of it before counts only then.
+    /// Returns true if the caller still waits; data read from its memory before is valid only then.
     pub fn is_live(&self, call: &Call) -> bool {
         const ID_VALID: libc::c_ulong = 0x4008_2102;
         // SAFETY: passes a pointer to a number that outlives the call.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), ID_VALID, &call.id) == 0 }
     }
 
-    /// Lets the kernel do the call as if we had not been asked.
-    pub fn go_on(&self, call: &Call) {
+    /// Continues the call as if there had been no notification.
+    pub fn continue_call(&self, call: &Call) {
         const CONTINUE: u32 = 1;
         self.respond(libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags: CONTINUE });
     }
 
-    /// The call fails with this error number.
+    /// Fails the call with this error number.
     pub fn refuse(&self, call: &Call, errno: i32) {
         self.respond(libc::seccomp_notif_resp { id: call.id, val: 0, error: -errno, flags: 0 });
     }
 
-    /// The call is done and gave this value.
+    /// Completes the call with this return value.
     pub fn answer(&self, call: &Call, value: i64) {
         self.respond(libc::seccomp_notif_resp { id: call.id, val: value, error: 0, flags: 0 });
     }
 
-    /// The call gave a copy of this descriptor: the guest has it and goes on, or neither. An error number says why not,
-    /// and then the caller still waits.
-    pub fn hand_over(&self, call: &Call, fd: BorrowedFd<'_>, close_on_exec: bool) -> Result<(), i32> {
+    /// Completes the call with a copy of this descriptor, atomically: the guest gets the descriptor and continues, or
+    /// neither. On error the caller still waits.
+    pub fn complete_with_fd(&self, call: &Call, fd: BorrowedFd<'_>, close_on_exec: bool) -> Result<(), i32> {
         #[repr(C)]
         struct AddFd {
             id: u64,
@@ -102,15 +103,15 @@ impl Listener {
         }
     }
 
-    /// The call is made anew once the signal was dealt with that waits for its caller. Without one the caller would see
-    /// a number that no program knows.
-    pub fn again(&self, call: &Call) {
+    /// Restarts the call after the caller has handled its pending signal. Without a pending signal the caller would see
+    /// ERESTARTSYS, which no program knows.
+    pub fn restart(&self, call: &Call) {
         const ERESTARTSYS: i32 = 512;
         self.refuse(call, ERESTARTSYS);
     }
 
     fn respond(&self, response: libc::seccomp_notif_resp) {
-        // A caller that died in between is no error.
+        // A caller that died meanwhile is not an error.
         // SAFETY: a structure that outlives the call.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &response) };
     }

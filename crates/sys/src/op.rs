@@ -1,9 +1,9 @@
-//! Setup as data: the ordered list of steps that turns a fresh clone into an enclosure.
-//! The list is finished before it is walked; a step allocates nothing and decides nothing. Its texts are in the `arena`,
-//! where a process sees them that was born before they were written.
-//! Every path is opened without following symbolic links, so a tree that changes meanwhile makes a step fail
-//! instead of leading it elsewhere.
+//! Setup as data: the ordered list of steps that turns a fresh clone into an enclosure. The list is finished before it
+//! is executed; a step allocates nothing and decides nothing. Its strings are in an `Arena`, where a process that was
+//! cloned before they were written sees them. Every path is opened without following symbolic links, so a tree that
+//! changes meanwhile makes a step fail instead of redirecting it.
 
+use crate::arena::{Arena, ArenaRef, Text};
 use crate::bpf::Insn;
 use std::ffi::CStr;
 use std::fmt;
@@ -29,26 +29,26 @@ impl Attr {
     }
 }
 
-/// Places inside that the supervisor gets a handle on.
+/// Directories inside to which the supervisor gets a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The private space, for his accounts.
+    /// The private space, whose usage the supervisor measures.
     Scratch,
     Workspace,
     Tmp,
     /// The whole tree as the guest sees it.
     Root,
-    /// A tree that the guest has no way to, by its number: a person is asked before anything in it is opened.
+    /// A tree that the guest cannot reach, by its number: a person is asked before a file in it is opened.
     Asked(u8),
 }
 
-/// Handles of the sort `Place::Asked`, at most.
+/// Bound on descriptors of `Place::Asked`.
 pub const MOST_ASKED: usize = 32;
 
 impl Place {
     pub(crate) const COUNT: usize = 4 + MOST_ASKED;
 
-    /// Where its handle is among all.
+    /// Index of its descriptor among all places.
     pub(crate) fn index(self) -> usize {
         match self {
             Place::Scratch => 0,
@@ -70,126 +70,126 @@ impl Place {
     }
 }
 
-/// One step.
-#[derive(Clone, Copy, Debug)]
+/// A step of the setup.
+#[derive(Clone, Debug)]
 pub enum Op {
     /// Waits until the supervisor has written the id maps and joined the groups.
     AwaitSupervisor,
-    /// Waits until the first process has walked its first steps, where somebody else walks these.
+    /// Waits until pid 1 has executed its first steps, where the setup helper executes this one.
     AwaitEarly,
-    /// Waits until all steps before are done, where somebody else walks them; the first that failed is told.
+    /// Waits until all earlier steps are done, where the setup helper executes them; fails with the first failure.
     AwaitPlaces,
-    /// Waits for the entry files of the control groups and moves itself in. A process that moves itself takes no
-    /// machine-wide lock; being moved by another costs milliseconds.
+    /// Receives the entry files of the control groups and joins them. A process that moves itself takes no machine-wide
+    /// lock; being moved by another process costs milliseconds.
     JoinGroups,
-    /// Waits for the mounts that the supervisor prepares meanwhile.
+    /// Receives the mounts that the supervisor prepares meanwhile.
     ReceiveMounts,
-    /// Takes on the guest's ids; `drop_groups` where the map allows it.
+    /// Sets the guest's ids; `drop_groups` where the id map allows it.
     Identity {
         uid: u32,
         gid: u32,
         drop_groups: bool,
     },
-    /// Dies when the supervisor does, and can be neither dumped nor traced.
+    /// Sets PR_SET_PDEATHSIG, so that the guest dies with the supervisor, and forbids dumping and tracing.
     TieToSupervisor,
-    /// Takes in what its descendants leave behind, where there is no pid namespace to do it.
-    TakeOrphans,
-    /// Mounts made later reach nobody else, and nobody else's reach us.
+    /// Becomes a subreaper of its descendants, where there is no pid namespace.
+    Subreaper,
+    /// Makes mount propagation private, in both directions.
     PrivateMounts,
     Tmpfs {
-        at: &'static CStr,
-        options: &'static CStr,
+        at: Text,
+        options: Text,
         attr: Attr,
     },
     /// Makes `root` the root directory, the former one appearing at `old` (relative to the new root).
     Pivot {
-        root: &'static CStr,
-        old: &'static CStr,
+        root: Text,
+        old: Text,
     },
     Dir {
-        at: &'static CStr,
+        at: Text,
         mode: u32,
     },
     File {
-        at: &'static CStr,
+        at: Text,
         mode: u32,
-        bytes: &'static [u8],
+        bytes: ArenaRef<[u8]>,
     },
     Link {
-        at: &'static CStr,
-        target: &'static CStr,
+        at: Text,
+        target: Text,
     },
-    /// Writes to a file that stands: a setting of one of the guest's own namespaces.
-    Put {
-        at: &'static CStr,
-        bytes: &'static [u8],
+    /// Writes to an existing file: a sysctl of one of the guest's own namespaces.
+    WriteFile {
+        at: Text,
+        bytes: ArenaRef<[u8]>,
     },
-    /// POSIX message queues of the guest's ipc namespace.
-    Queues {
-        at: &'static CStr,
+    /// Mounts mqueue, the POSIX message queues of the guest's ipc namespace.
+    Mqueue {
+        at: Text,
     },
     /// Binds `from` at `at` with attributes on the whole tree below.
     Bind {
-        from: &'static CStr,
-        at: &'static CStr,
+        from: Text,
+        at: Text,
         attr: Attr,
     },
-    /// The same between paths that only we or the system's owner can have made: device nodes, our own files.
+    /// Like `Bind`, between paths that only we or the system's owner can have made: device nodes, our own files.
     BindKnown {
-        from: &'static CStr,
-        at: &'static CStr,
+        from: Text,
+        at: Text,
         attr: Attr,
     },
-    /// Puts in place one of the mounts that were received, by its number.
+    /// Attaches one of the received mounts, by its number.
     Attach {
         slot: usize,
-        at: &'static CStr,
+        at: Text,
     },
-    /// Layers directories over one another.
+    /// Mounts an overlay.
     Overlay {
-        at: &'static CStr,
-        options: &'static CStr,
+        at: Text,
+        options: Text,
         attr: Attr,
     },
-    /// A mark that makes a name disappear from the layers below.
-    StrikeOut {
-        at: &'static CStr,
+    /// Creates a whiteout, which hides a name of the lower layers.
+    Whiteout {
+        at: Text,
     },
     Proc {
-        at: &'static CStr,
+        at: Text,
     },
-    Terminals {
-        at: &'static CStr,
+    Devpts {
+        at: Text,
     },
     /// Changes the attributes of the one mount at `at`.
-    Seal {
-        at: &'static CStr,
+    SetMountAttr {
+        at: Text,
         attr: Attr,
     },
     Unmount {
-        at: &'static CStr,
+        at: Text,
     },
     RemoveDir {
-        at: &'static CStr,
+        at: Text,
     },
     RemoveFile {
-        at: &'static CStr,
+        at: Text,
     },
     /// Brings the loopback interface of the new network namespace up.
     Loopback,
-    /// Sends a finished batch to the new network namespace's kernel; `what` names it.
+    /// Sends a finished netlink batch in the new network namespace; `what` names it.
     Netlink {
         family: i32,
-        batch: &'static [u8],
+        batch: ArenaRef<[u8]>,
         what: &'static str,
     },
-    /// Opens the sockets at which everything arrives that the guest sends anywhere but to itself. After the batches,
-    /// and while there are still privileges. `loopback` are places on its own loopback that lead outside, too; at
-    /// most `doors::MOST_LOOPBACK`. `filters` are those of `knock::filter` for both protocols.
+    /// Opens the doors, at which all traffic arrives that the guest sends anywhere but to itself. After the batches,
+    /// and before privileges are dropped. `loopback` are addresses on its own loopback that lead outside, too; at most
+    /// `doors::MOST_LOOPBACK`. `filters` are those of `syn_capture::filter` for both protocols.
     OpenDoors {
         ipv6: bool,
-        loopback: &'static [SocketAddr],
-        filters: [&'static [Insn]; 2],
+        loopback: ArenaRef<[SocketAddr]>,
+        filters: [ArenaRef<[Insn]>; 2],
     },
     NewNamespace {
         flags: i32,
@@ -200,46 +200,46 @@ pub enum Op {
         name: &'static str,
         value: u64,
     },
-    /// Stays on these processors, so that `nproc` tells the truth.
-    Processors {
-        mask: &'static [u64],
+    /// Sets the cpu affinity, so that `nproc` is right.
+    CpuAffinity {
+        mask: ArenaRef<[u64]>,
     },
     ChangeDir {
-        at: &'static CStr,
+        at: Text,
     },
-    /// Keeps a handle on a place for the supervisor.
+    /// Opens a directory for the supervisor.
     OpenPlace {
-        at: &'static CStr,
+        at: Text,
         place: Place,
     },
-    /// Makes the guest's own terminal and keeps both ends.
+    /// Opens the guest's own terminal and keeps both ends.
     OpenTerminal {
-        at: &'static CStr,
+        at: Text,
         rows: u16,
         columns: u16,
     },
     NoNewPrivileges,
     DropCapabilities,
-    /// Capabilities that no program may bring back.
+    /// Empties the capability bounding set, so that no exec gains capabilities.
     BoundCapabilities,
     LandlockRule {
         ruleset: RawFd,
-        at: &'static CStr,
+        at: Text,
         rights: u64,
     },
     LandlockRestrict {
         ruleset: RawFd,
     },
     Seccomp {
-        program: &'static [Insn],
+        program: ArenaRef<[Insn]>,
         listener: bool,
     },
-    /// Hands the kept handles to the supervisor: setup is over.
+    /// Sends the collected descriptors to the supervisor: setup is over.
     Ready,
 }
 
 impl Op {
-    /// A word for the kind of step, for error messages.
+    /// Returns the name of the step, for error messages.
     pub fn name(&self) -> &'static str {
         match self {
             Op::AwaitSupervisor => "await-supervisor",
@@ -249,22 +249,22 @@ impl Op {
             Op::ReceiveMounts => "receive-mounts",
             Op::Identity { .. } => "identity",
             Op::TieToSupervisor => "tie-to-supervisor",
-            Op::TakeOrphans => "take-orphans",
+            Op::Subreaper => "take-orphans",
             Op::PrivateMounts => "private-mounts",
             Op::Tmpfs { .. } => "tmpfs",
             Op::Pivot { .. } => "pivot-root",
             Op::Dir { .. } => "dir",
             Op::File { .. } => "file",
             Op::Link { .. } => "symlink",
-            Op::Put { .. } => "put",
-            Op::Queues { .. } => "mqueue",
+            Op::WriteFile { .. } => "put",
+            Op::Mqueue { .. } => "mqueue",
             Op::Bind { .. } | Op::BindKnown { .. } => "bind",
             Op::Attach { .. } => "attach",
             Op::Overlay { .. } => "overlay",
-            Op::StrikeOut { .. } => "strike-out",
+            Op::Whiteout { .. } => "strike-out",
             Op::Proc { .. } => "proc",
-            Op::Terminals { .. } => "devpts",
-            Op::Seal { .. } => "seal",
+            Op::Devpts { .. } => "devpts",
+            Op::SetMountAttr { .. } => "seal",
             Op::Unmount { .. } => "unmount",
             Op::RemoveDir { .. } => "remove-dir",
             Op::RemoveFile { .. } => "remove-file",
@@ -273,7 +273,7 @@ impl Op {
             Op::OpenDoors { .. } => "open-doors",
             Op::NewNamespace { .. } => "namespace",
             Op::Rlimit { .. } => "rlimit",
-            Op::Processors { .. } => "processors",
+            Op::CpuAffinity { .. } => "processors",
             Op::ChangeDir { .. } => "chdir",
             Op::OpenPlace { place, .. } => place.step(),
             Op::OpenTerminal { .. } => "open-terminal",
@@ -284,6 +284,54 @@ impl Op {
             Op::LandlockRestrict { .. } => "landlock",
             Op::Seccomp { .. } => "seccomp",
             Op::Ready => "ready",
+        }
+    }
+
+    /// Returns true if a process that was cloned after `arena` was made sees everything that this step refers to.
+    pub(crate) fn is_in(&self, arena: &Arena) -> bool {
+        match self {
+            Op::Tmpfs { at, options, .. } | Op::Overlay { at, options, .. } => at.is_in(arena) && options.is_in(arena),
+            Op::Pivot { root, old } => root.is_in(arena) && old.is_in(arena),
+            Op::File { at, bytes, .. } | Op::WriteFile { at, bytes } => at.is_in(arena) && bytes.is_in(arena),
+            Op::Link { at, target } => at.is_in(arena) && target.is_in(arena),
+            Op::Bind { from, at, .. } | Op::BindKnown { from, at, .. } => from.is_in(arena) && at.is_in(arena),
+            Op::Dir { at, .. }
+            | Op::Mqueue { at }
+            | Op::Attach { at, .. }
+            | Op::Whiteout { at }
+            | Op::Proc { at }
+            | Op::Devpts { at }
+            | Op::SetMountAttr { at, .. }
+            | Op::Unmount { at }
+            | Op::RemoveDir { at }
+            | Op::RemoveFile { at }
+            | Op::ChangeDir { at }
+            | Op::OpenPlace { at, .. }
+            | Op::OpenTerminal { at, .. }
+            | Op::LandlockRule { at, .. } => at.is_in(arena),
+            Op::Netlink { batch, .. } => batch.is_in(arena),
+            Op::OpenDoors { loopback, filters, .. } => {
+                loopback.is_in(arena) && filters.iter().all(|filter| filter.is_in(arena))
+            }
+            Op::CpuAffinity { mask } => mask.is_in(arena),
+            Op::Seccomp { program, .. } => program.is_in(arena),
+            Op::AwaitSupervisor
+            | Op::AwaitEarly
+            | Op::AwaitPlaces
+            | Op::JoinGroups
+            | Op::ReceiveMounts
+            | Op::Identity { .. }
+            | Op::TieToSupervisor
+            | Op::Subreaper
+            | Op::PrivateMounts
+            | Op::Loopback
+            | Op::NewNamespace { .. }
+            | Op::Rlimit { .. }
+            | Op::NoNewPrivileges
+            | Op::DropCapabilities
+            | Op::BoundCapabilities
+            | Op::LandlockRestrict { .. }
+            | Op::Ready => true,
         }
     }
 }
@@ -300,17 +348,17 @@ impl fmt::Display for Op {
             Op::Dir { at, mode } => write!(f, " {} {mode:04o}", show(at)),
             Op::File { at, mode, bytes } => write!(f, " {} {mode:04o}, {} bytes", show(at), bytes.len()),
             Op::Link { at, target } => write!(f, " {} -> {}", show(at), show(target)),
-            Op::Put { at, bytes } => write!(f, " {} {}", show(at), String::from_utf8_lossy(bytes).trim_end()),
+            Op::WriteFile { at, bytes } => write!(f, " {} {}", show(at), String::from_utf8_lossy(bytes).trim_end()),
             Op::Bind { from, at, attr } | Op::BindKnown { from, at, attr } => {
                 write!(f, " {} from {}{attr}", show(at), show(from))
             }
             Op::Attach { at, .. } => write!(f, " {}", show(at)),
-            Op::Seal { at, attr } => write!(f, " {}{attr}", show(at)),
+            Op::SetMountAttr { at, attr } => write!(f, " {}{attr}", show(at)),
             Op::Overlay { at, options, attr } => write!(f, " {} {}{attr}", show(at), show(options)),
             Op::Proc { at }
-            | Op::StrikeOut { at }
-            | Op::Terminals { at }
-            | Op::Queues { at }
+            | Op::Whiteout { at }
+            | Op::Devpts { at }
+            | Op::Mqueue { at }
             | Op::Unmount { at }
             | Op::RemoveDir { at }
             | Op::RemoveFile { at }
@@ -323,7 +371,7 @@ impl fmt::Display for Op {
             }
             Op::NewNamespace { name, .. } => write!(f, " {name}"),
             Op::Rlimit { name, value, .. } => write!(f, " {name} {value}"),
-            Op::Processors { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),
+            Op::CpuAffinity { mask } => write!(f, " {}", mask.iter().map(|m| m.count_ones()).sum::<u32>()),
             Op::OpenTerminal { rows, columns, .. } => write!(f, " {columns}x{rows}"),
             Op::LandlockRule { at, rights, .. } => write!(f, " {} {}", show(at), Rights(*rights)),
             Op::Seccomp { program, listener } => {

@@ -1,5 +1,5 @@
-//! Questions that only the kernel answers: each is asked in a throw-away child, or with arguments that change nothing.
-//! For `doctor` and `bench`; nothing here is on the path of a run, and no mount is ever made in the caller's namespace.
+//! Probes of kernel features, each in a throw-away child, or with arguments that change nothing. For `doctor` and
+//! `bench`; no probe is on the path of a run, and no mount is ever made in the caller's namespace.
 
 use crate::bpf::Insn;
 use crate::{CallError, doors, errno, netlink};
@@ -9,29 +9,29 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
-/// What the child does once it stands in its namespaces.
+/// The operation that the child tries in its namespaces.
 #[derive(Clone, Copy, Debug)]
 pub enum Trial<'a> {
-    /// Nothing: that the namespaces can be made is the answer.
-    Stand,
-    /// Cuts its mounts off and mounts a tmpfs.
+    /// No operation: only creates the namespaces.
+    Namespaces,
+    /// Makes its mounts private and mounts a tmpfs.
     Tmpfs,
-    /// A fresh `/proc`, which container hosts that mask parts of theirs refuse.
+    /// Mounts a fresh `/proc`, which container hosts that mask parts of theirs refuse.
     Proc,
-    /// Copies a tree, makes it read-only and moves it: open_tree, mount_setattr, move_mount.
+    /// Clones a mount tree, makes it read-only and moves it: open_tree, mount_setattr, move_mount.
     Tree,
-    /// A copy-on-write tree; `user` as a user namespace must mount it.
+    /// Mounts an overlay; `user` with the options of a user namespace.
     Overlay { user: bool },
-    /// Shifts the owners of a tmpfs by the map of this user namespace.
+    /// Makes an idmapped mount of a tmpfs with the map of this user namespace.
     IdMapped { ids: BorrowedFd<'a> },
-    /// A filter that lets everything pass, with a listener.
+    /// Installs a seccomp filter that allows every call, with a listener.
     Listener,
-    /// A network that leads everything to sockets of ours, by the batches of `netlink::routes` and `netfilter::rules` and
-    /// the filters of `knock::filter`.
+    /// Builds a network namespace that redirects all traffic to our sockets, with the batches of `netlink::routes` and
+    /// `netfilter::rules` and the filters of `syn_capture::filter`.
     Doors { routes: &'a [u8], rules: &'a [u8], filters: [&'a [Insn]; 2], ipv6: bool },
 }
 
-/// Every call a child may fail at; its index is what the child sends.
+/// Calls at which a child may fail; the child sends the index.
 const CALLS: [&str; 17] = [
     "clone3",
     "setgroups",
@@ -51,10 +51,10 @@ const CALLS: [&str; 17] = [
     "nf_tables with tproxy",
     "transparent sockets",
 ];
-/// A directory to stand on; what is mounted over it shows to the child alone.
-const STANDS: [&CStr; 5] = [c"/tmp", c"/mnt", c"/run", c"/var", c"/usr"];
+/// Candidates for a mount point; a mount over it is visible to the child alone.
+const MOUNT_POINTS: [&CStr; 5] = [c"/tmp", c"/mnt", c"/run", c"/var", c"/usr"];
 
-/// Tries it in namespaces made for the purpose, as `clone3(2)` takes them; the error says at which call it ended.
+/// Tries an operation in new namespaces, flags as for `clone3(2)`; the error names the call that failed.
 pub fn attempt(namespaces: u64, trial: Trial<'_>) -> Result<(), CallError> {
     let maps = Maps::of_caller();
     let (mut reader, writer) = std::io::pipe().map_err(|e| from_io("pipe", &e))?;
@@ -63,13 +63,13 @@ pub fn attempt(namespaces: u64, trial: Trial<'_>) -> Result<(), CallError> {
     const EXIT_SIGNAL: usize = 4;
     args[FLAGS] = namespaces;
     args[EXIT_SIGNAL] = libc::SIGCHLD as u64;
-    crate::withheld::give_back();
+    crate::dont_fork::allow();
     // SAFETY: no stack is given, so this is a fork. The child makes raw calls on memory that was finished before: it
     // neither allocates nor takes a lock, whatever other threads of the caller were doing.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
     if pid == 0 {
-        let outcome = maps.enter(namespaces).and_then(|()| act(trial));
-        tell(writer.as_raw_fd(), outcome);
+        let outcome = maps.enter(namespaces).and_then(|()| try_operation(trial));
+        report_and_exit(writer.as_raw_fd(), outcome);
     }
     if pid < 0 {
         return Err(CallError::last("clone3"));
@@ -84,13 +84,13 @@ pub fn attempt(namespaces: u64, trial: Trial<'_>) -> Result<(), CallError> {
         (Ok(()), [call, errno]) => {
             Err(CallError { call: CALLS.get(usize::from(call)).copied().unwrap_or("?"), errno: i32::from(errno) })
         }
-        // Something killed it: a filter that answers by death.
+        // The child was killed, by a seccomp filter that kills.
         (Err(_), _) => Err(CallError { call: "killed by a filter", errno: libc::EPERM }),
     }
 }
 
-/// In the child: sends the answer and ends.
-fn tell(to: RawFd, outcome: Result<(), CallError>) -> ! {
+/// Sends the result from the child and exits.
+fn report_and_exit(to: RawFd, outcome: Result<(), CallError>) -> ! {
     let answer = match outcome {
         Ok(()) => [0, 0],
         Err(e) => [CALLS.iter().position(|c| *c == e.call).unwrap_or(usize::MAX) as u8, e.errno.clamp(1, 255) as u8],
@@ -102,7 +102,7 @@ fn tell(to: RawFd, outcome: Result<(), CallError>) -> ! {
     }
 }
 
-/// The id maps that any caller may write for itself, laid out before the clone.
+/// The id maps that any caller may write for itself, formatted before the clone.
 struct Maps {
     uid: CString,
     gid: CString,
@@ -141,19 +141,19 @@ fn check(call: &'static str, result: libc::c_long) -> Result<RawFd, CallError> {
     if result < 0 { Err(CallError::last(call)) } else { Ok(result as RawFd) }
 }
 
-fn act(trial: Trial<'_>) -> Result<(), CallError> {
+fn try_operation(trial: Trial<'_>) -> Result<(), CallError> {
     match trial {
-        Trial::Stand => Ok(()),
+        Trial::Namespaces => Ok(()),
         Trial::Listener => listener(),
         Trial::Doors { routes, rules, filters, ipv6 } => open_doors(routes, rules, filters, ipv6),
-        Trial::Tmpfs => stand_on_tmpfs(),
+        Trial::Tmpfs => enter_tmpfs(),
         Trial::Proc => {
-            stand_on_tmpfs()?;
+            enter_tmpfs()?;
             make_dir(c"p")?;
             mount("mount proc", c"proc", c"p", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, c"")
         }
         Trial::Tree => {
-            stand_on_tmpfs()?;
+            enter_tmpfs()?;
             make_dir(c"a")?;
             make_dir(c"b")?;
             let tree = copy_tree(c"a")?;
@@ -167,7 +167,7 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
             check("move_mount", moved).map(drop)
         }
         Trial::Overlay { user } => {
-            stand_on_tmpfs()?;
+            enter_tmpfs()?;
             for dir in [c"lower", c"upper", c"work", c"merged"] {
                 make_dir(dir)?;
             }
@@ -179,7 +179,7 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
             mount("mount overlay", c"overlay", c"merged", 0, options)
         }
         Trial::IdMapped { ids } => {
-            stand_on_tmpfs()?;
+            enter_tmpfs()?;
             make_dir(c"a")?;
             const IDMAP: u64 = 0x0010_0000;
             set_attr(copy_tree(c"a")?, IDMAP, ids.as_raw_fd() as u64)
@@ -188,26 +188,27 @@ fn act(trial: Trial<'_>) -> Result<(), CallError> {
 }
 
 fn open_doors(routes: &[u8], rules: &[u8], filters: [&[Insn]; 2], ipv6: bool) -> Result<(), CallError> {
-    let told = |call| move |errno| CallError { call, errno };
-    netlink::send(netlink::ROUTE, routes).map_err(told("routes"))?;
-    netlink::send(netlink::NETFILTER, rules).map_err(told("nf_tables with tproxy"))?;
+    let error_at = |call| move |errno| CallError { call, errno };
+    netlink::send(netlink::ROUTE, routes).map_err(error_at("routes"))?;
+    netlink::send(netlink::NETFILTER, rules).map_err(error_at("nf_tables with tproxy"))?;
     let mut opened = doors::Opened::NONE;
-    doors::open(ipv6, &[], filters, &mut opened).map_err(told("transparent sockets"))
+    doors::open(ipv6, &[], filters, &mut opened).map_err(error_at("transparent sockets"))
 }
 
-fn stand_on_tmpfs() -> Result<(), CallError> {
+fn enter_tmpfs() -> Result<(), CallError> {
     // SAFETY: C strings or null, all outliving the calls.
     unsafe {
         let flags = libc::MS_REC | libc::MS_PRIVATE;
         let cut = libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null());
         check("private mounts", cut.into())?;
-        let stand = STANDS.iter().find(|at| libc::access(at.as_ptr(), libc::F_OK) == 0).copied().unwrap_or(c"/tmp");
+        let stand =
+            MOUNT_POINTS.iter().find(|at| libc::access(at.as_ptr(), libc::F_OK) == 0).copied().unwrap_or(c"/tmp");
         mount("mount tmpfs", c"tmpfs", stand, libc::MS_NOSUID | libc::MS_NODEV, c"mode=755")?;
         check("chdir", libc::chdir(stand.as_ptr()).into()).map(drop)
     }
 }
 
-/// The kind of a filesystem doubles as its source.
+/// Mounts a file system; its type is also used as the source.
 fn mount(call: &'static str, kind: &CStr, at: &CStr, flags: libc::c_ulong, options: &CStr) -> Result<(), CallError> {
     // SAFETY: C strings that outlive the call.
     let got = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
@@ -219,7 +220,7 @@ fn make_dir(at: &CStr) -> Result<(), CallError> {
     check("mkdir", unsafe { libc::mkdir(at.as_ptr(), 0o755) }.into()).map(drop)
 }
 
-/// The copy stays open until the child ends.
+/// Clones a mount tree; the descriptor stays open until the child ends.
 fn copy_tree(at: &CStr) -> Result<RawFd, CallError> {
     const CLONE: u32 = 1;
     const RECURSIVE: u32 = 0x8000;
@@ -254,15 +255,15 @@ fn listener() -> Result<(), CallError> {
     }
 }
 
-/// Whether filters may give this answer (`SECCOMP_RET_*`).
-pub fn seccomp_answer(answer: u32) -> Result<(), CallError> {
+/// Checks whether the kernel supports this action of a filter (`SECCOMP_RET_*`).
+pub fn seccomp_action(answer: u32) -> Result<(), CallError> {
     const GET_ACTION_AVAIL: u32 = 2;
     // SAFETY: a number that outlives the call.
     let got = unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &answer) };
     check("seccomp", got).map(drop)
 }
 
-/// The kernel's sizes of a notification, its answer and its data.
+/// Returns the kernel's sizes of a notification, its response and its data.
 pub fn notification_sizes() -> Result<[u16; 3], CallError> {
     const GET_NOTIF_SIZES: u32 = 3;
     let mut sizes = [0u16; 3];
@@ -271,19 +272,20 @@ pub fn notification_sizes() -> Result<[u16; 3], CallError> {
     check("seccomp", got).map(|_| sizes)
 }
 
-/// Whether a guest that waits for an answer can be made deaf to all but fatal signals. Asked with a program that
-/// cannot be read, so that nothing is installed: a kernel that knows the flag gets as far as trying.
-pub fn waits_killable() -> bool {
+/// Returns true if the kernel supports WAIT_KILLABLE_RECV, with which a waiting caller reacts to fatal signals only.
+/// Tried with an invalid program pointer, so that no filter is installed: a kernel that knows the flag fails with
+/// EFAULT.
+pub fn supports_wait_killable() -> bool {
     let flags = NEW_LISTENER | WAIT_KILLABLE;
     // SAFETY: a null pointer, which the kernel refuses.
     unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, 0usize) < 0 && errno() == libc::EFAULT }
 }
 
-/// The plain calls that a run needs, each really made on something of our own.
+/// Tries the plain system calls that a run needs, each on a process or file of our own.
 pub fn calls() -> Vec<(&'static str, Result<(), CallError>)> {
     vec![
         ("pidfd", pidfd()),
-        ("clone3", attempt(0, Trial::Stand)),
+        ("clone3", attempt(0, Trial::Namespaces)),
         ("close_range", close_range()),
         ("openat2", openat2()),
         ("process_vm_readv", read_own_memory()),
@@ -325,8 +327,8 @@ fn read_own_memory() -> Result<(), CallError> {
     }
 }
 
-/// Waits for a child of ours and says how it ended and the most memory it had resident, in kilobytes.
-/// Takes the child, so that nobody waits for it twice.
+/// Waits for a child and returns its exit status and peak resident size, in kilobytes. Takes the child, so that it is
+/// not waited for twice.
 pub fn wait_with_peak(child: Child) -> std::io::Result<(ExitStatus, u64)> {
     let pid = child.id();
     let mut status = 0;
@@ -351,18 +353,18 @@ fn from_io(call: &'static str, error: &std::io::Error) -> CallError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spawn::{NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER};
+    use crate::namespaces::{NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER};
 
     #[test]
     fn what_works_here_is_found_to_work() {
         let ipv6 = crate::net::has_ipv6();
         let (routes, rules) = (netlink::routes(ipv6), crate::netfilter::rules(ipv6, &[]));
-        let filters = [false, true].map(|ipv6| crate::knock::filter(ipv6, &[]));
+        let filters = [false, true].map(|ipv6| crate::syn_capture::filter(ipv6, &[]));
         let filters = filters.each_ref().map(Vec::as_slice);
         let doors = Trial::Doors { routes: &routes, rules: &rules, filters, ipv6 };
         for (namespaces, trial) in [
-            (0, Trial::Stand),
-            (NEW_USER | NEW_TIME, Trial::Stand),
+            (0, Trial::Namespaces),
+            (NEW_USER | NEW_TIME, Trial::Namespaces),
             (NEW_USER | NEW_MOUNT, Trial::Tmpfs),
             (NEW_USER | NEW_MOUNT, Trial::Tree),
             (NEW_USER | NEW_MOUNT | NEW_PID, Trial::Proc),
@@ -379,11 +381,11 @@ mod tests {
 
     #[test]
     fn what_cannot_work_names_its_call() {
-        // A pid namespace of its own is what lets a user namespace mount /proc.
+        // A user namespace can mount /proc only with a pid namespace of its own.
         let refused = attempt(NEW_USER | NEW_MOUNT, Trial::Proc).unwrap_err();
         assert_eq!((refused.call, refused.errno), ("mount proc", libc::EPERM));
-        // Both at once make no sense to the kernel.
-        let invalid = attempt(NEW_MOUNT | libc::CLONE_FS as u64, Trial::Stand).unwrap_err();
+        // The kernel refuses both flags together.
+        let invalid = attempt(NEW_MOUNT | libc::CLONE_FS as u64, Trial::Namespaces).unwrap_err();
         assert_eq!((invalid.call, invalid.errno), ("clone3", libc::EINVAL));
     }
 

@@ -1,23 +1,23 @@
-//! Processes by handle: signal them, read their memory, know who we are.
+//! Processes by pidfd: signals, memory, descriptors; and facts about this process.
 
 use crate::{CallError, errno};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Sends a signal through a handle, which can never mean another process. True when it was delivered.
+/// Sends a signal through a pidfd, which never refers to another process. True if it was delivered.
 pub fn signal(pidfd: BorrowedFd<'_>, signal: i32) -> bool {
     // SAFETY: a descriptor and numbers.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0u32) == 0 }
 }
 
-/// Whether the process behind the handle is gone, collected or not.
+/// Returns true if the process has ended, reaped or not.
 pub fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut asked = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure that outlives the call.
     unsafe { libc::poll(&mut asked, 1, 0) > 0 }
 }
 
-/// Collects an ended child of ours so that nothing of it stays. Waits for it.
+/// Waits for a child and reaps it.
 pub fn reap(pidfd: BorrowedFd<'_>) {
     const P_PIDFD: libc::idtype_t = 3;
     // SAFETY: no information wanted; the kernel accepts null.
@@ -27,12 +27,12 @@ pub fn reap(pidfd: BorrowedFd<'_>) {
     {}
 }
 
-/// A copy of another process's descriptor, by thread id. `None` when that process may not be looked into.
+/// Copies a descriptor of another process, by thread id. `None` if access to that process is not permitted.
 pub fn copy_descriptor(tid: i32, fd: i32) -> Option<std::os::fd::OwnedFd> {
     try_copy_descriptor(tid, fd).ok()
 }
 
-/// The same, with the error number: EBADF when the process has no such descriptor.
+/// Like `copy_descriptor`, with the error number: EBADF if the process has no such descriptor.
 pub fn try_copy_descriptor(tid: i32, fd: i32) -> Result<std::os::fd::OwnedFd, i32> {
     use std::os::fd::{FromRawFd, OwnedFd};
     const THREAD: u32 = libc::O_EXCL as u32;
@@ -40,7 +40,7 @@ pub fn try_copy_descriptor(tid: i32, fd: i32) -> Result<std::os::fd::OwnedFd, i3
     unsafe {
         let mut pidfd = libc::syscall(libc::SYS_pidfd_open, tid, THREAD);
         if pidfd < 0 {
-            // Older kernels know no handles on threads; most callers are the first of their process anyway.
+            // Older kernels have no pidfds for threads; most callers are the main thread anyway.
             pidfd = libc::syscall(libc::SYS_pidfd_open, tid, 0u32);
         }
         if pidfd < 0 {
@@ -52,17 +52,17 @@ pub fn try_copy_descriptor(tid: i32, fd: i32) -> Result<std::os::fd::OwnedFd, i3
     }
 }
 
-/// Whether two threads have one table of descriptors. False where the kernel does not say.
+/// Returns true if two threads share a descriptor table. False if the kernel does not say.
 pub fn share_descriptors(one: i32, other: i32) -> bool {
     const KCMP_FILES: i32 = 2;
     // SAFETY: numbers only.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0usize, 0usize) == 0 }
 }
 
-/// A copy of a descriptor that we were started with, by its number, if it can be written to.
+/// Copies an inherited descriptor, by its number, if it can be written to.
 pub fn inherited_for_writing(fd: u32) -> Result<std::os::fd::OwnedFd, CallError> {
     use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: asks about and copies a number that may or may not be open; the copy is owned once.
+    // SAFETY: checks and copies a number that may or may not be open; the copy is owned once.
     unsafe {
         let flags = libc::fcntl(fd as i32, libc::F_GETFL);
         if flags < 0 {
@@ -76,7 +76,7 @@ pub fn inherited_for_writing(fd: u32) -> Result<std::os::fd::OwnedFd, CallError>
     }
 }
 
-/// Ends a child of ours by number, where handles do not work; the number is its own until we reap it.
+/// Kills and reaps a child by pid, where pidfds do not work; the pid cannot be reused before.
 pub fn kill_child(pid: i32) {
     // SAFETY: numbers only.
     unsafe {
@@ -91,7 +91,7 @@ pub fn read_string(pid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let mut at = address;
     while text.len() < most {
-        // Up to the end of the page: the next one may not be there.
+        // Reads up to the end of the page: the next page may not be mapped.
         let len = ((PAGE - at % PAGE) as usize).min(most - text.len());
         let chunk = read_memory(pid, at, len)?;
         if let Some(end) = chunk.iter().position(|b| *b == 0) {
@@ -109,18 +109,18 @@ pub fn read_memory(pid: i32, address: u64, len: usize) -> Option<Vec<u8>> {
     let mut buffer = vec![0u8; len];
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
-    // SAFETY: writes at most `len` bytes into our buffer; the remote address is only looked up, never followed here.
+    // SAFETY: writes at most `len` bytes into our buffer; the remote address is not dereferenced here.
     let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     if got == len as isize {
         return Some(buffer);
     }
-    // Filters of containers sometimes forbid the call but not the file.
+    // Seccomp filters of containers sometimes forbid the call but not the file.
     let file = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut buffer, address).ok()?;
     Some(buffer)
 }
 
-/// The file creation mask of this process, which must have one thread.
+/// Returns the file creation mask of this process, which must have one thread.
 pub fn umask() -> u32 {
     // SAFETY: sets and restores a number.
     unsafe {
@@ -130,15 +130,15 @@ pub fn umask() -> u32 {
     }
 }
 
-/// Closes every descriptor from a number on. Only for a program's very beginning, when none of them is its own yet.
+/// Closes every descriptor from a number on. Only for the start of a program, before it has opened any of them.
 pub fn close_from(first: u32) {
-    // SAFETY: takes plain numbers. Whoever calls this owns no descriptor from `first` on, as the contract above says.
+    // SAFETY: takes plain numbers. The caller owns no descriptor from `first` on, as the contract above says.
     unsafe {
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
 }
 
-/// Signals that end us by default are noted in a pipe-like descriptor instead; read it with `next_signal`.
+/// Blocks signals and returns a signalfd for them; read it with `next_signal`.
 pub fn signal_handle(signals: &[i32]) -> Result<std::os::fd::OwnedFd, CallError> {
     use std::os::fd::FromRawFd;
     // SAFETY: local sets, filled before use; the descriptor is owned once.
@@ -159,7 +159,7 @@ pub fn signal_handle(signals: &[i32]) -> Result<std::os::fd::OwnedFd, CallError>
     }
 }
 
-/// The next noted signal and who sent it (0: the kernel, a terminal for instance).
+/// Returns the next signal and the pid of its sender (0: the kernel, a terminal for instance).
 pub fn next_signal(handle: BorrowedFd<'_>) -> Option<(i32, i32)> {
     // SAFETY: plain data filled by the kernel, read only when all of it arrived.
     unsafe {
@@ -176,9 +176,9 @@ static ARGUMENTS_LEN: AtomicUsize = AtomicUsize::new(0);
 static VARIABLES: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static VARIABLES_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes where the kernel put our argument strings and variables. Runs before `main`, as the C library calls it.
+/// Records where the kernel put our arguments and environment. The C library calls it before `main`.
 extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, envp: *const *mut u8) {
-    // SAFETY: the C library hands the true vectors, the second ended by null.
+    // SAFETY: the C library passes the true vectors, the second ended by null.
     unsafe {
         note(argv, argc.max(0) as usize, &ARGUMENTS, &ARGUMENTS_LEN);
         let mut count = 0;
@@ -189,8 +189,7 @@ extern "C" fn note_arguments(argc: i32, argv: *const *mut u8, envp: *const *mut 
     }
 }
 
-/// # Safety
-/// `list` must hold `count` strings that lie one after another, as on the initial stack.
+/// `list` must hold `count` strings that are contiguous, as on the initial stack.
 unsafe fn note(list: *const *mut u8, count: usize, at: &AtomicPtr<u8>, len: &AtomicUsize) {
     if count == 0 {
         return;
@@ -208,19 +207,19 @@ unsafe fn note(list: *const *mut u8, count: usize, at: &AtomicPtr<u8>, len: &Ato
 #[unsafe(link_section = ".init_array")]
 static NOTE_ARGUMENTS: extern "C" fn(i32, *const *mut u8, *const *mut u8) = note_arguments;
 
-/// Where our argument strings begin, with the variables behind them; null where nobody told.
+/// Returns the start of our arguments, with the environment behind them; null if it was not recorded.
 pub(crate) fn arguments() -> *mut u8 {
     ARGUMENTS.load(Ordering::Relaxed)
 }
 
-/// Overwrites our argument strings, which anyone in the pid namespace can read, and our variables, among which there
-/// may be secrets. For the guest's pid 1 only: its memory is a copy, and nothing of the caller's may be inside.
+/// Overwrites our arguments, which every process in the pid namespace can read, and our environment, which may contain
+/// secrets. For the guest's pid 1 only: its memory is a copy, and no data of the caller may be inside.
 pub(crate) fn blank_arguments() {
     const NAME: &[u8] = b"cofferdam-init";
     for (start, len, name) in [(&ARGUMENTS, &ARGUMENTS_LEN, NAME), (&VARIABLES, &VARIABLES_LEN, b"")] {
         let (start, len) = (start.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
         for i in 0..if start.is_null() { 0 } else { len } {
-            // SAFETY: inside the strings that `note_arguments` measured; nobody else uses them in this copy.
+            // SAFETY: inside the strings that `note_arguments` measured; no other code uses them in this copy.
             unsafe { start.add(i).write_volatile(name.get(i).copied().unwrap_or(0)) };
         }
     }

@@ -1,20 +1,23 @@
-//! A first process that stays: it starts what it is told to, for as long as its supervisor lives. Each command gets a shepherd,
-//! a copy of us that starts it, takes in what it orphans, and ends when all of that is gone. The guest has the same user as
-//! its shepherds and can kill them; whatever one leaves behind comes to us, and is killed. Raw calls only, as in `child`.
+//! Pid 1 of a live sandbox: starts jobs for as long as its supervisor lives. Each job gets a shepherd, a fork of pid 1
+//! that starts the command, reaps its orphans, and ends when the whole tree is gone. The guest has the same user as its
+//! shepherds and can kill them; processes that a killed shepherd leaves behind are reparented to pid 1, which kills
+//! them. Raw calls only, as in `child`.
 
-use crate::child::{self, close, exit, open_terminal, send};
-use crate::first::{self, Realm, account, for_each_child, signal_all};
-use crate::job::{HANDLES, MOST_JOBS, Packed, Told};
-use crate::raw::kernel;
-use crate::spawn::{Command, Message, Report};
+use crate::command::Command;
+use crate::control::{Message, Report, send};
+use crate::init::{self, Realm, for_each_child, signal_all, usage_report};
+use crate::job::{CommandHeader, HANDLES, JobMessage, MOST_JOBS};
+use crate::raw::{close, close_all_but, exit, kernel};
+use crate::terminal::open_terminal;
 use std::ffi::{CStr, c_char};
 use std::os::fd::RawFd;
 
-/// Takes the three standard descriptors, so that nothing that is handed to us gets their numbers; where signals are noted.
+/// Occupies the three standard descriptors, so that no received descriptor gets their numbers; returns a signalfd.
 pub(crate) fn prepare() -> Result<RawFd, i32> {
     let all = u64::MAX;
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-    // SAFETY: the address of a local with its true length, and numbers. All signals are blocked since before we were born.
+    // SAFETY: the address of a local with its true length, and numbers. All signals were blocked before this process
+    // was cloned.
     unsafe {
         let signals = kernel!(SYS_signalfd4, -1i32, &raw const all, 8, flags)?;
         for standard in 0..3 {
@@ -24,26 +27,26 @@ pub(crate) fn prepare() -> Result<RawFd, i32> {
     }
 }
 
-/// Starts what it is told to, until the line to the supervisor ends; and with it everything inside.
+/// Starts jobs until the control socket closes; pid 1 then exits, and every process inside with it.
 pub(crate) fn serve(control: RawFd, signals: RawFd) -> ! {
     keep_only(control, signals);
-    let mut flock = Flock { all: [Sheep::NONE; _], strays: false, rounds: 0, held: false };
+    let mut shepherds = Shepherds { all: [Shepherd::NONE; _], has_strays: false, rounds: 0, all_stopped: false };
     loop {
         let ask = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut asked = [ask(control), ask(signals)];
         // SAFETY: a list that outlives the call, with its true length; no time limit, no mask.
         let _ = unsafe { kernel!(SYS_ppoll, asked.as_mut_ptr(), asked.len(), 0, 0, 0) };
         if asked[1].revents != 0 {
-            forget_signals(signals);
-            flock.collect();
+            drain_signals(signals);
+            shepherds.collect();
         }
         if asked[0].revents != 0 {
-            hear(control, signals, &mut flock);
+            start_job(control, signals, &mut shepherds);
         }
     }
 }
 
-/// The numbers below three stay taken.
+/// Closes all other descriptors; the numbers below three stay taken.
 fn keep_only(control: RawFd, signals: RawFd) {
     let (low, high) = (control.min(signals), control.max(signals));
     for (from, to) in [(3, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
@@ -54,21 +57,21 @@ fn keep_only(control: RawFd, signals: RawFd) {
     }
 }
 
-/// What the guest sends us has no meaning, but it takes room until it is taken.
-fn forget_signals(signals: RawFd) {
+/// Drains the signalfd. Signals from the guest have no meaning, but fill the queue until they are read.
+fn drain_signals(signals: RawFd) {
     let mut taken = std::mem::MaybeUninit::<[libc::signalfd_siginfo; 16]>::uninit();
     let size = size_of_val(&taken);
-    // SAFETY: a buffer with its true length, which nobody reads.
+    // SAFETY: a buffer with its true length, whose contents are ignored.
     while unsafe { kernel!(SYS_read, signals, taken.as_mut_ptr(), size) } == Ok(size as i32) {}
 }
 
-/// Takes one order and has a shepherd carry it out.
-fn hear(control: RawFd, signals: RawFd, flock: &mut Flock) {
-    let Some((told, handles)) = receive(control) else { return };
+/// Receives one job and forks a shepherd for it.
+fn start_job(control: RawFd, signals: RawFd, shepherds: &mut Shepherds) {
+    let Some((job, handles)) = receive(control) else { return };
     let [packed, line, stdio @ ..] = handles;
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
-    let born = match flock.has_room() {
+    let born = match shepherds.has_room() {
         // SAFETY: no stack is given, so this is a fork; we have one thread. The kernel writes to a local.
         true => unsafe { kernel!(SYS_clone, flags, 0, &raw mut pidfd, 0, 0) },
         false => Err(libc::EAGAIN),
@@ -77,14 +80,14 @@ fn hear(control: RawFd, signals: RawFd, flock: &mut Flock) {
         Ok(0) => {
             close(control);
             close(signals);
-            tend(&told, packed, stdio, line)
+            run_shepherd(&job, packed, stdio, line)
         }
         Ok(pid) => {
-            let _ = send(line, &Report { message: Message::Born, ..Report::default() }, &[pidfd]);
-            flock.add(pid, line);
+            let _ = send(line, &Report { message: Message::ShepherdStarted, ..Report::default() }, &[pidfd]);
+            shepherds.add(pid, line);
         }
         Err(errno) => {
-            let (message, step) = (Message::ExecFailed, first::BEFORE_EXEC);
+            let (message, step) = (Message::ExecFailed, init::BEFORE_EXEC);
             let _ = send(line, &Report { message, step, errno, ..Report::default() }, &[]);
             close(line);
         }
@@ -94,17 +97,17 @@ fn hear(control: RawFd, signals: RawFd, flock: &mut Flock) {
     }
 }
 
-/// An order with its handles; none when it is not whole.
-fn receive(control: RawFd) -> Option<(Told, [RawFd; HANDLES])> {
+/// Receives a job with its descriptors; `None` if it is incomplete.
+fn receive(control: RawFd) -> Option<(JobMessage, [RawFd; HANDLES])> {
     #[repr(C, align(8))]
     struct Ancillary([u8; 16 + 4 * HANDLES + 16]);
     let mut space = Ancillary([0; _]);
-    let mut told = std::mem::MaybeUninit::<Told>::zeroed();
+    let mut job = std::mem::MaybeUninit::<JobMessage>::zeroed();
     let mut handles = [-1; HANDLES];
     // SAFETY: all buffers are locals with their true lengths, and the control message is walked with the kernel's own macros.
-    // Any bytes make an order, and zeroed is one.
-    let (told, whole) = unsafe {
-        let mut part = libc::iovec { iov_base: told.as_mut_ptr().cast(), iov_len: size_of::<Told>() };
+    // Any bytes are a valid job message, also zeroes.
+    let (job, whole) = unsafe {
+        let mut part = libc::iovec { iov_base: job.as_mut_ptr().cast(), iov_len: size_of::<JobMessage>() };
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
@@ -112,7 +115,7 @@ fn receive(control: RawFd) -> Option<(Told, [RawFd; HANDLES])> {
         message.msg_controllen = space.0.len() as _;
         let got = match kernel!(SYS_recvmsg, control, &raw mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) {
             Err(libc::EAGAIN | libc::EINTR) => return None,
-            // The supervisor is gone; so are we, and all that is ours.
+            // The supervisor is gone, so the whole guest ends.
             Ok(0) | Err(_) => exit(0),
             Ok(got) => got as usize,
         };
@@ -124,22 +127,23 @@ fn receive(control: RawFd) -> Option<(Told, [RawFd; HANDLES])> {
                 *handle = slots.add(i).read_unaligned();
             }
         }
-        (told.assume_init(), got == size_of::<Told>() && message.msg_flags & libc::MSG_CTRUNC == 0)
+        (job.assume_init(), got == size_of::<JobMessage>() && message.msg_flags & libc::MSG_CTRUNC == 0)
     };
     if whole && handles[1] >= 0 {
-        return Some((told, handles));
+        return Some((job, handles));
     }
-    // Nobody answers; that its line ends is what the supervisor sees.
+    // No reply is sent; the supervisor sees that the job's socket closes.
     handles.into_iter().filter(|fd| *fd >= 0).for_each(close);
     None
 }
 
-/// The life of a shepherd. The command itself says that it begins; from then on we can be killed.
-fn tend(told: &Told, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> ! {
-    match start(told, packed, stdio, line) {
+/// Main function of a shepherd. The command itself reports that it starts; from then on the guest can kill the
+/// shepherd.
+fn run_shepherd(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> ! {
+    match start(job, packed, stdio, line) {
         Ok(pid) => {
-            child::close_all_but(line);
-            first::reap(pid, Realm::Flock, line)
+            close_all_but(line);
+            init::reap(pid, Realm::SharedNamespace, line)
         }
         Err((step, errno)) => {
             let report = Report { message: Message::ExecFailed, step, errno, ..Report::default() };
@@ -149,24 +153,24 @@ fn tend(told: &Told, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> ! {
     }
 }
 
-fn start(told: &Told, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> Result<i32, (u32, i32)> {
-    let before = |errno| (first::BEFORE_EXEC, errno);
+fn start(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> Result<i32, (u32, i32)> {
+    let before = |errno| (init::BEFORE_EXEC, errno);
     // SAFETY: numbers only.
     unsafe { kernel!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.map_err(before)?;
-    let mut command = unpack(told, packed, stdio).map_err(before)?;
-    let (master, slave) = match told.terminal {
+    let mut command = unpack(job, packed, stdio).map_err(before)?;
+    let (master, slave) = match job.terminal {
         0 => (-1, -1),
-        _ => open_terminal(c"/dev/pts/ptmx", told.rows, told.columns).map_err(before)?,
+        _ => open_terminal(c"/dev/pts/ptmx", job.rows, job.columns).map_err(before)?,
     };
-    command.told = Some((line, master));
-    first::start(&command, slave)
+    command.start_report = Some((line, master));
+    init::start(&command, slave)
 }
 
-/// The command as it lies in the file: all of it, with offsets that become addresses here.
-fn unpack(told: &Told, packed: RawFd, stdio: [RawFd; 3]) -> Result<Command, i32> {
-    let (size, access) = (told.size as usize, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a private mapping of as much as the supervisor says there is, wherever the kernel likes; never unmapped. The
-    // kernel's own answer is not an error number here, so it is looked at as it is.
+/// Maps the command file and converts its offsets to addresses.
+fn unpack(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3]) -> Result<Command, i32> {
+    let (size, access) = (job.size as usize, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a private mapping of the size that the supervisor gives, at any address; never unmapped. The result is an
+    // address rather than a number, so it is checked here.
     let base = unsafe {
         let words = [libc::SYS_mmap as usize, 0, size, access as usize, libc::MAP_PRIVATE as usize, packed as usize, 0];
         crate::raw::call(words)
@@ -175,15 +179,15 @@ fn unpack(told: &Told, packed: RawFd, stdio: [RawFd; 3]) -> Result<Command, i32>
         return Err(-base as i32);
     }
     let base = base as usize as *mut u8;
-    // SAFETY: the supervisor wrote the file and sealed it; each offset is checked against its size before it is used, and all
-    // texts end before its end, which is a zero.
+    // SAFETY: the supervisor wrote the file and sealed it; each offset is checked against its size before it is used,
+    // and all strings end before its end, which is a zero.
     unsafe {
-        let head = base.cast::<Packed>().read();
+        let head = base.cast::<CommandHeader>().read();
         let text =
-            |offset: u64| (offset < told.size).then(|| CStr::from_ptr(base.add(offset as usize).cast::<c_char>()));
+            |offset: u64| (offset < job.size).then(|| CStr::from_ptr(base.add(offset as usize).cast::<c_char>()));
         let list = |offset: u64, count: u64| -> Option<&'static [*const c_char]> {
             let end = count.checked_add(1)?.checked_mul(8)?.checked_add(offset)?;
-            (end <= told.size && offset.is_multiple_of(8)).then_some(())?;
+            (end <= job.size && offset.is_multiple_of(8)).then_some(())?;
             let (first, count) = (base.add(offset as usize).cast::<usize>(), count as usize);
             for at in 0..count {
                 let word = first.add(at);
@@ -196,50 +200,51 @@ fn unpack(told: &Told, packed: RawFd, stdio: [RawFd; 3]) -> Result<Command, i32>
         let found = || Some((text(head.path)?, list(head.argv, head.arguments)?, list(head.envp, head.variables)?));
         let (path, argv, envp) = found().ok_or(libc::EINVAL)?;
         let mut command = Command::at(path, argv, envp, stdio);
-        command.cwd = Some(text(head.cwd).ok_or(libc::EINVAL)?);
-        command.umask = told.umask;
-        command.open_files = (told.open_files != u64::MAX).then_some(told.open_files);
-        command.start_mark = told.start_mark;
+        command.cwd = Some(text(head.cwd).ok_or(libc::EINVAL)?.into());
+        command.umask = job.umask;
+        command.open_files = (job.open_files != u64::MAX).then_some(job.open_files);
+        command.start_mark = job.start_mark;
         Ok(command)
     }
 }
 
-/// One shepherd, and our end of its line: should it be killed, we speak for it.
+/// A shepherd, and our copy of its control socket: if it is killed, pid 1 reports in its place.
 #[derive(Clone, Copy)]
-struct Sheep {
+struct Shepherd {
     pid: i32,
     line: RawFd,
-    /// It was killed, and this is what it and those whom it collected used.
+    /// Set if the shepherd was killed: the cpu time and peak memory of it and the processes that it reaped.
     lost: Option<(u64, u64)>,
 }
 
-impl Sheep {
-    const NONE: Sheep = Sheep { pid: 0, line: -1, lost: None };
+impl Shepherd {
+    const NONE: Shepherd = Shepherd { pid: 0, line: -1, lost: None };
 }
 
-struct Flock {
-    all: [Sheep; MOST_JOBS],
-    /// There may be children of ours that are no shepherds.
-    strays: bool,
-    /// How often in a row there were.
+struct Shepherds {
+    all: [Shepherd; MOST_JOBS],
+    /// Pid 1 may have children that are not shepherds.
+    has_strays: bool,
+    /// Consecutive rounds with such children.
     rounds: u32,
-    /// Everybody was stopped, because they were too many; or may have been by one who is gone.
-    held: bool,
+    /// Every process was stopped by SIGSTOP, because a tree forked faster than it was killed; or may have been by a
+    /// shepherd that is gone.
+    all_stopped: bool,
 }
 
-impl Flock {
+impl Shepherds {
     fn has_room(&self) -> bool {
-        self.all.iter().any(|sheep| sheep.pid == 0)
+        self.all.iter().any(|shepherd| shepherd.pid == 0)
     }
 
     fn add(&mut self, pid: i32, line: RawFd) {
-        match self.all.iter_mut().find(|sheep| sheep.pid == 0) {
-            Some(free) => *free = Sheep { pid, line, lost: None },
+        match self.all.iter_mut().find(|shepherd| shepherd.pid == 0) {
+            Some(free) => *free = Shepherd { pid, line, lost: None },
             None => close(line),
         }
     }
 
-    /// Collects whoever is gone, and ends what those leave behind who were killed.
+    /// Reaps ended children, and kills processes that killed shepherds leave behind.
     fn collect(&mut self) {
         loop {
             let mut status = 0;
@@ -251,62 +256,63 @@ impl Flock {
                 (pid, usage.assume_init())
             };
             let Ok(pid @ 1..) = pid else { break };
-            let shepherd = self.all.iter_mut().find(|sheep| sheep.pid == pid && sheep.lost.is_none());
+            let shepherd = self.all.iter_mut().find(|shepherd| shepherd.pid == pid && shepherd.lost.is_none());
             match shepherd {
-                // It had its say.
-                Some(sheep) if status == 0 => {
-                    close(sheep.line);
-                    *sheep = Sheep::NONE;
+                // The shepherd has sent its own report.
+                Some(shepherd) if status == 0 => {
+                    close(shepherd.line);
+                    *shepherd = Shepherd::NONE;
                 }
-                Some(sheep) => {
-                    let used = account(Message::Lost, 0, &usage);
-                    sheep.lost = Some((used.cpu_us, used.max_rss_kb));
-                    self.strays = true;
-                    // It may have stopped everybody to end a tree that forks, and can let nobody go on any more.
-                    self.held = true;
+                Some(shepherd) => {
+                    let used = usage_report(Message::Lost, 0, &usage);
+                    shepherd.lost = Some((used.cpu_us, used.max_rss_kb));
+                    self.has_strays = true;
+                    // The shepherd may have stopped all processes to kill a tree that forks, and can no longer continue
+                    // them.
+                    self.all_stopped = true;
                 }
-                None => self.strays = true,
+                None => self.has_strays = true,
             }
         }
-        if self.strays {
+        if self.has_strays {
             self.end_strays();
         }
     }
 
-    /// Kills children that are no shepherds. The end of each calls us again, and what it leaves behind is ours by then.
+    /// Kills children that are not shepherds. The end of each raises SIGCHLD, and its orphans are our children by then.
     fn end_strays(&mut self) {
-        /// Who is still there after so many rounds forks faster than it is killed.
-        const MANY: u32 = 32;
+        /// A process that survives so many rounds forks faster than it is killed.
+        const STOP_AFTER_ROUNDS: u32 = 32;
         self.rounds += 1;
-        if self.rounds.is_multiple_of(MANY) {
+        if self.rounds.is_multiple_of(STOP_AFTER_ROUNDS) {
             signal_all(libc::SIGSTOP);
-            self.held = true;
+            self.all_stopped = true;
         }
         let mut strays = 0;
-        let told = for_each_child(|pid| {
-            if !self.all.iter().any(|sheep| sheep.pid == pid && sheep.lost.is_none()) {
+        let children = for_each_child(|pid| {
+            if !self.all.iter().any(|shepherd| shepherd.pid == pid && shepherd.lost.is_none()) {
                 strays += 1;
-                // SAFETY: our own child, not reaped yet, so the number can mean nobody else.
+                // SAFETY: our own child, not reaped yet, so the pid cannot be reused.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
         });
-        if told.is_none() {
-            // Nobody can be told from anybody.
+        if children.is_none() {
+            // Shepherds cannot be distinguished from strays.
             signal_all(libc::SIGKILL);
         }
-        if strays > 0 || told.is_none() {
+        if strays > 0 || children.is_none() {
             return;
         }
-        (self.strays, self.rounds) = (false, 0);
-        if std::mem::take(&mut self.held) {
+        (self.has_strays, self.rounds) = (false, 0);
+        if std::mem::take(&mut self.all_stopped) {
             signal_all(libc::SIGCONT);
         }
-        for sheep in self.all.iter_mut() {
-            if let Some((cpu_us, max_rss_kb)) = sheep.lost {
+        for shepherd in self.all.iter_mut() {
+            if let Some((cpu_us, max_rss_kb)) = shepherd.lost {
                 let report = Report { message: Message::Lost, cpu_us, max_rss_kb, ..Report::default() };
-                let _ = send(sheep.line, &report, &[]);
-                close(sheep.line);
-                *sheep = Sheep::NONE;
+                let _ = send(shepherd.line, &report, &[]);
+                close(shepherd.line);
+                *shepherd = Shepherd::NONE;
             }
         }
     }

@@ -1,5 +1,5 @@
-//! A guest's doors, end to end, as root and as an ordinary user: a namespace with the real batches and sockets, a
-//! guest in it that calls the world, and a supervisor outside that answers in the world's name.
+//! A guest's doors, end to end, as root and as an ordinary user: a namespace with the real batches and sockets, a guest
+//! in it that connects to many addresses, and a supervisor outside that replies with those addresses as the source.
 //!
 //! The binary plays three roles: without a role it copies itself to where every user can read it and starts one
 //! supervisor for each case and user; a supervisor clones a guest, which is this binary again.
@@ -11,18 +11,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use sys::arena::Arena;
 use sys::doors::{OWN_V4, OWN_V6};
-use sys::knock::{self, Knock, Unreachable};
 use sys::net::{Door, Doors};
 use sys::op::Op;
-use sys::spawn::{self, Message, Spawned, Walk};
-use sys::{arena, host, net, netfilter, netlink};
+use sys::spawn::{self, Message, SetupSteps, Spawned};
+use sys::syn_capture::{self, Packet, Unreachable};
+use sys::{host, net, netfilter, netlink};
 
 const ROLE: &str = "DOORS_ROLE";
 const CASE: &str = "DOORS_CASE";
 const USER: &str = "1500";
 
-/// A case: its name, what the guest does, and with which namespace.
+/// A case: its name, the guest's function, and the setup of its namespace.
 type Case = (&'static str, fn(), Setup);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -37,7 +38,7 @@ enum Setup {
     Loopback,
 }
 
-/// As many as there can be, the last of another family.
+/// The maximum of addresses, the last of another family.
 fn named_places() -> Vec<SocketAddr> {
     let many = (1..sys::doors::MOST_LOOPBACK as u16).map(|n| SocketAddr::from((Ipv4Addr::LOCALHOST, 5000 + n)));
     many.chain([SocketAddr::from((Ipv6Addr::LOCALHOST, 80))]).collect()
@@ -109,7 +110,7 @@ fn run_all() -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// This binary where every user can execute it.
+/// A copy of this binary that every user can execute.
 struct Place {
     dir: PathBuf,
     binary: PathBuf,
@@ -136,19 +137,20 @@ impl Drop for Place {
 // ------------------------------------------------------------------------------------------------ the supervisor
 
 fn supervise((name, _, setup): &Case) {
-    // A listener of the host that nobody may reach.
+    // A listener of the host that no guest may reach.
     let trap = TcpListener::bind("0.0.0.0:0").unwrap();
     trap.set_nonblocking(true).unwrap();
     let env = [format!("{ROLE}=guest"), format!("{CASE}={name}"), format!("TRAP={}", port(&trap))];
-    let ops = steps(*setup);
+    let arena = Arena::new();
+    let ops = steps(&arena, *setup);
     let me = std::env::current_exe().unwrap();
     let me = me.as_os_str().as_encoded_bytes();
-    let command = spawn::Command::new(me, &[me], &env.each_ref().map(|text| text.as_bytes()), [0, 1, 2]);
+    let command = spawn::Command::new(&arena, me, &[me], &env.each_ref().map(|text| text.as_bytes()), [0, 1, 2]);
     let spaces = spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_PID;
-    let (guest, _) = spawn::spawn(spaces, None, None, Walk::alone(&ops), command).unwrap();
+    let (guest, _) = spawn::spawn(spaces, None, None, SetupSteps::without_helper(&ops), command).unwrap();
     let (uid, gid) = host::ids();
     host::write_id_maps(guest.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
-    guest.line().go().unwrap();
+    guest.control_socket().release().unwrap();
     let (first, handles) = guest.receive().unwrap().expect("a first report");
     if *setup == Setup::TooLate {
         let failed = &ops[first.step as usize];
@@ -167,27 +169,27 @@ fn port(listener: &TcpListener) -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-fn steps(setup: Setup) -> Vec<Op> {
+fn steps(arena: &Arena, setup: Setup) -> Vec<Op> {
     let ipv6 = setup != Setup::WithoutV6;
     let loopback = if setup == Setup::Loopback { named_places() } else { Vec::new() };
-    let routes = || Op::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" };
+    let routes = || Op::Netlink { family: netlink::ROUTE, batch: arena.list(&netlink::routes(ipv6)), what: "routes" };
     let rules = Op::Netlink {
         family: netlink::NETFILTER,
-        batch: arena::list(&netfilter::rules(ipv6, &loopback)),
+        batch: arena.list(&netfilter::rules(ipv6, &loopback)),
         what: "rules",
     };
     let mut ops = match setup {
         Setup::Plain | Setup::TooLate => vec![Op::Loopback],
         _ => {
-            let filters = [false, true].map(|ipv6| arena::list(&knock::filter(ipv6, &loopback)));
-            vec![routes(), rules, Op::OpenDoors { ipv6, loopback: arena::list(&loopback), filters }]
+            let filters = [false, true].map(|ipv6| arena.list(&syn_capture::filter(ipv6, &loopback)));
+            vec![routes(), rules, Op::OpenDoors { ipv6, loopback: arena.list(&loopback), filters }]
         }
     };
     let (uid, gid) = host::ids();
     ops.push(Op::AwaitSupervisor);
     // So that the guest may send echo requests at all, with which it shows whether they are answered.
     let range = format!("{gid} {gid}").into_bytes();
-    ops.push(Op::Put { at: c"/proc/sys/net/ipv4/ping_group_range", bytes: arena::list(&range) });
+    ops.push(Op::WriteFile { at: c"/proc/sys/net/ipv4/ping_group_range".into(), bytes: arena.list(&range) });
     ops.push(Op::Identity { uid, gid, drop_groups: host::is_privileged() });
     ops.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
     if setup == Setup::TooLate {
@@ -197,12 +199,12 @@ fn steps(setup: Setup) -> Vec<Op> {
     ops
 }
 
-/// Answers at the doors until the guest ends; its wait status.
+/// Serves the doors until the guest ends; returns its wait status.
 fn serve(guest: &Spawned, doors: Option<&Doors>) -> i32 {
     let loopback: Vec<&OwnedFd> = doors.map(|d| d.loopback.iter().collect()).unwrap_or_default();
     let doors: Vec<&Door> = doors.map(|d| [Some(&d.v4), d.v6.as_ref()]).into_iter().flatten().flatten().collect();
     loop {
-        let sockets = doors.iter().flat_map(|d| [&d.knocks, &d.tcp, &d.dns, &d.udp]).chain(loopback.iter().copied());
+        let sockets = doors.iter().flat_map(|d| [&d.captured, &d.tcp, &d.dns, &d.udp]).chain(loopback.iter().copied());
         let mut wanted: Vec<libc::pollfd> = std::iter::once(guest.control())
             .chain(sockets)
             .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
@@ -228,30 +230,30 @@ fn serve(guest: &Spawned, doors: Option<&Doors>) -> i32 {
     }
 }
 
-/// Ports whose connections are not let in.
+/// Ports whose connections are refused.
 const REFUSED: u16 = 6001;
 const NO_NETWORK: u16 = 6002;
 const NO_HOST: u16 = 6003;
 const FORBIDDEN: u16 = 6004;
 const SILENT: u16 = 6005;
-/// Let in when it is asked for the second time.
+/// Admitted at the second SYN.
 const LATE: u16 = 6006;
-/// On the guest's loopback, of those that are named.
+/// A named port on the guest's loopback.
 const REFUSED_INSIDE: u16 = 5063;
 
 fn listen(door: &Door) {
     static LATE_ONES: std::sync::Mutex<Vec<SocketAddr>> = std::sync::Mutex::new(Vec::new());
     let mut buffer = vec![0; 65536];
-    while let Some(knock) = knock::hear(&door.knocks, &mut buffer).unwrap() {
-        let Knock::Call(call) = knock else { continue };
+    while let Some(packet) = syn_capture::next_packet(&door.captured, &mut buffer).unwrap() {
+        let Packet::Syn(call) = packet else { continue };
         match call.original.port() {
-            REFUSED | REFUSED_INSIDE => knock::refuse(&door.out, &call).unwrap(),
-            NO_NETWORK => knock::unreachable(&door.out, &call, Unreachable::Network).unwrap(),
-            NO_HOST => knock::unreachable(&door.out, &call, Unreachable::Host).unwrap(),
-            FORBIDDEN => knock::unreachable(&door.out, &call, Unreachable::Forbidden).unwrap(),
+            REFUSED | REFUSED_INSIDE => syn_capture::refuse(&door.out, &call).unwrap(),
+            NO_NETWORK => syn_capture::unreachable(&door.out, &call, Unreachable::Network).unwrap(),
+            NO_HOST => syn_capture::unreachable(&door.out, &call, Unreachable::Host).unwrap(),
+            FORBIDDEN => syn_capture::unreachable(&door.out, &call, Unreachable::Forbidden).unwrap(),
             SILENT => {}
             LATE if !LATE_ONES.lock().unwrap().contains(&call.peer) => LATE_ONES.lock().unwrap().push(call.peer),
-            _ => knock::admit(&door.again, &call).unwrap(),
+            _ => syn_capture::admit(&door.again, &call).unwrap(),
         }
     }
 }
@@ -301,7 +303,7 @@ fn own(of: SocketAddr) -> IpAddr {
     if of.is_ipv4() { OWN_V4.into() } else { OWN_V6.into() }
 }
 
-/// The greeting's two addresses: where the supervisor thinks we wanted to go, and who it thinks we are.
+/// Reads the greeting's two addresses: the original destination and the peer, as the supervisor sees them.
 fn greeting(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut text = Vec::new();
@@ -344,6 +346,7 @@ fn connections_are_never_to_oneself() {
     }
 }
 
+// promise 5
 fn named_places_on_loopback_lead_outside() {
     for place in named_places() {
         if place.port() != REFUSED_INSIDE {
@@ -352,7 +355,7 @@ fn named_places_on_loopback_lead_outside() {
         }
         assert!(TcpListener::bind(place).is_err(), "the place is taken");
     }
-    // All other ports stay the guest's own.
+    // The other ports stay the guest's own.
     let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, 4999)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     loopback_is_the_guests_own();
@@ -383,7 +386,7 @@ fn loopback_is_the_guests_own() {
         let listener = TcpListener::bind(bind).unwrap();
         talk_over(&listener, SocketAddr::new(to.parse().unwrap(), port(&listener)));
     }
-    // What nobody listens on is refused at once, also at the doors' own ports.
+    // A port without a listener is refused at once, also at the doors' own ports.
     for nowhere in ["127.0.0.1:4", "[::1]:4", "127.0.0.1:1", "127.0.0.1:53", "[::1]:1"] {
         assert_eq!(TcpStream::connect(nowhere).unwrap_err().kind(), ErrorKind::ConnectionRefused, "{nowhere}");
     }
@@ -473,7 +476,7 @@ fn any(of: SocketAddr) -> SocketAddr {
     if of.is_ipv4() { "0.0.0.0:0".parse().unwrap() } else { "[::]:0".parse().unwrap() }
 }
 
-/// The answer to a datagram, which must come from where it was sent to.
+/// Sends a datagram and returns the reply, which must come from its destination.
 #[track_caller]
 fn ask(socket: &UdpSocket, place: SocketAddr, bytes: &[u8]) -> String {
     socket.send_to(bytes, place).unwrap();
@@ -497,7 +500,7 @@ fn datagrams_go_both_ways() {
         let len = socket.recv(&mut got).unwrap();
         assert_eq!(String::from_utf8_lossy(&got[..len]), format!("udp {place} {us} 5"));
     }
-    // The same port on both ends, with a socket of the guest that lets nobody share it.
+    // The same port on both ends, with a socket of the guest that does not share its port.
     for (bind, place) in [("0.0.0.0:5000", "198.51.100.7:5000"), ("[::]:5001", "[2001:db8::7]:5001")] {
         let (socket, place) = (udp(bind.parse().unwrap()), place.parse().unwrap());
         let us = SocketAddr::new(own(place), place.port());
@@ -550,7 +553,7 @@ fn large_datagrams_pass() {
 fn groups_and_broadcasts_stay_inside() {
     let socket = udp("0.0.0.0:0".parse().unwrap());
     socket.set_broadcast(true).unwrap();
-    // Whatever comes of it, the namespace has nothing but loopback to send it to; and calls do not hang.
+    // The result does not matter: the namespace has only loopback to send to; and calls do not hang.
     for place in ["255.255.255.255:67", "224.0.0.251:5353", "239.1.2.3:9"] {
         let _ = socket.send_to(b"silence", place);
     }
@@ -565,11 +568,12 @@ fn echo_requests_are_not_answered() {
     assert!(!ping("8.8.8.8") && !ping("2001:db8::1"));
 }
 
-/// Some places of both protocols, with this port.
+/// Addresses of both protocols, with this port.
 fn at_port(port: u16) -> impl Iterator<Item = SocketAddr> {
     ["93.184.216.34", "2606:2800:220:1::1"].into_iter().map(move |ip| SocketAddr::new(ip.parse().unwrap(), port))
 }
 
+// promise 7
 fn connections_come_when_they_are_let_in() {
     for place in at_port(SILENT) {
         let patience = Duration::from_millis(1500);
@@ -581,6 +585,7 @@ fn connections_come_when_they_are_let_in() {
     }
 }
 
+// promise 7
 fn refusals_are_told_as_outside() {
     for (port, v4, v6) in [
         (REFUSED, libc::ECONNREFUSED, libc::ECONNREFUSED),
@@ -600,7 +605,7 @@ fn named_places_refuse_as_outside() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// One echo request, with half a second for the answer.
+/// Sends an echo request and waits half a second for the reply.
 fn ping(to: &str) -> bool {
     let to: SocketAddr = SocketAddr::new(to.parse().unwrap(), 0);
     let (family, protocol, kind) = match to {
@@ -619,18 +624,20 @@ fn ping(to: &str) -> bool {
     socket.recv(&mut got).is_ok_and(|len| len == 11)
 }
 
+// promise 5
 fn nothing_reaches_the_host() {
     let trap: u16 = std::env::var("TRAP").unwrap().parse().unwrap();
     for ip in ["127.0.0.1", "127.0.0.53"] {
         assert_eq!(TcpStream::connect((ip, trap)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
-    // Addresses that hosts like to have; all of them are strangers' as seen from here.
+    // Addresses that hosts commonly have; inside they are foreign.
     for ip in ["10.0.0.1", "172.17.0.1", "192.168.0.1", "192.168.1.1"] {
         let place = SocketAddr::new(ip.parse().unwrap(), trap);
         assert_arrives(&TcpStream::connect(place).unwrap(), place);
     }
 }
 
+// promise 5
 fn the_guest_cannot_undo_it() {
     // No door came along.
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -661,7 +668,7 @@ fn guests_without_doors_have_none() {
     talk_over(&listener, listener.local_addr().unwrap());
 }
 
-/// A connection from a source of our choice, which the standard library does not offer.
+/// Connects from a chosen source address, which the standard library does not offer.
 fn connect_from(source: SocketAddr, place: SocketAddr) -> std::io::Result<TcpStream> {
     let family = if source.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: numbers only; the descriptor is owned once.
@@ -691,7 +698,7 @@ fn raw_name(address: SocketAddr) -> (libc::sockaddr_in6, u32) {
     match address {
         SocketAddr::V4(v4) => {
             let s_addr = u32::from_ne_bytes(v4.ip().octets());
-            // The shorter name in the longer one's space: family, port and address stand at the same places.
+            // The shorter address in the longer one's space: family, port and address have the same offsets.
             let mut name = blank(libc::AF_INET, port);
             name.sin6_flowinfo = s_addr;
             (name, size_of::<libc::sockaddr_in>() as u32)

@@ -1,4 +1,4 @@
-//! `docs/reference/syscalls.md` is what the table says. `UPDATE_REFERENCE=1 cargo test` writes it anew.
+//! Checks that `docs/reference/syscalls.md` matches the table. `UPDATE_REFERENCE=1 cargo test` rewrites it.
 
 use std::path::Path;
 
@@ -6,20 +6,20 @@ const HEAD: &str = "# System calls
 
 Generated from `crates/sys/src/seccomp/calls.rs`; do not edit.
 
-The filter knows four answers.
+The filter has four verdicts.
 
 - **allowed**: the call reaches the kernel. Mounts, landlock and namespaces decide what it can do there.
 - **refused**: fails with EPERM and is reported as a denial with `op` `syscall`.
-- **watched**: mounts, landlock and the empty network decide. The supervisor hears of the call first, so that a refusal
-  can be told from a failure.
+- **watched**: mounts, landlock and the empty network decide. The supervisor is notified of the call first, so that a
+  refusal can be distinguished from a failure.
 - **by argument**: allowed, watched or refused depending on an argument that is a plain number.
 
-A call that is not listed does not exist for a guest (ENOSYS), whatever the kernel is. The same answer is given to
-`clone3` and `openat2`, whose flags lie in memory where no filter can look; C libraries fall back to `clone` and
+A call that is not listed does not exist for a guest (ENOSYS), on any kernel. The same error is returned for
+`clone3` and `openat2`, whose flags are in memory that no filter can read; C libraries fall back to `clone` and
 `openat`. Calls of another architecture end the process. A policy can refuse more calls (`syscalls.deny`), never fewer.
 
 With `--report-reads` and `policy learn`, opens that only read are watched too; with `policy learn` also calls that only
-look at a path; with `max_open_files` all calls that make a descriptor. Where there are no namespaces (see
+inspect a path; with `max_open_files` all calls that make a descriptor. Where there are no namespaces (see
 [SECURITY.md](../../SECURITY.md)), sockets, queues and changes of metadata are refused as well.
 ";
 

@@ -1,10 +1,10 @@
-//! Fault: the verb itself could not be done. A command that fails is not a fault but an outcome.
+//! Faults: a verb that could not be carried out. A command that fails is not a fault but an outcome.
 
 use crate::{LimitKind, PROTOCOL_VERSION, Phase};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The closed list of reasons. Callers branch on it; the message is for people.
+/// The closed list of kinds of faults. Callers branch on it; the message is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -51,7 +51,7 @@ impl ErrorKind {
     }
 }
 
-/// Whether asking again can help.
+/// Advice on whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
@@ -60,7 +60,7 @@ pub enum Retry {
     Now,
 }
 
-/// What every refusal looks like.
+/// The error document of a verb.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Fault {
     pub protocol_version: u32,
@@ -76,10 +76,10 @@ pub struct Fault {
     pub phase: Option<Phase>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit_kind: Option<LimitKind>,
-    /// The request that it answers, for whoever reads the daemon's log.
+    /// The id of the request, to find it in the daemon's log.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub request_id: Option<String>,
-    /// The exit status the command line reports when the kind alone does not decide it (127: not found).
+    /// The exit status of the command line, if the kind alone does not decide it (127: not found).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exit_status: Option<u8>,
 }
@@ -129,7 +129,7 @@ impl Fault {
         self
     }
 
-    /// The thing it is about, by id.
+    /// Sets the id of the object that the fault is about.
     pub fn subject(mut self, id: impl Into<String>) -> Fault {
         self.subject = Some(id.into());
         self

@@ -1,7 +1,9 @@
-//! The words every crate shares: how a run ended, what a fault is, which limits exist.
-//! Plain data only; nothing here reads a file, a clock or the environment.
+//! Vocabulary shared by all crates: outcomes, faults, limits. Plain data only; nothing here reads a file or the
+//! environment.
 
+pub mod clock;
 mod fault;
+pub mod hex;
 mod id;
 mod limit;
 pub mod octal;

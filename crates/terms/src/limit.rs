@@ -1,4 +1,4 @@
-//! Limits: what a run may use at most. Every limit has a name, and exactly at the limit succeeds.
+//! Limits on what a run may use. Every limit has a name, and usage exactly at the limit succeeds.
 
 use crate::Fault;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use std::fmt::{Debug, Display};
 use std::ops::RangeInclusive;
 use utoipa::ToSchema;
 
-/// Counts: up to what every reader of JSON can hold.
+/// Range of counts: up to what every JSON reader keeps exact.
 pub const COUNTS: RangeInclusive<u64> = 1..=9_007_199_254_740_991;
-/// Megabytes: from about a byte to more than any machine has.
+/// Range of megabytes: from about a byte to more than any machine has.
 pub const MEGABYTES: RangeInclusive<f64> = 0.000_001..=1_000_000_000.0;
-/// Processors.
+/// Range of processors.
 pub const CPUS: RangeInclusive<f64> = 0.01..=4096.0;
 
 /// The fields accepted everywhere under `limits`. Absent means no limit of ours.
@@ -51,7 +51,7 @@ pub struct Limits {
     pub on_output_limit: Option<OnOutputLimit>,
 }
 
-/// What happens to output past `max_output_bytes`.
+/// Handling of output past `max_output_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOutputLimit {
@@ -59,7 +59,7 @@ pub enum OnOutputLimit {
     Truncate,
 }
 
-/// One limit, by the name of its field without `max_`; the last ones are the daemon's own and stand in no policy.
+/// A limit, by the name of its field without `max_`; the last ones are limits of the daemon and appear in no policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -73,17 +73,17 @@ pub enum LimitKind {
     Files,
     NetBytes,
     Steps,
-    /// Of a request to the daemon.
+    /// Size of a request's body to the daemon.
     BodyBytes,
     /// Time that the body of a request takes to arrive.
     BodyMs,
     HeaderBytes,
     Connections,
-    /// Of events, at a time.
+    /// Concurrent event streams.
     Streams,
-    /// Requests that wait to be carried out.
+    /// Queued requests.
     Waiting,
-    /// Of a tenant or the whole node.
+    /// Sandboxes of a tenant or the whole node.
     Sandboxes,
     LiveSandboxes,
     Snapshots,
@@ -91,13 +91,13 @@ pub enum LimitKind {
     Cpus,
     Runs,
     RequestsPerMinute,
-    /// Of all layers of a state directory together.
+    /// Disk space of all layers of a state directory.
     TotalDiskMb,
     TotalFiles,
 }
 
 impl LimitKind {
-    /// Those that a policy can set.
+    /// Limits that a policy can set.
     pub const ALL: [LimitKind; 10] = [
         LimitKind::WallMs,
         LimitKind::CpuMs,
@@ -142,7 +142,7 @@ impl LimitKind {
     }
 }
 
-/// A limit's amount: whole numbers for counts, decimals for sizes in megabytes.
+/// The value of a limit: whole numbers for counts, decimals for sizes in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Limit {
@@ -150,7 +150,7 @@ pub enum Limit {
     Megabytes(f64),
 }
 
-/// Where in a verb something happened; one list for the whole product.
+/// The phase of a verb; one list for the whole product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -183,31 +183,31 @@ impl Phase {
     }
 }
 
-/// Refuses amounts that nothing can be held to, wherever they come from, by the name of their field.
+/// Refuses values out of range, by the name of their field.
 pub fn check_amounts(limits: &Limits, cpus: Option<f64>) -> Result<(), Fault> {
     for (name, count) in limits.counts() {
         if count.is_some_and(|count| !COUNTS.contains(&count)) {
-            return Err(no_amount(&format!("limits.{name}"), count.unwrap_or_default(), COUNTS));
+            return Err(out_of_range(&format!("limits.{name}"), count.unwrap_or_default(), COUNTS));
         }
     }
     for (name, megabytes) in [("max_memory_mb", limits.max_memory_mb), ("max_disk_mb", limits.max_disk_mb)] {
         if megabytes.is_some_and(|megabytes| !MEGABYTES.contains(&megabytes)) {
-            return Err(no_amount(&format!("limits.{name}"), megabytes.unwrap_or_default(), MEGABYTES));
+            return Err(out_of_range(&format!("limits.{name}"), megabytes.unwrap_or_default(), MEGABYTES));
         }
     }
     match cpus.filter(|cpus| !CPUS.contains(cpus)) {
-        Some(cpus) => Err(no_amount("cpus", cpus, CPUS)),
+        Some(cpus) => Err(out_of_range("cpus", cpus, CPUS)),
         None => Ok(()),
     }
 }
 
-fn no_amount<T: Display + Debug>(field: &str, amount: T, range: RangeInclusive<T>) -> Fault {
+fn out_of_range<T: Display + Debug>(field: &str, amount: T, range: RangeInclusive<T>) -> Fault {
     let hint = format!("give {} to {}, or leave it out for no limit", range.start(), range.end());
     Fault::invalid(format!("{field}: {amount:?} is out of range")).hint(hint).phase(Phase::Admission)
 }
 
 impl Limits {
-    /// The amount of one limit, by its kind; none for a kind that is no field of a policy.
+    /// Returns the value of a limit, by its kind; `None` for a kind that is no field of a policy.
     pub fn amount(&self, kind: LimitKind) -> Option<f64> {
         let count = |count: Option<u64>| count.map(|count| count as f64);
         match kind {
@@ -225,7 +225,7 @@ impl Limits {
         }
     }
 
-    /// Sets one limit by its kind; a kind that is no field of a policy changes nothing. Counts are exact: `COUNTS` ends where
+    /// Sets a limit by its kind; a kind that is no field of a policy is ignored. Counts are exact: `COUNTS` ends where
     /// floating point does.
     pub fn set_amount(&mut self, kind: LimitKind, amount: f64) {
         let count = Some(amount as u64);
@@ -257,7 +257,7 @@ impl Limits {
         ]
     }
 
-    /// The tighter of two sets, field by field: merging never widens.
+    /// Returns the tighter of two sets, field by field: merging never widens.
     pub fn tightest(self, other: Limits) -> Limits {
         Limits {
             max_wall_ms: least(self.max_wall_ms, other.max_wall_ms),
@@ -278,7 +278,7 @@ impl Limits {
     }
 }
 
-/// The smaller of two amounts, where nothing is no bound.
+/// Returns the smaller of two bounds, where `None` is no bound.
 pub fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b < a { b } else { a }),

@@ -1,18 +1,18 @@
-//! Permission bits in documents: octal digits as text, `"644"`, in requests and answers alike. As a number, 755 and 493 could both
-//! mean the same bits.
+//! Permission bits in documents: octal digits as text, `"644"`, in requests and responses alike. As a number, 755 and
+//! 493 could both mean the same bits.
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// Permission bits of a request: text, and nothing else.
+/// Permission bits of a request, as text only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
 #[schema(as = FileMode, value_type = String, examples("755"), pattern = "^[0-7]{1,5}$")]
 pub struct Mode(pub u32);
 
 impl Mode {
-    /// One to five octal digits; leading zeros mean nothing.
+    /// Parses one to five octal digits; leading zeros are ignored.
     pub fn parse(text: &str) -> Option<Mode> {
         let is_octal = (1..=5).contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'7'));
         is_octal.then(|| u32::from_str_radix(text, 8).ok().map(Mode))?
@@ -59,12 +59,12 @@ impl Visitor<'_> for Bits {
     }
 }
 
-/// For `#[serde(with)]` on bits of an answer.
+/// Serialises bits of a response, for `#[serde(with)]`.
 pub fn serialize<S: Serializer>(bits: &u32, to: S) -> Result<S::Ok, S::Error> {
     Mode(*bits).serialize(to)
 }
 
-/// The same from what was written; records and daemons of earlier versions have numbers.
+/// Deserialises bits; records and daemons of earlier versions wrote numbers.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     from.deserialize_any(Bits { numbers: true })
 }

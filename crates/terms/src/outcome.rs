@@ -1,4 +1,4 @@
-//! Outcome: how a run ended. The same document on every door.
+//! The outcome of a run. The same document on the command line and over HTTP.
 
 use crate::{ErrorKind, Limit, LimitKind, PROTOCOL_VERSION, Phase};
 use base64::Engine;
@@ -18,7 +18,7 @@ impl RunId {
         RunId(crate::id("run", bytes))
     }
 
-    /// One that somebody else made.
+    /// Parses a run id.
     pub fn parse(text: &str) -> Option<RunId> {
         let hex = text.strip_prefix("run_").filter(|hex| hex.len() == 32)?;
         hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).then(|| RunId(text.to_owned()))
@@ -46,7 +46,7 @@ pub enum Verdict {
     Lost,
 }
 
-/// How the command itself ended.
+/// Exit status of the command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Exit {
@@ -54,7 +54,7 @@ pub enum Exit {
     Signal { signal: i32, name: String },
 }
 
-/// What a rule says about an operation that matches it.
+/// The action of a rule for an operation that matches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -75,7 +75,7 @@ impl Action {
     }
 }
 
-/// One operation that a rule refused (or, with `warn`, let through and reported), counted over the run.
+/// An operation that a rule refused (or, with `warn`, permitted and reported), counted over the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Denial {
     pub op: String,
@@ -89,7 +89,7 @@ pub struct Denial {
     pub hint: Option<String>,
 }
 
-/// The process that did something, by the number that it has inside, and the program that it runs.
+/// The process behind an operation, by its pid inside, and the program that it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
     pub pid: i32,
@@ -104,12 +104,12 @@ pub struct Usage {
     pub output_bytes: u64,
     pub disk_bytes: u64,
     pub net_bytes: u64,
-    /// Absent where nothing counts them.
+    /// Absent if no mechanism counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes_peak: Option<u64>,
 }
 
-/// How many bytes of each stream were dropped past the cap.
+/// Bytes of each stream that were dropped past the cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Truncated {
     pub stdout: u64,
@@ -139,7 +139,7 @@ pub enum Level {
     Partial,
 }
 
-/// What held during the run. `partial` names every wall that was missing.
+/// Enforcement during the run. `partial` names every missing mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Enforcement {
     pub level: Level,
@@ -155,13 +155,13 @@ pub struct LimitHit {
     pub used: Limit,
 }
 
-/// How bytes of a command stand in a text field.
+/// Encoding of a command's bytes in a text field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = OutputEncoding)]
 pub enum Encoding {
     #[serde(rename = "utf-8")]
     Utf8,
-    /// With padding, of the whole stream.
+    /// Base64 of the whole stream, with padding.
     #[serde(rename = "base64")]
     Base64,
 }
@@ -174,7 +174,7 @@ impl Encoding {
         }
     }
 
-    /// Documents of earlier versions name no encoding; there it was text.
+    /// Decodes the bytes. Documents of earlier versions name no encoding; they contain text.
     fn bytes(encoding: Option<Encoding>, text: &str) -> Option<Vec<u8>> {
         match encoding {
             Some(Encoding::Base64) => BASE64.decode(text).ok(),
@@ -203,34 +203,35 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
     pub denials: Vec<Denial>,
-    /// How many distinct denials did not fit the list; 0 unless a guest floods it.
+    /// Number of distinct denials that did not fit the list; 0 unless a guest floods it.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub denials_dropped: u64,
-    /// How many events the journal that was asked for lacks; 0 when it is whole.
+    /// Number of events that the requested journal lacks; 0 if it is complete.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub events_dropped: u64,
-    /// Why they are not in it.
+    /// The reason for missing events.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_reason: Option<String>,
     pub usage: Usage,
-    /// Filled only where the caller asked for the output in the document, as `stdout_encoding` says.
+    /// Standard output, only if the caller requested it in the document, encoded as in `stdout_encoding`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stdout: Option<String>,
-    /// There whenever `stdout` is.
+    /// Present if `stdout` is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stdout_encoding: Option<Encoding>,
-    /// The same of standard error.
+    /// Standard error, as with `stdout`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stderr: Option<String>,
-    /// There whenever `stderr` is.
+    /// Present if `stderr` is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stderr_encoding: Option<Encoding>,
     pub truncated: Truncated,
-    /// Why output did not arrive where the caller sent it, on a full disk say. A reader that left early is no loss.
+    /// The reason why output was not delivered to the caller's target, such as a full disk. A reader that closed early
+    /// is no loss.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output_lost: Option<String>,
     pub changes: Changes,
-    /// The sandbox that holds the changes, where one does.
+    /// The sandbox that holds the changes, if there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox: Option<String>,
     pub policy: PolicyStamp,
@@ -273,7 +274,7 @@ impl Outcome {
         }
     }
 
-    /// Puts what a command wrote into the document, byte for byte: text as text, anything else as base64.
+    /// Stores a command's output byte for byte: text as text, other bytes as base64.
     pub fn set_output(&mut self, stdout: Vec<u8>, stderr: Vec<u8>) {
         let (text, encoding) = Encoding::of(stdout);
         (self.stdout, self.stdout_encoding) = (Some(text), Some(encoding));
@@ -281,17 +282,17 @@ impl Outcome {
         (self.stderr, self.stderr_encoding) = (Some(text), Some(encoding));
     }
 
-    /// The bytes of standard output that the document carries; none where it carries none or they are not encoded as it says.
+    /// Returns the bytes of standard output; `None` if the document has none or the encoding is invalid.
     pub fn stdout_bytes(&self) -> Option<Vec<u8>> {
         Encoding::bytes(self.stdout_encoding, self.stdout.as_deref()?)
     }
 
-    /// The same of standard error.
+    /// Returns the bytes of standard error, as `stdout_bytes`.
     pub fn stderr_bytes(&self) -> Option<Vec<u8>> {
         Encoding::bytes(self.stderr_encoding, self.stderr.as_deref()?)
     }
 
-    /// The exit status of `cofferdam run`: the command's own, or the one reserved for our verdict.
+    /// Returns the exit status of `cofferdam run`: the command's own, or the one reserved for our verdict.
     pub fn status(&self) -> u8 {
         match (&self.verdict, self.limit_kind, &self.exit) {
             (Verdict::LimitExceeded, Some(LimitKind::WallMs), _) => 124,

@@ -1,6 +1,6 @@
-//! Amounts as people type them: `256m`, `1.5g`, `30s`, `1500ms`.
+//! Parsing of quantities on command lines: `256m`, `1.5g`, `30s`, `1500ms`.
 
-/// Bytes; suffixes are powers of 1024.
+/// Parses bytes; suffixes are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let factor: f64 = match unit.trim_end_matches("ib").trim_end_matches('b') {
@@ -14,7 +14,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     whole(text, number * factor)
 }
 
-/// Milliseconds; a bare number is seconds.
+/// Parses a time into milliseconds; a bare number is seconds.
 pub fn time(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let factor = match unit.as_str() {

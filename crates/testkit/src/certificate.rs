@@ -1,24 +1,25 @@
-//! Certificates for servers of tests: each is its own authority, so that whoever is told to believe it believes nobody else.
+//! Certificates for test servers: each is its own authority, so that a client that trusts it trusts no other.
 
 use super::Place;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// The files of one, as words for flags.
+/// Paths of a certificate and its key, as words for flags.
 pub struct Certificate {
     pub cert: String,
     pub key: String,
 }
 
 impl Certificate {
-    /// For one server alone, e.g. `DNS:localhost`; both files belong to whoever runs here, and the key is read by nobody else.
+    /// Makes a certificate for one server, e.g. `DNS:localhost`; both files belong to the test's user, and only that
+    /// user can read the key.
     pub fn new(place: &Place, file: &str, server: &str) -> Certificate {
-        // One that could sign others is refused as a server's own, whatever its name.
+        // A CA certificate is refused as a server certificate, with any name.
         Certificate::made(place, file, server, &["-addext", "basicConstraints=critical,CA:FALSE"])
     }
 
-    /// As `openssl` makes it where nothing is said: one that could.
+    /// Makes a CA certificate, the default of `openssl`.
     #[allow(dead_code)]
     pub fn authority(place: &Place, file: &str, server: &str) -> Certificate {
         Certificate::made(place, file, server, &[])

@@ -1,21 +1,22 @@
-//! Harms a command at one system call after another: kills it there, or makes the call fail. What must hold afterwards is for
-//! the test to say. A walk tries a fixed number of calls, spread over the whole life of the command, and another part of
-//! them with each seed; `COFFERDAM_FULL=1` tries every call.
+//! Fault injection at one system call after another: kills the command there, or makes the call fail. The test checks
+//! what must hold afterwards. A walk tries a fixed number of calls, spread over the whole life of the command, and
+//! another sample of them with each seed; `COFFERDAM_FULL=1` tries every call.
 
 use super::{Place, binary, sample, to_the_end};
 use std::fs;
 use std::process::{Command, Output};
 
-/// What happens to the command at a call.
+/// The fault to inject at a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Harm {
     /// `kill -9`, to the process that makes the call.
     Kill,
-    /// The call is not made and gives this error, by name: `EIO`, `ENOSPC`.
+    /// The call is skipped and returns this error, by name: `EIO`, `ENOSPC`.
     Error(&'static str),
 }
 
-/// One walk: the harm, the calls it is done at (in strace's words: `all`, `%file,%desc`), and how many of them a run tries.
+/// A walk: the fault, the calls at which it is injected (in strace's syntax: `all`, `%file,%desc`), and the number of
+/// them that a run tries.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
     pub harm: Harm,
@@ -23,16 +24,22 @@ pub struct Walk {
     pub points: usize,
 }
 
-/// Where a command was harmed.
+/// The call at which a fault was injected.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     /// The number of the call, from 1.
     pub call: usize,
-    /// How many such calls the unharmed command makes.
+    /// Number of such calls of the unharmed command.
     pub of: usize,
 }
 
-/// How far a walk came.
+/// Returns true if a harmed command panicked in code of the product. Before `main` the standard library panics if it
+/// cannot map a stack for its signal handler; no code of the product has run then.
+pub fn panicked(stderr: &str) -> bool {
+    stderr.contains("panicked") && !stderr.contains("failed to allocate an alternative stack")
+}
+
+/// Result of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Walked {
     pub calls: usize,
@@ -40,8 +47,8 @@ pub struct Walked {
 }
 
 impl Walk {
-    /// `fresh` makes a world and the words of the command; it is called once for the count and once per point. `check` looks at
-    /// the world afterwards, with what the harmed command printed.
+    /// Runs the walk. `fresh` makes a world and the words of the command; it is called once for the count and once per
+    /// point. `check` examines the world afterwards, with the output of the harmed command.
     pub fn go<W>(
         &self,
         place: &Place,
@@ -49,7 +56,7 @@ impl Walk {
         mut check: impl FnMut(W, Point, &Output),
     ) -> Walked {
         let (_, words) = fresh();
-        let life = self.life(place, &words);
+        let life = self.traced_calls(place, &words);
         let calls = life.len();
         assert!(calls > 20, "{words:?} makes {calls} calls");
         println!("{self:?}: COFFERDAM_TEST_SEED={}, {calls} calls", sample::seed());
@@ -64,7 +71,7 @@ impl Walk {
         Walked { calls, tried }
     }
 
-    /// strace counts each kind of call for itself.
+    /// Builds the strace command; strace counts each kind of call separately.
     fn traced(&self, place: &Place, words: &[String], (call, nth): &(String, usize)) -> Command {
         let what = match self.harm {
             Harm::Kill => "signal=KILL".to_owned(),
@@ -77,8 +84,8 @@ impl Walk {
         command
     }
 
-    /// The calls that the unharmed command makes, each with how many of its kind came up to it; it must succeed.
-    fn life(&self, place: &Place, words: &[String]) -> Vec<(String, usize)> {
+    /// Returns the calls that the unharmed command makes, each with its index among its kind; the command must succeed.
+    fn traced_calls(&self, place: &Place, words: &[String]) -> Vec<(String, usize)> {
         let log = place.file(format!("calls-{}", super::unique()), "");
         let mut command = place.outside("/usr/bin/strace");
         command.arg("-o").arg(&log).args(["-e", &format!("trace={}", self.calls)]).arg(binary()).args(words);
@@ -93,7 +100,7 @@ impl Walk {
             *count += 1;
             (name.to_owned(), *count)
         });
-        // Before that the command is not ours yet.
+        // Before execve the process is still strace's child.
         numbered.filter(|(name, _)| name != "execve").collect()
     }
 }

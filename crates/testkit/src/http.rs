@@ -1,7 +1,7 @@
-//! A small HTTP client and a daemon to speak to: over its socket and over TCP, byte by byte where a test wants that.
-//! Nothing is shared with the product, so that both cannot be wrong in the same way.
+//! A small HTTP client and a daemon for tests: over its socket and over TCP, byte by byte where a test needs that. No
+//! code is shared with the product, so that both cannot be wrong in the same way.
 
-use super::patience::Until;
+use super::patience::{PATIENCE, Until};
 use super::{As, Place};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,28 +11,25 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything that is not stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A daemon on the state of a place; it ends with the test.
 pub struct Daemon {
     pub child: Child,
     pub socket: PathBuf,
-    /// The port on 127.0.0.1, where it listens there.
+    /// The port on 127.0.0.1, if it listens there.
     pub port: Option<u16>,
     pub told: Value,
-    /// The socket knows its own user only, and tests are root: an ordinary user's daemon is spoken to with this.
+    /// Token for an ordinary user's daemon: the socket authenticates its own user only, and tests run as root.
     own: Option<String>,
     _out: BufReader<ChildStdout>,
 }
 
 impl Daemon {
-    /// On its socket only.
+    /// Starts a daemon on its socket only.
     pub fn start(place: &Place) -> Daemon {
         Daemon::start_with(place, &[])
     }
 
-    /// Also on a free port of 127.0.0.1.
+    /// Starts a daemon that also listens on a free port of 127.0.0.1.
     pub fn start_tcp(place: &Place) -> Daemon {
         Daemon::start_with(place, &["--listen", "127.0.0.1:0"])
     }
@@ -63,7 +60,7 @@ impl Daemon {
         Daemon { child, socket, port, told, own, _out: out }
     }
 
-    /// A request as its own user, over the socket.
+    /// Prepares a request as the daemon's own user, over the socket.
     pub fn ask(&self, method: &str, path: &str) -> Ask<'_> {
         Ask::new(self, method, path)
     }
@@ -76,13 +73,13 @@ impl Daemon {
         self.ask("POST", path).json(body).send()
     }
 
-    /// The first operator's token.
+    /// Returns the first operator's token.
     pub fn operator_token(&self) -> String {
         let path = self.told["operator_token"].as_str().unwrap();
         std::fs::read_to_string(path).unwrap().trim().to_owned()
     }
 
-    /// A new token, made over the socket.
+    /// Creates a token over the socket.
     pub fn token(&self, ask: Value) -> String {
         let answer = self.post("/v1/tokens", ask);
         assert_eq!(answer.status, 201, "{answer:?}");
@@ -106,7 +103,7 @@ impl Daemon {
         assert!(sent.success());
     }
 
-    /// Waits until it has ended; its exit status.
+    /// Waits for the daemon's end; returns its exit status.
     pub fn ended(&mut self) -> Option<i32> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -126,7 +123,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A request in the making.
+/// A request under construction.
 #[derive(Clone)]
 pub struct Ask<'a> {
     daemon: &'a Daemon,
@@ -173,7 +170,7 @@ impl<'a> Ask<'a> {
         ask
     }
 
-    /// A body of no named sort, as some clients send it.
+    /// Sets a body without a content type, as some clients send it.
     pub fn bare(mut self, body: &[u8]) -> Ask<'a> {
         self.body = body.to_vec();
         self
@@ -208,7 +205,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Sends it and leaves the answer to be read as it comes.
+    /// Sends the request and returns the response as a stream.
     pub fn open(&self) -> Open {
         let mut bytes = self.head().into_bytes();
         bytes.extend(&self.body);
@@ -228,14 +225,14 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// An answer that is still coming.
+/// A streaming response.
 pub struct Open {
     stream: Until<Box<dyn Read + Send>>,
     pub text: Vec<u8>,
 }
 
 impl Open {
-    /// Reads until the text has come; false where the stream ended before, or it does not come.
+    /// Reads until the text has arrived; false if the stream ends before, or on timeout.
     pub fn until(&mut self, text: &str) -> bool {
         self.stream.1 = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&self.text).contains(text) {
@@ -278,7 +275,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Whether all came that was announced. What a daemon that is killed leaves behind is a head, and a part of a body.
+    /// Returns true if the body has the announced length. A killed daemon leaves a head, and a part of a body.
     pub fn is_whole(&self) -> bool {
         self.header("content-length").is_none_or(|length| length.parse() == Ok(self.body.len()))
     }
@@ -288,7 +285,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {} {}", self.status, self.text()))
     }
 
-    /// Must be a refusal of the contract, of this status and kind.
+    /// Asserts a fault document with this status and kind.
     #[track_caller]
     pub fn assert_fault(&self, status: u16, kind: &str) -> Value {
         let fault = self.json();
@@ -297,7 +294,7 @@ impl Answer {
         assert_eq!(fault["success"], false);
         assert_eq!(fault["request_id"].as_str(), self.header("x-request-id"), "{fault:#}");
         assert!(fault["message"].as_str().is_some_and(|m| !m.is_empty()), "{fault:#}");
-        // A command that is not there needs no advice.
+        // A missing command needs no hint.
         let is_not_there = fault["phase"] == "start" && kind == "not_found";
         assert!(fault["hint"].is_string() || is_not_there, "{fault:#}");
         fault
@@ -310,14 +307,14 @@ impl Answer {
     }
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and reads one response.
 pub fn exchange(mut stream: impl Read + Write, bytes: &[u8]) -> Answer {
-    // Whoever refuses early need not read all of it.
+    // A server that refuses early need not read the whole request.
     let _ = stream.write_all(bytes);
     receive(&mut stream).expect("an answer")
 }
 
-/// Reads one answer; none where the connection was closed without one.
+/// Reads one response; `None` if the connection was closed without one.
 pub fn receive(stream: &mut impl Read) -> Option<Answer> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -336,7 +333,7 @@ pub fn receive(stream: &mut impl Read) -> Option<Answer> {
         .collect();
     let find = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
     let mut body = Vec::new();
-    // Events have no end that one could wait for; `Ask::open` reads them.
+    // Event streams have no end; `Ask::open` reads them.
     if find("content-type").is_some_and(|sort| sort == "text/event-stream") {
         return Some(Answer { status, headers, body });
     }
@@ -371,18 +368,19 @@ fn chunks(stream: &mut impl Read) -> Option<Vec<u8>> {
     }
 }
 
-/// Speaks to a daemon over its socket, with no library but Python's own: `ask` gives the status and the document. However a script
-/// ends, its sandboxes are stopped and its daemon is gone before anything is looked at; what they left stays to be looked at.
+/// Python client of a daemon over its socket, with the standard library only: `ask` returns the status and the
+/// document. At every exit of a script, its sandboxes are stopped and its daemon has ended before the test examines
+/// their leftovers, which stay.
 const SPEAKS: &str = r#"
 import atexit, http.client, json, os, socket, subprocess, sys, time
 cofferdam, state = os.environ["COFFERDAM"], os.environ["COFFERDAM_STATE"]
 daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 def leave():
-    listed = subprocess.run([cofferdam, "ls", "--json"], capture_output=True, timeout=60)
+    listed = subprocess.run([cofferdam, "ls", "--json"], capture_output=True, timeout=180)
     for sandbox in json.loads(listed.stdout)["sandboxes"]:
-        subprocess.run([cofferdam, "stop", "-t", "0", sandbox["id"]], capture_output=True, timeout=60)
+        subprocess.run([cofferdam, "stop", "-t", "0", sandbox["id"]], capture_output=True, timeout=180)
     daemon.terminate()
-    daemon.wait(20)
+    daemon.wait(180)
 atexit.register(leave)
 path = os.path.join(state, "cofferdam.sock")
 class Line(http.client.HTTPConnection):
@@ -397,7 +395,7 @@ def ask(method, at, body=None, token=None):
     answer = line.getresponse()
     return answer.status, json.loads(answer.read())
 def until(what, holds):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -409,7 +407,8 @@ def is_up():
 until("the daemon answers", is_up)
 "#;
 
-/// A script in a little internet, in which a daemon was started: `cofferdam`, `daemon` and `ask` are there. What it printed.
+/// Runs a script in a world in which a daemon was started: `cofferdam`, `daemon` and `ask` are defined. Returns its
+/// output.
 pub fn with_daemon(world: &super::world::World, script: &str) -> String {
     let mut command = world.command("/usr/bin/python3", &["-c", &format!("{SPEAKS}{script}")]);
     let output = command.env("COFFERDAM", super::binary()).output().unwrap();

@@ -1,10 +1,12 @@
-//! What may be left of a run when it is over: processes, mounts, control groups.
+//! Leftovers of a run: processes, mounts, control groups.
 
+use super::Place;
+use super::patience::PATIENCE;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processes of the host whose command line or executable holds `marker`, by process id.
+/// Returns the pids of processes on the host whose command line or executable contains `marker`.
 pub fn census(marker: &str) -> Vec<i32> {
     let numbers = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let of = |pid: i32| {
@@ -15,9 +17,9 @@ pub fn census(marker: &str) -> Vec<i32> {
     numbers.filter(|pid| of(*pid).contains(marker)).collect()
 }
 
-/// Waits until a condition holds; false when it never does.
-pub fn soon(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
+/// Waits until a condition holds; false if it does not within `PATIENCE`.
+pub fn soon(mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + PATIENCE;
     loop {
         if holds() {
             return true;
@@ -29,14 +31,19 @@ pub fn soon(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// All mounts but those in places of other tests that run on this machine.
-pub fn mounts() -> String {
-    let (all, own) = ("/cofferdam-test-", format!("/cofferdam-test-{}-", std::process::id()));
+/// Returns the mounts of the host, except those of other tests, which come and go meanwhile, in this process and in
+/// others.
+pub fn mounts(place: &Place) -> String {
+    const OTHERS: [&str; 3] = ["/cofferdam-test-", "/cofferdam-store-", "/target/tmp/"];
+    let own = place.root.to_str().unwrap();
+    // A plain prefix comparison would confuse the places 1 and 12.
+    let is_own = |line: &str| line.split([' ', ',', ':', '=']).any(|word| Path::new(word).starts_with(own));
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    text.lines().filter(|line| !line.contains(all) || line.contains(&own)).map(|line| format!("{line}\n")).collect()
+    let counts = |line: &&str| is_own(line) || !OTHERS.iter().any(|other| line.contains(other));
+    text.lines().filter(counts).map(|line| format!("{line}\n")).collect()
 }
 
-/// Control groups of ours whose owner is gone. The name starts with the owner's process id.
+/// Returns control groups of ours whose owner is gone. The name starts with the owner's pid.
 pub fn orphaned_groups() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![(PathBuf::from("/sys/fs/cgroup"), 0)];

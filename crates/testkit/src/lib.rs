@@ -1,5 +1,5 @@
-//! What the test rings share: the binary as root and as an ordinary user, a project to run in, probes to run there.
-//! Everything is made under one directory per test and removed at its end.
+//! Support for all test suites: the binary as root and as an ordinary user, a project to run in, probes to run there.
+//! All files are made under one directory per test and removed at its end.
 
 pub mod certificate;
 pub mod dice;
@@ -23,6 +23,7 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// An ordinary user that no account has.
+/// Uid of an ordinary user without an account.
 pub const USER: u32 = 1500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +40,30 @@ pub enum As {
     User,
 }
 
-/// Every promise holds for both.
+/// Both users; every promise holds for both.
 pub const BOTH: [As; 2] = [As::Root, As::User];
 
-/// The binary that cargo built beside the running test: `target/…/debug/deps/e2e-…` stands one directory below it.
+/// Selects root or the user, for a test of code that does not branch on the user: one of them, the other with the next
+/// seed, and both in a full run. The first choice of a seed differs from test to test.
+pub fn either() -> Vec<As> {
+    if in_full() {
+        return BOTH.to_vec();
+    }
+    let thread = std::thread::current();
+    let name: u64 = thread.name().unwrap_or_default().bytes().map(u64::from).sum();
+    vec![BOTH[(name.wrapping_add(sample::seed()) % 2) as usize]]
+}
+
+/// Copies a program in a separate process. A descriptor that this process has open for writing is inherited by every
+/// child that another test starts meanwhile, and until each of those has executed, the copy cannot be executed
+/// (`ETXTBSY`).
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg("--").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success(), "{} is not copied to {}", from.as_ref().display(), to.as_ref().display());
+}
+
+/// Returns the binary that cargo built beside the running test: `target/…/debug/deps/e2e-…` is one directory below it.
 fn built() -> PathBuf {
     if let Some(path) = std::env::var_os("CARGO_BIN_EXE_cofferdam") {
         return path.into();
@@ -57,7 +78,7 @@ fn built() -> PathBuf {
     binary
 }
 
-/// The binary where every user can reach it.
+/// Returns a copy of the binary that every user can reach.
 pub fn binary() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {
@@ -65,13 +86,13 @@ pub fn binary() -> &'static Path {
         let dir = PathBuf::from(format!("/srv/cofferdam-bin-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("tests run as root");
         let copy = dir.join("cofferdam");
-        fs::copy(built(), &copy).unwrap();
+        copy_program(built(), &copy);
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         copy
     })
 }
 
-/// Rust's test harness gives no hook for the end; what earlier runs left is removed when a new one starts.
+/// Removes leftovers of earlier runs; Rust's test harness has no hook for the end.
 fn sweep() {
     let Ok(entries) = fs::read_dir("/srv") else { return };
     for entry in entries.flatten() {
@@ -85,13 +106,13 @@ fn sweep() {
     }
 }
 
-/// A home directory with a project in it, owned by whoever runs.
+/// A home directory with a project in it, owned by the test's user.
 pub struct Place {
     pub who: As,
     pub root: PathBuf,
     pub home: PathBuf,
     pub project: PathBuf,
-    /// Who carries out what is asked here, where the same tests are made with a daemon.
+    /// The daemon that serves this place, if the tests run with one.
     pub served: Option<served::Served>,
     pub watch: patience::Watch,
 }
@@ -101,7 +122,7 @@ impl Place {
         Place::within(who, Path::new("/srv"))
     }
 
-    /// A place in another directory, which may be another file system.
+    /// Makes a place in another directory, which may be another file system.
     pub fn within(who: As, above: &Path) -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         binary();
@@ -119,23 +140,23 @@ impl Place {
         fs::create_dir(&state).unwrap();
         fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
         place.own(&state);
-        place.served = served::wanted().then(|| served::Served::start(&place));
+        place.served = served::is_enabled().then(|| served::Served::start(&place));
         place
     }
 
-    /// Where sandboxes of this place are kept.
+    /// Returns the state directory of this place.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
     }
 
-    /// Gives a path to whoever runs.
+    /// Gives a path to the test's user.
     pub fn own(&self, path: &Path) {
         if self.who == As::User {
             chown(path, Some(USER), Some(USER)).unwrap();
         }
     }
 
-    /// A file of theirs, relative to the place's root or absolute.
+    /// Writes a file owned by the test's user, relative to the place's root or absolute.
     pub fn file(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.root.join(path);
         self.dir(path.parent().unwrap());
@@ -155,19 +176,23 @@ impl Place {
         path
     }
 
-    /// A policy file of theirs; the answer is its path, for `-p`.
+    /// Writes a policy file; returns its path, for `-p`.
     pub fn policy(&self, document: Value) -> String {
         let path = self.file(format!("policies/{}.json", unique()), document.to_string());
         path.to_string_lossy().into_owned()
     }
 
     pub fn script(&self, path: impl AsRef<Path>, text: &str) -> PathBuf {
-        let path = self.file(path, text);
+        let (source, path) = (self.file(format!("script-{}", unique()), text), self.root.join(path));
+        self.dir(path.parent().unwrap());
+        copy_program(&source, &path);
+        fs::remove_file(source).unwrap();
+        self.own(&path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
-    /// `cofferdam ARGS…` in the project, with a small environment.
+    /// Builds `cofferdam ARGS…` in the project, with a small environment.
     pub fn cofferdam(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.outside(binary());
         command.args(args);
@@ -177,7 +202,19 @@ impl Place {
         command
     }
 
-    /// Any program outside, as the same user in the same place.
+    /// Like `cofferdam`, with private mounts and a private `/tmp`, which only the command changes: other tests mount
+    /// and make files meanwhile.
+    pub fn cofferdam_apart(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let inner = self.cofferdam(args);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount -t tmpfs -o mode=1777 none /tmp && exec \"$@\"", "sh"]);
+        command.arg(inner.get_program()).args(inner.get_args()).env_clear();
+        command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(&self.project).stdin(Stdio::null());
+        command
+    }
+
+    /// Builds a command outside, as the same user in the same place.
     pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match self.who {
             As::Root => Command::new(program),
@@ -193,7 +230,7 @@ impl Place {
         command
     }
 
-    /// `cofferdam run FLAGS… -- COMMAND…`, to its end.
+    /// Runs `cofferdam run FLAGS… -- COMMAND…` to its end.
     pub fn run(&self, flags: &[&str], command: &[&str]) -> Run {
         let status = self.root.join(format!("status-{}.json", unique()));
         fs::write(&status, "").unwrap();
@@ -205,17 +242,17 @@ impl Place {
         Run { output, outcome }
     }
 
-    /// The same with a shell text.
+    /// Runs a shell text.
     pub fn sh(&self, flags: &[&str], text: &str) -> Run {
         self.run(flags, &["/bin/sh", "-c", text])
     }
 
-    /// The same with a Python text, by the system's Python.
+    /// Runs a Python text, by the system's Python.
     pub fn python(&self, flags: &[&str], text: &str) -> Run {
         self.run(flags, &["/usr/bin/python3", "-c", text])
     }
 
-    /// Compiles a C probe into the project and gives its path.
+    /// Compiles a C probe into the project and returns its path.
     pub fn c_program(&self, name: &str, source: &str) -> PathBuf {
         let out = self.project.join(name);
         let mut cc = Command::new("cc")
@@ -232,7 +269,7 @@ impl Place {
     }
 }
 
-/// Runs a command to its end with the given input. One that hangs is killed, so that its test fails instead.
+/// Runs a command to its end with the given input. A command that hangs is killed, so that its test fails instead.
 pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
     if !input.is_empty() {
         command.stdin(Stdio::piped());
@@ -242,12 +279,12 @@ pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
     let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            if is_over.recv_timeout(Duration::from_secs(times(60, 900))) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if is_over.recv_timeout(Duration::from_secs(times(300, 900))) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             }
         });
         scope.spawn(move || {
-            // A command that does not read all of it is no failure of the test.
+            // A command that does not read all its input is no failure of the test.
             let _ = stdin.map(|mut pipe| pipe.write_all(input));
         });
         let output = child.wait_with_output().unwrap();
@@ -257,7 +294,8 @@ pub fn to_the_end(command: &mut Command, input: &[u8]) -> Output {
 }
 
 impl Place {
-    /// Keepers outlive whoever started them; those of this place end with it, and take what runs there with them.
+    /// Ends the keepers of this place, and with them the processes inside. Keepers outlive the process that started
+    /// them.
     fn end_keepers(&self) {
         let tenants = fs::read_dir(self.state().join("tenants")).into_iter().flatten().flatten().map(|e| e.path());
         for state in std::iter::once(self.state()).chain(tenants) {
@@ -279,6 +317,21 @@ impl Drop for Place {
         self.served = None;
         self.end_keepers();
         let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Returns a free port of the loopback address that no other test gets: the kernel's ephemeral ports are in a range
+/// above these.
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let n = std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = (FIRST + n % COUNT) as u16;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
     }
 }
 
@@ -310,7 +363,7 @@ impl Run {
         self.outcome.pointer(field).and_then(Value::as_str).unwrap_or_default().to_string()
     }
 
-    /// Everything about it, for failed assertions.
+    /// Formats the whole run, for failed assertions.
     pub fn story(&self) -> String {
         format!(
             "exit {}\nstdout: {}\nstderr: {}\noutcome: {:#}",
@@ -350,7 +403,7 @@ impl Run {
     }
 }
 
-/// Every file below a directory that holds some bytes.
+/// Returns every file below a directory that contains some bytes.
 pub fn holders(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -366,7 +419,8 @@ pub fn holders(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-/// Makes one system call fail, as an old kernel or a strict container does, and runs the rest under that.
+/// C program that makes one system call fail, as an old kernel or a strict container does, and executes the rest of its
+/// arguments.
 pub const HIDE: &str = r#"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,4 +1,5 @@
-//! A test that waits for what never comes shall fail, by its name, and not hold up all others for ever.
+//! Timeouts of tests: a test that waits for an event that never comes fails, by its name, instead of blocking all
+//! others.
 
 use super::times;
 use std::fs;
@@ -9,12 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Longer than any test takes that is not stuck.
+/// Bound of every wait for an event. It is not a measure: it only ends a wait for an event that never comes, so it is
+/// far longer than any operation on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Bound on a test; longer than any test that is not stuck.
 fn longest() -> Duration {
     Duration::from_secs(times(900, 7200))
 }
 
-/// Ends what was started in a place that is there too long: whoever waits for one of those hears of it then.
+/// Watchdog of a place: kills the processes of a place that exists too long, so that a test that waits for one of them
+/// fails.
 pub struct Watch {
     _over: mpsc::Sender<()>,
 }
@@ -34,7 +40,7 @@ impl Watch {
     }
 }
 
-/// Processes with the place in their environment or their words.
+/// Returns processes with the place in their environment or arguments.
 fn processes(root: &Path) -> impl Iterator<Item = String> {
     let (root, own) = (root.as_os_str().as_encoded_bytes().to_vec(), std::process::id().to_string());
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -48,7 +54,7 @@ fn processes(root: &Path) -> impl Iterator<Item = String> {
     })
 }
 
-/// A stream that goes on for ever by signs of life alone has an end here.
+/// A reader with a deadline, for streams that are kept alive forever.
 pub struct Until<R>(pub R, pub Instant);
 
 impl<R: Read> Read for Until<R> {
@@ -60,7 +66,7 @@ impl<R: Read> Read for Until<R> {
     }
 }
 
-/// Says that it is over however a test ends: whoever works beside it in a scope is waited for.
+/// Guard that sets a flag at every end of a test: threads of its scope stop then, and are waited for.
 pub struct Over<'a>(pub &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -1,4 +1,4 @@
-//! What a directory must hold by what was shown to its reviewers and by what the journal says became of it.
+//! Replay of reviews: the contents that a directory must have by the diffs shown to its reviewers and by the journal.
 
 use super::{Place, to_the_end};
 use serde_json::Value;
@@ -6,23 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// The paths that those who take part write to.
+/// Paths that the participants write to.
 pub const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "n/a"];
-/// Of these the directory has some to begin with.
+/// Paths that the directory has at first.
 pub const FIRST: [&str; 4] = ["a", "b", "d/a", "d/stays"];
 
-/// Digests by path; none where nothing is.
+/// Digests by path; `None` where no file exists.
 pub type Contents = BTreeMap<String, Option<String>>;
 
-/// Before and after.
+/// Digests before and after.
 type Sides = (Option<String>, Option<String>);
 
-/// What each diff that somebody was about to approve says: both sides of every path.
+/// Diffs that a reviewer was about to approve: both sides of every path.
 #[derive(Default)]
 pub struct Reviews(BTreeMap<String, BTreeMap<String, Sides>>);
 
 impl Reviews {
-    /// Remembers a diff; its digest and the paths in it.
+    /// Records a diff; returns its digest and its paths.
     pub fn add(&mut self, shown: &Value) -> (String, Vec<String>) {
         let digest = shown["digest"].as_str().unwrap().to_owned();
         let side = |file: &Value, side: &str| file[side]["digest"].as_str().map(str::to_owned);
@@ -42,14 +42,14 @@ impl Reviews {
         (digest, paths)
     }
 
-    /// What the journal says happened to the directory, from how it was; and the batches it tells of.
+    /// Replays the journal from the initial contents; returns the contents and the batches it names.
     pub fn replayed(&self, place: &Place, mut now: Contents) -> (Contents, BTreeSet<String>) {
         let told = document(place, &["provenance", ".", "--json"]);
         assert_eq!(told["more"], false, "all of it");
         let mut paths: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for batch in told["batches"].as_array().unwrap() {
             let own = batch["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap().to_owned());
-            // Directories come and go with what is in them.
+            // Directories are made and removed with their files.
             let own = own.filter(|path| PATHS.contains(&path.as_str())).collect();
             paths.insert(batch["batch"].as_str().unwrap().to_owned(), own);
         }
@@ -79,7 +79,7 @@ impl Reviews {
     }
 }
 
-/// A place with the first files.
+/// Writes the first files into a place.
 pub fn furnish(place: &Place) -> Contents {
     for path in FIRST {
         place.file(format!("home/project/{path}"), format!("first {path}\n"));
@@ -97,7 +97,7 @@ fn digest_of(path: &Path) -> Option<String> {
     output.status.success().then(|| text.split(' ').next().unwrap().to_owned())
 }
 
-/// All of the journal, oldest first.
+/// Returns the whole journal, oldest first.
 pub fn journal(place: &Place) -> Vec<Value> {
     let document = document(place, &["audit", "log", "--json", "-n", "10000"]);
     document["entries"].as_array().unwrap().clone()

@@ -1,25 +1,25 @@
-//! How much of a large space of cases a test tries, and which part of it. The number of cases is fixed, so that a busy machine is
-//! slower but tries no less. The seed moves the sample: `tools/test` takes it from the number of commits, so that runs on
-//! successive commits come to all of it. `COFFERDAM_TEST_SEED` repeats a run; `COFFERDAM_FULL=1` tries everything.
+//! Sampling of large test spaces. The number of cases is fixed, so that a busy machine is slower but tries no less. The
+//! seed moves the sample: `tools/test` takes it from the number of commits, so that runs on successive commits cover
+//! all of it. `COFFERDAM_TEST_SEED` repeats a run; `COFFERDAM_FULL=1` tries everything.
 
-/// Whether everything is tried (`COFFERDAM_FULL=1`), which takes hours.
+/// Returns true if everything is tried (`COFFERDAM_FULL=1`), which takes hours.
 pub fn in_full() -> bool {
     std::env::var("COFFERDAM_FULL").is_ok_and(|v| v == "1")
 }
 
-/// The number of tries: `some` in an ordinary run, `all` in a full one.
+/// Returns the number of tries: `some` in an ordinary run, `all` in a full one.
 pub fn times(some: u64, all: u64) -> u64 {
     if in_full() { all } else { some }
 }
 
-/// The seed of this run of the tests. A failure must print it.
+/// Returns the seed of this run of the tests. A failure must print it.
 pub fn seed() -> u64 {
     let text = std::env::var("COFFERDAM_TEST_SEED").ok();
     text.map_or(1, |text| text.parse().unwrap_or_else(|_| panic!("COFFERDAM_TEST_SEED is no number: {text:?}")))
 }
 
-/// The cases of this run out of `all`: `some` of them, in strides that leave no large gap, beginning where the run with the seed
-/// before this one ended.
+/// Returns the cases of this run out of `all`: `some` of them, in strides that leave no large gap, starting where the
+/// run with the previous seed ended.
 pub fn indices(some: usize, all: usize) -> impl Iterator<Item = usize> {
     let tried = if in_full() { all } else { some.min(all) };
     let from = (seed() as usize).wrapping_mul(some) % all.max(1);
@@ -27,7 +27,7 @@ pub fn indices(some: usize, all: usize) -> impl Iterator<Item = usize> {
     (from..from + tried).map(move |k| k * stride % all)
 }
 
-/// About the golden part of a number, and without a common divisor with it: strides that meet each case once.
+/// Returns a stride near the golden ratio and coprime to `all`, so that it visits each case once.
 fn stride(all: usize) -> usize {
     (all * 618 / 1000..).find(|n| gcd(*n, all) == 1).unwrap_or(1)
 }
@@ -40,7 +40,7 @@ fn gcd(a: usize, b: usize) -> usize {
 pub struct Random(pub u64);
 
 impl Random {
-    #[allow(clippy::should_implement_trait)] // It never ends, and is no iterator.
+    #[allow(clippy::should_implement_trait)] // Endless, and no iterator.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -49,7 +49,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, or 0 where there is none.
+    /// Returns a number below `bound`, or 0 if there is none.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }

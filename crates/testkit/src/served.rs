@@ -1,16 +1,16 @@
-//! The same tests with a daemon: a test binary starts itself once more, and every place of that run has a daemon that all of
-//! its commands speak to.
+//! Tests against a daemon: a test binary starts itself once more, and every place of that run has a daemon that all of
+//! its commands use.
 
 use super::Place;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Set where the tests are made with a daemon.
+/// Set if the tests run with a daemon.
 const SERVED: &str = "COFFERDAM_TEST_SERVED";
 
-/// Whether places have a daemon.
-pub fn wanted() -> bool {
+/// Returns true if places have a daemon.
+pub fn is_enabled() -> bool {
     std::env::var_os(SERVED).is_some()
 }
 
@@ -38,11 +38,11 @@ impl Drop for Served {
     }
 }
 
-/// Makes these tests of this binary once more, with daemons: those whose names begin so, but for some that are about what only a
-/// process here can do. At least so many there are.
+/// Runs tests of this binary once more, with daemons: those whose names begin with one of `tests`, except `but`, which
+/// need a process of their own. At least `least` tests must run.
 pub fn again(least: usize, tests: &[&str], but: &[&str]) {
     let log = std::env::temp_dir().join(format!("cofferdam-served-{}", std::process::id()));
-    // Into a file: what outlives a test that fails would hold a pipe open.
+    // Into a file: a process that outlives a failed test would hold a pipe open.
     let file = std::fs::File::create(&log).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(SERVED, "1").args(tests).stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);

@@ -1,4 +1,4 @@
-//! Streams of events, as a browser reads them.
+//! Server-sent events, as a browser reads them.
 
 use super::patience::Until;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub struct Event {
     pub data: Value,
 }
 
-/// The events in an answer that came in chunks, as far as it came.
+/// Parses the events of a chunked response, as far as it arrived.
 pub fn events(text: &str) -> Vec<Event> {
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let mut plain = String::new();
@@ -35,18 +35,18 @@ pub fn events(text: &str) -> Vec<Event> {
         id: field(block, "id"),
         data: serde_json::from_str(&field(block, "data")).unwrap_or_default(),
     };
-    // What no empty line follows was cut off and did not happen.
+    // An event without a final empty line was cut off and does not count.
     let whole = plain.rfind("\n\n").map_or("", |end| &plain[..end]);
     whole.split("\n\n").filter(|block| block.contains("event:")).map(of).collect()
 }
 
-/// What one stream said in them.
+/// Concatenates the output of one stream.
 pub fn said(events: &[Event], stream: &str) -> String {
     events.iter().filter(|e| e.name == stream).map(|e| e.data["data"].as_str().unwrap()).collect()
 }
 
-/// Reads what a run says to its end, whoever answers meanwhile: goes on after the last event that came whole. None where the run is
-/// not known or has no end in time.
+/// Reads the output of a run to its end, across restarts of the server: resumes after the last complete event. `None`
+/// if the run is unknown or does not end in time.
 pub fn read_along(ask: &dyn Fn(&str) -> Option<UnixStream>, limit: Duration) -> Option<Vec<Event>> {
     let (mut all, begun): (Vec<Event>, _) = (Vec::new(), Instant::now());
     while begun.elapsed() < limit {
@@ -57,12 +57,12 @@ pub fn read_along(ask: &dyn Fn(&str) -> Option<UnixStream>, limit: Duration) -> 
             continue;
         };
         let mut bytes = Vec::new();
-        let _cut_off = Until(stream, begun + limit).read_to_end(&mut bytes);
+        let _ = Until(stream, begun + limit).read_to_end(&mut bytes); // a stream that was cut off is resumed
         let text = String::from_utf8_lossy(&bytes);
         if text.contains("\"error_kind\":\"not_found\"") {
             return None;
         }
-        // A word of the daemon's own is none of the run's, and has no place in it.
+        // Events of the daemon itself are not part of the run.
         all.extend(events(&text).into_iter().filter(|event| !event.id.is_empty() || event.name == "end"));
         if all.last().is_some_and(|last| last.name == "end") {
             return Some(all);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::fs;
 use std::process::Output;
 
-/// Steps are `["expect", text]`, `["send", text]`, `["resize", rows, columns]` and `["signal", number]`.
+/// Python driver of a terminal. Steps are `["expect", text]`, `["send", text]`, `["resize", rows, columns]` and
+/// `["signal", number]`.
 const DRIVER: &str = r#"
 import fcntl, json, os, pty, select, struct, sys, termios, time
 ask = json.loads(sys.argv[1])
@@ -24,7 +25,7 @@ if pid == 0:
     os.closerange(3, 256)
     os.execvp(ask['argv'][0], ask['argv'])
 seen, at, missed = b'', 0, None
-deadline = time.monotonic() + 40
+deadline = time.monotonic() + 180
 def pump():
     global seen
     if select.select([master], [], [], 0.05)[0]:
@@ -63,14 +64,14 @@ print(json.dumps({'text': seen.decode('utf-8', 'replace'), 'code': os.waitstatus
     'restored': restored, 'missed': missed}))
 "#;
 
-/// What was on the screen at the end.
+/// The screen at the end.
 pub struct Screen {
     pub text: String,
     pub code: i64,
-    /// The terminal's settings are what they were.
+    /// The terminal's settings were restored.
     pub restored: bool,
     pub outcome: Value,
-    /// The text that was waited for in vain.
+    /// The expected text that never appeared.
     pub missed: Option<String>,
 }
 
@@ -84,7 +85,7 @@ impl Screen {
     }
 }
 
-/// `cofferdam run ARGS…` on a terminal of 31 rows and 97 columns.
+/// Runs `cofferdam run ARGS…` on a terminal of 31 rows and 97 columns.
 pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
     let status = place.file(format!("screen-{}.json", unique()), "");
     let name = status.display().to_string();
@@ -93,31 +94,31 @@ pub fn on_terminal(place: &Place, args: &[&str], steps: Value) -> Screen {
     Screen { outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null), ..screen }
 }
 
-/// The same in a world with servers.
+/// Like `on_terminal`, in a world with servers.
 pub fn on_terminal_in(world: &World, args: &[&str], steps: Value) -> Screen {
     let status = world.file();
     let name = status.display().to_string();
     let words = [&["run", "--status-file", &name], args].concat();
-    let mut driver = world.command("/usr/bin/python3", &["-c", DRIVER, &told(&words, steps)]);
-    let screen = seen(&to_the_end(driver.env("TERM", "xterm"), b""));
+    let mut driver = world.command("/usr/bin/python3", &["-c", DRIVER, &driver_input(&words, steps)]);
+    let screen = parse_screen(&to_the_end(driver.env("TERM", "xterm"), b""));
     Screen { outcome: serde_json::from_str(&fs::read_to_string(&status).unwrap()).unwrap_or(Value::Null), ..screen }
 }
 
-/// `cofferdam WORDS…` on such a terminal.
+/// Runs `cofferdam WORDS…` on such a terminal.
 pub fn at_terminal(place: &Place, words: &[&str], steps: Value) -> Screen {
     let mut driver = place.outside("/usr/bin/python3");
-    seen(&to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &told(words, steps)]), b""))
+    parse_screen(&to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &driver_input(words, steps)]), b""))
 }
 
-/// What the driver is told.
-fn told(words: &[&str], steps: Value) -> String {
+/// Formats the driver's input.
+fn driver_input(words: &[&str], steps: Value) -> String {
     let mut argv = vec![super::binary().display().to_string()];
     argv.extend(words.iter().map(|a| a.to_string()));
     json!({"argv": argv, "size": [31, 97], "steps": steps}).to_string()
 }
 
-/// What the driver saw.
-fn seen(output: &Output) -> Screen {
+/// Parses the driver's output.
+fn parse_screen(output: &Output) -> Screen {
     let seen: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("the driver failed: {e}: {}", String::from_utf8_lossy(&output.stderr)));
     Screen {

@@ -1,4 +1,4 @@
-//! A directory as it can be compared: every name below it, with its mode and what is in it.
+//! Snapshot of a directory for comparison: every name below it, with its mode and contents.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! How the tests here speak to the binary; other suites use some of it.
+//! Helpers to call verbs of the binary.
 
 use crate::{Place, to_the_end};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::process::Output;
 pub trait Verbs {
     fn verb(&self, words: &[&str]) -> Output;
 
-    /// The document that a verb answers with; it must succeed.
+    /// Runs a verb that must succeed; returns its document.
     #[track_caller]
     fn json(&self, words: &[&str]) -> Value {
         let output = self.verb(&[words, &["--json"]].concat());
@@ -18,7 +18,7 @@ pub trait Verbs {
         document
     }
 
-    /// The fault that a verb ends in.
+    /// Runs a verb that must fail; returns its fault.
     #[track_caller]
     fn fault(&self, words: &[&str], kind: &str) -> Value {
         let output = self.verb(&[words, &["--json"]].concat());
@@ -35,7 +35,7 @@ pub trait Verbs {
         made["id"].as_str().unwrap().to_owned()
     }
 
-    /// States by id, of all that is listed.
+    /// Returns the states of all listed sandboxes by id.
     #[allow(dead_code)]
     #[track_caller]
     fn states(&self) -> Vec<(String, String)> {
@@ -46,7 +46,7 @@ pub trait Verbs {
         states
     }
 
-    /// The journal is whole.
+    /// Verifies the journal; returns the number of entries.
     #[track_caller]
     fn audit(&self) -> u64 {
         self.json(&["audit", "verify"])["entries"].as_u64().unwrap()
@@ -60,7 +60,7 @@ impl Verbs for Place {
         to_the_end(&mut self.cofferdam(words), b"")
     }
 
-    /// Directories of layers on the disk.
+    /// Returns the directories of layers on disk.
     fn layers(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.state().join("layers")).into_iter().flatten().flatten();
         entries.map(|e| e.path()).collect()

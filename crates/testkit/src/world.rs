@@ -1,5 +1,5 @@
-//! A little internet for tests that speak of one: a network namespace with public addresses of its own, servers at
-//! them, and names for them in `/etc/hosts`. Nothing of it leaves the machine or outlives the test.
+//! A small internet for tests: a network namespace with public addresses of its own, servers at them, and names for
+//! them in `/etc/hosts`. No packet leaves the machine, and nothing outlives the test.
 
 use super::{As, Place, Run, binary, to_the_end, unique};
 use serde_json::Value;
@@ -7,17 +7,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A public address that every world has; servers stand there.
+/// A public address of the servers of every world.
 pub const PUBLIC: &str = "5.5.5.5";
-/// An address from a public range that the host of every world has itself.
+/// An address from a public range that belongs to the host of every world.
 pub const OWN: &str = "5.5.7.7";
-/// A private one, which only a rule that names it allows.
+/// A private address, which only a rule that names it allows.
 pub const PRIVATE: &str = "10.9.8.7";
 
-/// Binds everything it is told to, says so by ending, and serves in the background: `http`, `https` (with a certificate
-/// of the world's own authority), `files` (the same with what lies in `world/files`, repositories of git below `/git`),
-/// `greet` (speaks first, then repeats), `shut` (says a word, closes its half, and writes down how many bytes it hears),
-/// `udp` (repeats), `mute` (takes no connection).
+/// Binds all given sockets, exits when they are bound, and serves in the background: `http`, `https` (with a
+/// certificate of the world's own authority), `files` (the same with the files in `world/files`, git repositories below
+/// `/git`), `greet` (sends first, then echoes), `shut` (sends a word, shuts down its half, and records how many bytes
+/// it receives), `udp` (echoes), `mute` (accepts no connection).
 const SERVERS: &str = r#"
 import http.server, os, socket, ssl, subprocess, sys, threading
 here = os.path.dirname(sys.argv[1])
@@ -81,12 +81,14 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    # With the usual five a crowd waits seconds for the kernel to ask again.
+    request_queue_size = 512
     def __init__(self, at, handler):
         self.address_family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
         super().__init__(at, handler)
 
 def listen(at):
-    return socket.create_server(at, family=socket.AF_INET6 if ":" in at[0] else socket.AF_INET)
+    return socket.create_server(at, family=socket.AF_INET6 if ":" in at[0] else socket.AF_INET, backlog=512)
 
 def greet(server):
     def one(stream):
@@ -150,19 +152,19 @@ for fd in (0, 1, 2):
     os.dup2(os.open("/dev/null", os.O_RDWR), fd)
 for one in work:
     threading.Thread(target=one, daemon=True).start()
-threading.Event().wait(120)
+threading.Event().wait(900)
 "#;
 
 pub struct World {
     pub place: Place,
-    /// Each `kind,address,port`.
+    /// Servers as `kind,address,port`.
     servers: Vec<String>,
     /// Lines of `/etc/hosts`.
     hosts: Vec<String>,
-    /// Shell text that runs as root before everything.
+    /// Shell text that runs as root first.
     before: String,
     trusted: bool,
-    /// `/etc` is a copy that can be changed, with no mounts in it.
+    /// `/etc` is a writable copy without mounts.
     own_etc: bool,
 }
 
@@ -194,14 +196,14 @@ impl World {
         self
     }
 
-    /// Shell text that changes the world, as root, in a mount namespace of its own.
+    /// Adds shell text that changes the world, as root, in a mount namespace of its own.
     pub fn before(mut self, text: &str) -> World {
         self.before.push_str(text);
         self.before.push('\n');
         self
     }
 
-    /// Makes a certificate for the names; the host trusts its authority, which lies in the project as `ca.pem`.
+    /// Makes a certificate for the names; the host trusts its authority, which is in the project as `ca.pem`.
     pub fn certificate(mut self, names: &[&str]) -> World {
         let dir = self.place.dir("world");
         let alternatives = names.iter().map(|n| format!("DNS:{n}")).collect::<Vec<_>>().join(",");
@@ -246,7 +248,7 @@ impl World {
         )
     }
 
-    /// Any command as this world's user, beside its servers.
+    /// Builds a command as this world's user, beside its servers.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-mn", "sh", "-c", &self.script(), "sh"]);
@@ -261,7 +263,7 @@ impl World {
         command
     }
 
-    /// `cofferdam run FLAGS… -- COMMAND…` in this world.
+    /// Runs `cofferdam run FLAGS… -- COMMAND…` in this world.
     pub fn run(&self, flags: &[&str], command: &[&str]) -> Run {
         self.run_with(flags, command, &[])
     }
@@ -286,7 +288,7 @@ impl World {
         self.run(flags, &["/usr/bin/python3", "-c", text])
     }
 
-    /// An empty file that the world's user can write.
+    /// Makes an empty file that the world's user can write.
     pub fn file(&self) -> PathBuf {
         self.place.file(format!("made-{}", unique()), "")
     }

@@ -1,5 +1,5 @@
-//! Links under names that tools obey: what they lead to is obeyed as well, whatever it is called itself. Looked for where such
-//! links are kept, at the top of a tree and right below directories of settings; follows no link, only reads where it leads.
+//! Symbolic links whose names tools obey: the target of such a link is obeyed too, whatever its own name. Looks for
+//! links at the top of a tree and directly below directories of settings; reads link targets and never follows one.
 
 use crate::change::FileKind;
 use crate::class;
@@ -8,7 +8,7 @@ use crate::layer::Stack;
 use crate::name::Rel;
 use rustix::fs::FileType;
 
-/// Links and where they lead inside the tree.
+/// Links and their targets inside the tree.
 #[derive(Debug, Default)]
 pub struct Aliases(Vec<Alias>);
 
@@ -18,12 +18,12 @@ struct Alias {
     leads_to: Rel,
 }
 
-/// More links of that kind are no project's, and neither are so many links in one directory.
+/// Bounds on obeyed links per tree and on links per directory; no real project has more.
 const MOST: usize = 1024;
 const MOST_LINKS: usize = 65_536;
 
 impl Aliases {
-    /// Those that the base or a layer has: a link that a guest took away in the workspace may well stay in the base.
+    /// Links of the base and of every layer: a link that a guest removed in the workspace may remain in the base.
     pub fn of(stack: &Stack) -> Aliases {
         let mut found = Aliases::default();
         for tree in stack.layers.iter().map(|layer| &layer.up).chain([&stack.base]) {
@@ -34,8 +34,8 @@ impl Aliases {
         found
     }
 
-    /// Takes in the links of one directory, and gives the directories of settings in it. What cannot be read has no links that
-    /// could be told.
+    /// Adds the links of one directory and returns the directories of settings in it. An unreadable directory adds no
+    /// links.
     fn look(&mut self, tree: &Dir, at: &Rel) -> Vec<Rel> {
         let (mut dirs, mut links) = (Vec::new(), 0);
         let Ok(dir) = tree.dir(at) else { return dirs };
@@ -49,7 +49,7 @@ impl Aliases {
                 _ => None,
             };
             match kind {
-                // Directories of settings have names with a dot; there are few, and only those cost more than a glance.
+                // Directories of settings start with a dot; they are few, so only those are matched against the rules.
                 Some(FileKind::Dir) if name != b"." && name != b".." && name.starts_with(b".") => {
                     dirs.extend(Some(at.join(name)).filter(|path| dirs.len() < MOST && class::is_obeyed(path)));
                 }
@@ -63,7 +63,7 @@ impl Aliases {
         dirs
     }
 
-    /// Other names that a path goes by, each with the link that gives it.
+    /// Further names that a path has, each with the link that provides it.
     pub fn names_of<'a>(&'a self, path: &'a Rel) -> impl Iterator<Item = (Rel, &'a Rel)> {
         self.0.iter().filter(|alias| path.is_at_or_below(&alias.leads_to)).map(|alias| {
             let rest = path.parts().skip(alias.leads_to.parts().count());
@@ -72,7 +72,8 @@ impl Aliases {
     }
 }
 
-/// None where it leads out of the tree: nothing that lands is there.
+/// Resolves the target of a link lexically. None if the target is absolute or leaves the tree: no landing writes
+/// there.
 fn alias(dir: &Dir, at: &Rel, name: &[u8]) -> Option<Alias> {
     let target = dir.link_target(name).ok().filter(|target| !target.starts_with(b"/"))?;
     let mut parts: Vec<&[u8]> = at.parts().collect();

@@ -1,16 +1,16 @@
-//! What a workspace knows of its base: has a file there changed since the workspace saw it? Answered for single files, from
-//! what `stat` says; the tree is never walked for it.
+//! Drift detection: tells if a file of the base changed since the workspace saw it. Decided per file from `stat`; the
+//! tree is never walked.
 
 use crate::dir::Meta;
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Files of the base that were looked at after the workspace was made: those that landed, and those it was rebased onto.
+/// Files of the base with a `stat` that is newer than the workspace: those that landed, and those it was rebased onto.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchors(pub BTreeMap<String, Seen>);
 
-/// How a path of the base was when it was last looked at.
+/// The `stat` of a path in the base when it was last looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
@@ -33,13 +33,13 @@ impl Anchors {
     }
 
     pub fn get(&self, path: &Rel) -> Option<&Seen> {
-        // Spelling a path out costs more than looking it up, and most workspaces have none.
+        // Formatting a path costs more than the lookup, and most workspaces have no anchors.
         if self.0.is_empty() { None } else { self.0.get(&key(path)) }
     }
 
-    /// Whether what stands in the base at `path` now is something else than what the workspace knows. Without an anchor the
-    /// clock decides: the kernel stamps every change of a file, and nobody but the owner of the clock can forge that. A file that is
-    /// missing was then missing all along, as far as can be told.
+    /// True if the file in the base at `path` differs from the one that the workspace knows. Without an anchor its
+    /// ctime decides: the kernel stamps every change of a file, and only the owner of the clock can forge it. A
+    /// missing file without an anchor is assumed to have been missing all along.
     pub fn has_drifted(&self, path: &Rel, now: Option<&Meta>, since: (i64, u32)) -> bool {
         match (self.get(path), now) {
             (Some(seen), now) => *seen != Seen::of(now),
@@ -49,7 +49,7 @@ impl Anchors {
     }
 }
 
-/// Names as JSON's keys must be: text, with bytes that are none spelled out, and never two names spelled alike.
+/// A path as a JSON key: text, with bytes that are not UTF-8 escaped, so that two paths never share a key.
 fn key(path: &Rel) -> String {
     path.to_string()
 }

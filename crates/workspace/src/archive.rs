@@ -1,5 +1,6 @@
-//! A workspace as one file: tar, packed with zstd. The first entry is `manifest.json`, which lists every change with its digest and
-//! with what is no file (names that are struck out); the rest are the files, in its order. The same workspace makes the same bytes.
+//! A workspace as one file: tar, compressed with zstd. The first entry is `manifest.json`, which lists every change
+//! with its digest, including deletions, which have no file (whiteouts); the files follow in the same order. The same
+//! workspace makes the same bytes.
 
 use crate::item::Item;
 use serde::de::{Error, SeqAccess, Visitor};
@@ -20,15 +21,15 @@ pub use import::{Bounds, Imported, import};
 pub use plain::{LeftOut, Onto, Packed, Room, Unpacked, pack, unpack};
 pub use write::{Exported, export};
 
-/// Grows when older versions can no longer read what we write.
+/// Format version; grows when older versions can no longer read what we write.
 pub const FORMAT: u32 = 1;
-/// Most changes in one file.
+/// Largest number of changes in one archive.
 pub const MOST_ENTRIES: usize = 500_000;
 /// The longest path of a change, in bytes.
 pub const LONGEST_PATH: usize = 64 << 10;
 /// The largest `manifest.json`.
 const LARGEST_MANIFEST: u64 = 256 << 20;
-/// The longest text of what a file says of where it comes from; a policy is most of it.
+/// Longest JSON text of `about`, the description of the exported sandbox; a policy is most of it.
 const LONGEST_ABOUT: usize = 1 << 20;
 
 const MANIFEST: &[u8] = b"manifest.json";
@@ -37,14 +38,15 @@ const FILES: &[u8] = b"files/";
 #[derive(Debug, Serialize)]
 struct Manifest {
     format: u32,
-    /// Whose workspace it was: base, policy, limits. Only told, never obeyed unasked.
+    /// Base, policy and limits of the exported sandbox. Reported, never applied unless the caller asks for it.
     about: serde_json::Value,
-    /// Over `about` and `entries`, as they stand here.
+    /// SHA-256 over `about` and `entries` as they stand here.
     digest: String,
     entries: Vec<Item>,
 }
 
-/// The same as it is read: what is in `about` costs many times its text, so its length is looked at first.
+/// A manifest before `about` is parsed: parsed JSON takes many times the memory of its text, so the length is checked
+/// first.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Unread {
@@ -76,11 +78,11 @@ impl Manifest {
         };
         add(serde_json::to_vec(about))?;
         entries.iter().try_for_each(|item| add(serde_json::to_vec(item)))?;
-        Ok(crate::spelled::hex(&hasher.finalize()))
+        Ok(terms::hex::encode(hasher.finalize()))
     }
 }
 
-/// A list that ends with an error before it fills the memory.
+/// Deserializes the list of changes and fails at the bound, before it fills the memory.
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Item>, D::Error> {
     struct Items;
     impl<'de> Visitor<'de> for Items {

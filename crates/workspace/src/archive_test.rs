@@ -3,18 +3,18 @@ use crate::Marks;
 use crate::change::Target;
 use crate::dir::Dir;
 use crate::item::{Item, ItemKind};
-use crate::spelled::hex;
 use crate::testing::{Scratch, picture};
 use crate::walk::{self, At};
 use std::collections::BTreeMap;
 use std::io;
 use tar::{EntryType, Header};
+use terms::hex;
 
 fn about() -> serde_json::Value {
     serde_json::json!({ "base": "/p" })
 }
 
-/// A layer with everything that a workspace can have.
+/// A layer with every kind of entry that a workspace can have.
 fn full(scratch: &Scratch) -> Dir {
     scratch.file("up/a/one", b"1");
     scratch.file("up/a/run", b"#!/bin/sh\n");
@@ -88,6 +88,7 @@ fn what_goes_out_comes_in_again() {
     assert_eq!(picture(&scratch.path.join("up")), picture(&other.path.join("up")));
 }
 
+// promise 17
 #[test]
 fn the_same_workspace_makes_the_same_bytes() {
     let scratch = Scratch::new();
@@ -125,18 +126,18 @@ fn other_tools_can_look_into_it() {
     assert!(names.contains(&format!("files/{}/{}", "d".repeat(200), "f".repeat(200)).into_bytes()));
 }
 
-/// A file of a hostile maker: a manifest of its choice and entries of its choice.
+/// A forged archive: chosen manifest and chosen entries.
 struct Forge {
     items: Vec<Item>,
     entries: Vec<Forged>,
 }
 
-/// Name, kind, bytes, and where it links to.
+/// Name, kind, bytes and link target.
 type Forged = (Vec<u8>, EntryType, Vec<u8>, Vec<u8>);
 
 fn item(depth: u32, name: &[u8], kind: ItemKind, bytes: &[u8]) -> Item {
     use sha2::{Digest, Sha256};
-    let digest = (kind == ItemKind::File).then(|| hex(&Sha256::digest(bytes)));
+    let digest = (kind == ItemKind::File).then(|| hex::encode(Sha256::digest(bytes)));
     let target = (kind == ItemKind::Symlink).then(|| Target::of(bytes));
     let size = if kind == ItemKind::File { bytes.len() as u64 } else { 0 };
     let (mode, xattrs) = (if kind == ItemKind::Symlink { 0 } else { 0o644 }, BTreeMap::new());
@@ -159,7 +160,7 @@ impl Forge {
         self
     }
 
-    /// Both a change and its entry, as an honest maker writes them.
+    /// Adds a change and its entry, as `export` writes them.
     fn file(self, name: &[u8], bytes: &[u8]) -> Forge {
         let full = [b"files/", name].concat();
         self.item(0, name, ItemKind::File, bytes).entry(&full, EntryType::Regular, bytes)
@@ -194,6 +195,7 @@ fn refusal(bytes: &[u8]) -> String {
     imported.unwrap_err().message
 }
 
+// promise 17
 #[test]
 fn every_trick_is_refused_with_its_reason() {
     use EntryType as E;
@@ -256,6 +258,7 @@ fn every_trick_is_refused_with_its_reason() {
     assert_eq!(outside.dir.names().unwrap().len(), 1);
 }
 
+// promise 17
 #[test]
 fn what_is_cut_short_damaged_or_goes_on_is_refused() {
     let scratch = Scratch::new();
@@ -270,7 +273,7 @@ fn what_is_cut_short_damaged_or_goes_on_is_refused() {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         let (other, imported) = taken(&bad);
-        // Some bits of the packing say nothing about what is packed.
+        // Some bits of the compressed form do not affect the contents.
         let same = imported.is_ok() && items(&[&up]) == items(&[&other.mkdir("up")]);
         assert!(imported.is_err() || same, "a changed byte at {at} went unnoticed");
     }
@@ -294,6 +297,7 @@ fn a_manifest_that_is_not_what_its_digest_says_is_refused() {
     assert!(refusal(&zstd::encode_all(&other[..], 3).unwrap()).contains("does not match the digest"));
 }
 
+// promise 17
 #[test]
 fn bombs_end_before_they_cost_anything() {
     let sizes = Bounds { bytes: 1 << 20, ..Bounds::default() };
@@ -303,11 +307,11 @@ fn bombs_end_before_they_cost_anything() {
     let fault = import(&large.packed()[..], &up, Marks::Mean, &sizes).unwrap_err();
     assert_eq!((fault.error_kind, fault.limit_kind), (ErrorKind::LimitExceeded, Some(LimitKind::DiskMb)));
     assert!(up.names().unwrap().is_empty(), "refused before it was unpacked");
-    // An entry far beyond what the manifest admits to is not read to its end.
+    // An entry far larger than the manifest says is not read to its end.
     let bomb =
         Forge::new().item(0, b"a", ItemKind::File, b"1").entry(b"files/a", EntryType::Regular, &vec![0; 8 << 20]);
     assert!(refusal(&bomb.packed()).contains("not what the manifest says"));
-    // The same with more than is harmless: the ratio ends it, and consent to the size lets it pass.
+    // Beyond the harmless size the ratio is the bound, and consent to the size lifts it.
     let huge = Forge::new().file(b"zeros", &vec![0u8; 4 << 20]).packed();
     let wary = Bounds { harmless: 1 << 20, ..Bounds::default() };
     let fault = import(&huge[..], &scratch.mkdir("wary"), Marks::Mean, &wary).unwrap_err();
@@ -316,7 +320,7 @@ fn bombs_end_before_they_cost_anything() {
     import(&huge[..], &scratch.mkdir("agreed"), Marks::Mean, &agreed).unwrap();
 }
 
-/// A manifest of nothing but what it says of itself.
+/// A manifest with `about` only.
 fn telling(about: &str) -> Vec<u8> {
     let digest = serde_json::from_str(about).map(|about| Manifest::digest(&about, &[]).unwrap()).unwrap_or_default();
     let told = format!(r#"{{"format":{FORMAT},"about":{about},"digest":"{digest}","entries":[]}}"#);
@@ -359,6 +363,7 @@ fn more_changes_than_are_taken_are_refused_while_they_are_read() {
     assert!(refusal(&forge.packed()).contains("more than 500000 changes"));
 }
 
+// promise 17
 #[test]
 fn any_workspace_survives_the_way_out_and_in() {
     use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Extended attributes of files in layers: the user's, without those that overlayfs keeps for itself. What a guest called
-//! `user.overlay.x` is stored as `user.overlay.overlay.x`; here it has the guest's name.
+//! Extended attributes of files in layers: the user's own, without those that overlayfs keeps for itself. Overlayfs
+//! stores a guest's `user.overlay.x` as `user.overlay.overlay.x`; here it has the guest's name.
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -9,26 +9,27 @@ use std::os::fd::AsFd;
 /// Names without a terminating zero, and values; sorted.
 pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The kernel's own bound on a list of names and on a value.
+/// Bound of the kernel on a list of names and on a value.
 const LARGEST: usize = 65_536;
 
 const OWN: &[u8] = b"user.overlay.";
 const ESCAPED: &[u8] = b"user.overlay.overlay.";
 const OPAQUE: &str = "user.overlay.opaque";
 
-/// Attributes that overlayfs would obey and that our mounts never make: somebody forged them.
+/// Attributes that overlayfs would obey and that our mounts never create: their presence means tampering.
 const FORGED: [&[u8]; 4] =
     [b"user.overlay.redirect", b"user.overlay.metacopy", b"user.overlay.whiteout", b"user.overlay.upper"];
 
-/// What a file in a layer carries.
+/// Attributes of a file in a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// The directory hides what lower layers have in it.
+    /// Opaque directory: hides the names that lower layers have in it.
     pub opaque: bool,
     pub own: Attributes,
 }
 
-/// Reads them, as far as they are kept: the user's and access lists. A forged mark is an error of kind `InvalidData`.
+/// Reads the attributes that are kept: `user.` and POSIX access lists. A forged overlayfs attribute is an error of
+/// kind `InvalidData`.
 pub fn read(file: impl AsFd, marks: Marks) -> io::Result<Carried> {
     let mut carried = Carried::default();
     for name in names(&file)? {
@@ -59,7 +60,7 @@ pub fn read(file: impl AsFd, marks: Marks) -> io::Result<Carried> {
     Ok(carried)
 }
 
-/// Sets what `read` gave.
+/// Sets the attributes that `read` returned.
 pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()> {
     if carried.opaque && marks == Marks::Mean {
         rustix::fs::fsetxattr(&file, OPAQUE, b"y", XattrFlags::empty())?;
@@ -68,7 +69,7 @@ pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()>
         let escaped = marks == Marks::Mean && name.starts_with(OWN);
         let stored = if escaped { [ESCAPED, &name[OWN.len()..]].concat() } else { name.clone() };
         match rustix::fs::fsetxattr(&file, &stored[..], value, XattrFlags::empty()) {
-            // An access list names users that this file system or name space has no place for.
+            // An access list may name users that this file system or user namespace cannot represent.
             Err(Errno::OPNOTSUPP | Errno::INVAL) if name.starts_with(b"system.") => {}
             other => other?,
         }
@@ -76,7 +77,7 @@ pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()>
     Ok(())
 }
 
-/// Takes the user's away.
+/// Removes all `user.` attributes.
 pub fn clear(file: impl AsFd) -> io::Result<()> {
     for name in names(&file)?.iter().filter(|name| name.starts_with(b"user.")) {
         match rustix::fs::fremovexattr(&file, &name[..]) {
@@ -87,19 +88,20 @@ pub fn clear(file: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whose tree it is, and whether the marks of overlayfs mean something in it.
+/// Origin of a tree, and if whiteouts and overlayfs attributes have a meaning in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
-    /// A layer: marks mean what overlayfs means by them.
+    /// A layer: whiteouts and overlayfs attributes have their meaning.
     Mean,
-    /// A whole tree that a copying workspace keeps: ours, and marks are files like others.
+    /// The whole tree of a copying workspace: ours, and whiteouts and overlayfs attributes are plain files and
+    /// attributes.
     Plain,
-    /// A base: others', and marks are files like others.
+    /// A base: not ours, and whiteouts and overlayfs attributes are plain files and attributes.
     Foreign,
 }
 
 impl Marks {
-    /// The caller made the tree, and may open what a guest shut in it.
+    /// True for a tree that the caller made, in which it may open files that a guest closed with chmod.
     pub fn is_ours(self) -> bool {
         self != Marks::Foreign
     }
@@ -121,7 +123,7 @@ fn names(file: impl AsFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(list.split(|b| *b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// None where it vanished meanwhile.
+/// Reads one value; None if the attribute vanished meanwhile.
 fn value(file: impl AsFd, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut buffer = vec![0u8; 256];
     loop {

@@ -1,5 +1,5 @@
-//! How a change is treated in review, from its path and, for a few names, from what differs in it. Fails closed: what cannot be
-//! understood counts as something that runs.
+//! Class of a change in review, from its path and, for a few names, from the bytes that differ. Fails closed: a change
+//! that cannot be parsed counts as one that runs on the host.
 
 use crate::alias::Aliases;
 use crate::change::{Class, FileKind};
@@ -11,18 +11,18 @@ use crate::unknown::{self, BaseDirs};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The bytes of both sides; none for a side that does not exist.
+/// Bytes of both sides; None for a side that does not exist.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
     Known {
         before: Option<&'a [u8]>,
         after: Option<&'a [u8]>,
     },
-    /// Too large to be looked at.
+    /// Too large to be read.
     Unknown,
 }
 
-/// The class of a change. Moving something away counts like changing it, and so does changing what a link leads to.
+/// Classifies a change. Moving a file away counts like changing it, and so does changing the target of an obeyed link.
 pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>) -> Class {
     let from = pair.from.as_ref();
     if let Some(why) = never(pair).or_else(|| from.and_then(git_part)) {
@@ -32,7 +32,7 @@ pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>)
     if is(FileKind::Symlink) && leads_tools(&pair.path) {
         return Class::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
     }
-    // A directory is no file of that name; it counts where the rules are about what is in it.
+    // A directory is not a file of that name; it counts if rules match paths in it.
     let is_only_dir = [&pair.before, &pair.after].into_iter().flatten().all(|entry| entry.kind == FileKind::Dir);
     let rules_at = |path: &Rel| if is_only_dir { rules_for(&path.join(b"x")) } else { rules_for(path) };
     let mut rules = [Some(&pair.path), from].into_iter().flatten().flat_map(rules_at);
@@ -56,17 +56,17 @@ fn held_as_unknown(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Class 
     }
 }
 
-/// Whether tools look into a directory of that name.
+/// True if tools look into a directory of that name.
 fn leads_tools(path: &Rel) -> bool {
     matcher::has_directory(&folded_name(path)) || rules_for(&path.join(b"x")).next().is_some()
 }
 
-/// Whether a link there would have tools obey what it leads to.
+/// True if tools would obey the target of a link at this path.
 pub fn is_obeyed(path: &Rel) -> bool {
     rules_for(path).next().is_some() || leads_tools(path)
 }
 
-/// Whether a path has a name from the table, whatever is in it.
+/// True if the path matches a rule, whatever its bytes.
 pub fn is_named(path: &Rel) -> bool {
     rules_for(path).next().is_some() || git_part(path).is_some()
 }
@@ -81,14 +81,15 @@ fn never(pair: &Pair) -> Option<&'static str> {
     git_part(&pair.path)
 }
 
-/// A part of the path that git, or git on another file system, takes for its own directory.
+/// Matches a component of the path that git, possibly on another file system, takes for its own directory.
 fn git_part(path: &Rel) -> Option<&'static str> {
     path.parts().any(is_git_name).then_some("part of a git directory")
 }
 
-/// `.git` in any case, with what NTFS drops at the end or HFS+ ignores in between, and its short names on NTFS.
+/// True for `.git` in any case, with trailing characters that NTFS drops or characters that HFS+ ignores, and for its short
+/// names on NTFS.
 fn is_git_name(name: &[u8]) -> bool {
-    // Most names are none of these, and can be told at a glance.
+    // A cheap test first: most names are none of these.
     let can_be = name.iter().any(|b| matches!(b, b'g' | b'G' | b't' | b'T' | 0x80..)) && (4..=64).contains(&name.len());
     if !can_be {
         return false;
@@ -100,7 +101,7 @@ fn is_git_name(name: &[u8]) -> bool {
     stem == ".git" || stem.strip_prefix("git~").is_some_and(|n| n.len() == 1 && n.as_bytes()[0].is_ascii_digit())
 }
 
-/// The rules that a path meets, in the order of the table.
+/// Rules that match a path, in table order.
 pub fn rules_for(path: &Rel) -> impl Iterator<Item = &'static Rule> + use<> {
     matcher::rules_for(&folded(path)).into_iter()
 }
@@ -109,18 +110,18 @@ fn folded_name(path: &Rel) -> String {
     path.parts().next_back().map(folded_part).unwrap_or_default()
 }
 
-/// A path as the most forgiving file system would take it: some ignore characters that cannot be seen.
+/// A path as the most lenient file system reads it: case-folded, without invisible characters.
 fn folded(path: &Rel) -> String {
     path.parts().map(folded_part).collect::<Vec<_>>().join("/")
 }
 
-/// The same for one part of a path.
+/// Folds one component of a path.
 pub fn folded_part(name: &[u8]) -> String {
     let visible: String = twin::fold(name).chars().filter(|c| !is_invisible(*c)).collect();
     visible.trim_end_matches(['.', ' ']).to_owned()
 }
 
-/// Whether what differs is of the kind that a rule is about.
+/// True if the difference is of the kind that a rule is about.
 fn differs(when: When, bytes: Bytes<'_>) -> bool {
     let Bytes::Known { before, after } = bytes else { return true };
     let text = |side: Option<&[u8]>| std::str::from_utf8(side.unwrap_or_default()).map(str::to_owned);
@@ -128,7 +129,7 @@ fn differs(when: When, bytes: Bytes<'_>) -> bool {
     match when {
         When::Always => true,
         When::Keys(keys) => keys_differ(keys, &before, &after),
-        // Texts of several lines may hold what only looks like the head of a section.
+        // Multi-line strings may contain lines that look like section heads.
         When::Outside(_) if [&before, &after].iter().any(|text| text.contains("\"\"\"") || text.contains("'''")) => {
             true
         }
@@ -148,13 +149,14 @@ fn keys_differ(keys: &[&str], before: &str, after: &str) -> bool {
     }
 }
 
-/// Lines that one side has more often than the other in the same section, with that section.
+/// Lines that occur more often on one side than on the other in the same section, with that section.
 fn differing_lines(before: &str, after: &str) -> impl Iterator<Item = (String, String)> {
     let mut times: BTreeMap<(String, String), i64> = BTreeMap::new();
     for (text, step) in [(before, 1), (after, -1)] {
         let mut section = String::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            // Whatever begins like a head is one: a list inside a section then counts as a section that nobody knows.
+            // Any line that begins like a section head is one: a list inside a section then counts as an unknown
+            // section.
             if let Some(name) = line.strip_prefix('[').and_then(|l| l.split(']').next()) {
                 section = name.trim_matches(['[', ' ']).to_lowercase();
             }

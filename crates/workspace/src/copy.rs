@@ -1,5 +1,6 @@
-//! Copies trees: a base into the one layer of a copying workspace, and layers into a merged one. Bytes are shared where the
-//! file system can; holes stay holes. Never follows a link, never opens what could block, never leaves the two trees.
+//! Copies trees: a base into the single layer of a copying workspace, and layers into a merged one. Bytes are shared
+//! by reflink if the file system can; holes stay holes. Never follows a link, never opens a file that could block,
+//! never leaves the two trees.
 
 use crate::attributes::{self, Marks};
 use crate::change::FileKind;
@@ -20,28 +21,28 @@ use terms::Fault;
 
 mod bytes;
 
-/// Threads that move bytes while one walks.
+/// Threads that copy bytes while one walks.
 const WORKERS: usize = 3;
-/// Files that wait for them; each holds two descriptors.
-const WAITING: usize = 64;
-/// Skipped files that are named; more are counted.
-const NAMED: usize = 100;
-const RHYTHM: Duration = Duration::from_millis(100);
+/// Length of their queue; each entry holds two descriptors.
+const QUEUE_LENGTH: usize = 64;
+/// Skipped files that are listed; the rest are counted.
+const MOST_LISTED: usize = 100;
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was copied, or has been so far.
+/// Totals of a copy, also used for progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub files: u64,
     pub dirs: u64,
     pub links: u64,
     pub bytes: u64,
-    /// What could not be: devices, sockets, FIFOs of a base, and what the caller may not read.
+    /// Entries left out: devices, sockets and FIFOs of a base, and files that the caller may not read.
     pub skipped: Vec<(Rel, &'static str)>,
     pub skipped_more: u64,
 }
 
 impl Copied {
-    /// What a person should know of what is not in the copy.
+    /// Message for the user about entries that are missing from the copy.
     pub fn left_out(&self) -> Option<String> {
         let (first, why) = self.skipped.first()?;
         let count = self.skipped.len() as u64 + self.skipped_more;
@@ -49,13 +50,13 @@ impl Copied {
     }
 }
 
-/// The whole tree of a base into an empty `up`. Files with several names become files of their own.
+/// Copies the whole tree of a base into an empty `up`. Hard links become separate files.
 pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
     let share = driver == Driver::Reflink;
     copy(&[base], up, Marks::Foreign, share, None, progress).map(|(copied, _)| copied)
 }
 
-/// The same into a fresh layer, which can tell from then on what in it was touched.
+/// Copies a base into a fresh layer and records its origin, so that touched entries can be found later.
 pub fn into_layer(
     base: &Dir,
     layer: &Layer,
@@ -69,12 +70,12 @@ pub fn into_layer(
     Ok(copied)
 }
 
-/// Layers, from the bottom up, merged into one empty `up`; marks that hide names of the base are kept.
+/// Merges layers, from the bottom up, into an empty `up`; whiteouts that hide names of the base are kept.
 pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
     copy(from, up, Marks::Mean, true, None, &mut |_| {}).map(|(copied, _)| copied)
 }
 
-/// The whole tree of a copying workspace into another fresh layer.
+/// Copies the whole tree of a copying workspace into another fresh layer.
 pub fn tree(from: &Layer, to: &Layer) -> Result<Copied, Fault> {
     let record = Origin::read(from).map(Recorder::of_copy);
     let (copied, record) = copy(&[&from.up], &to.up, Marks::Plain, true, record, &mut |_| {})?;
@@ -91,10 +92,10 @@ struct Job {
     path: Rel,
 }
 
-/// What the threads share.
-struct Floor {
+/// State shared by the threads.
+struct Shared {
     bytes: AtomicU64,
-    /// Whether bytes can be shared, as far as is known.
+    /// Reflinks have not failed so far.
     share: AtomicBool,
     failed: Mutex<Option<Fault>>,
     stop: AtomicBool,
@@ -110,81 +111,82 @@ fn copy(
 ) -> Result<(Copied, Option<Recorder>), Fault> {
     let top = from.last().ok_or_else(|| Fault::internal("no layer to copy"))?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
-    let floor = Floor {
+    let shared = Shared {
         bytes: AtomicU64::new(0),
         share: AtomicBool::new(share),
         failed: Mutex::new(None),
         stop: AtomicBool::new(false),
     };
-    let (jobs, inbox) = sync_channel::<Job>(WAITING);
+    let (jobs, inbox) = sync_channel::<Job>(QUEUE_LENGTH);
     let inbox = Mutex::new(inbox);
     let walked = std::thread::scope(|scope| {
         let (ended, ends) = sync_channel::<()>(WORKERS);
         for _ in 0..WORKERS {
-            let (inbox, floor, ended) = (&inbox, &floor, ended.clone());
+            let (inbox, shared, ended) = (&inbox, &shared, ended.clone());
             scope.spawn(move || {
-                work(inbox, floor);
+                work(inbox, shared);
                 let _ = ended.send(());
             });
         }
-        let (copied, told) = (Copied::default(), Instant::now());
+        let (copied, last_report) = (Copied::default(), Instant::now());
         let telling = &mut *progress;
-        let copier = Copier { way, levels: Vec::new(), jobs, floor: &floor, copied, record, told, progress: telling };
+        let copier =
+            Copier { way, levels: Vec::new(), jobs, shared: &shared, copied, record, last_report, progress: telling };
         let walked = walk::walk(from, marks, copier).map(|copier| (copier.copied, copier.record));
         match walked {
             Ok((copied, record)) => {
-                wait(&ends, &floor, &copied, progress);
+                wait(&ends, &shared, &copied, progress);
                 Ok((copied, record))
             }
             Err(fault) => {
-                floor.stop.store(true, Ordering::Relaxed);
+                shared.stop.store(true, Ordering::Relaxed);
                 Err(fault)
             }
         }
     });
-    // What a worker met is the cause; that the walk ended then is not.
-    if let Some(fault) = floor.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    // The error of a worker is the cause; the walk only ended because of it.
+    if let Some(fault) = shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(fault);
     }
     let (mut copied, record) = walked?;
     finish_top(top, up, marks).map_err(|e| walk::fault(&Rel::top(), &e))?;
-    copied.bytes = floor.bytes.into_inner();
+    copied.bytes = shared.bytes.into_inner();
     progress(&copied);
     Ok((copied, record))
 }
 
-/// Waits for the workers, who end when nothing more can come.
-fn wait(ends: &Receiver<()>, floor: &Floor, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
+/// Waits for the workers, which end once the queue is closed and empty.
+fn wait(ends: &Receiver<()>, shared: &Shared, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
     let mut left = WORKERS;
     while left > 0 {
-        match ends.recv_timeout(RHYTHM) {
+        match ends.recv_timeout(PROGRESS_INTERVAL) {
             Ok(()) => left -= 1,
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                progress(&Copied { bytes: floor.bytes.load(Ordering::Relaxed), ..copied.clone() });
+                progress(&Copied { bytes: shared.bytes.load(Ordering::Relaxed), ..copied.clone() });
             }
         }
     }
 }
 
-fn work(inbox: &Mutex<Receiver<Job>>, floor: &Floor) {
+fn work(inbox: &Mutex<Receiver<Job>>, shared: &Shared) {
     loop {
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // After a failure the rest is only taken from the way of the one who hands it in.
-        if floor.stop.load(Ordering::Relaxed) {
+        // After a failure the queue is only drained, so that the walking thread does not block on it.
+        if shared.stop.load(Ordering::Relaxed) {
             continue;
         }
-        if let Err(error) = one(&job, floor) {
-            let mut failed = floor.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = copy_file(&job, shared) {
+            let mut failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert_with(|| walk::fault(&job.path, &error));
-            floor.stop.store(true, Ordering::Relaxed);
+            shared.stop.store(true, Ordering::Relaxed);
         }
     }
 }
 
-fn one(job: &Job, floor: &Floor) -> io::Result<()> {
-    bytes::move_all(&job.from, &job.to, job.meta.size, &floor.share, &floor.bytes)?;
+fn copy_file(job: &Job, shared: &Shared) -> io::Result<()> {
+    bytes::move_all(&job.from, &job.to, job.meta.size, &shared.share, &shared.bytes)?;
     let carried = attributes::read(&job.from, job.marks)?;
     attributes::write(&job.to, &carried, job.marks)?;
     rustix::fs::fchmod(&job.to, Mode::from_raw_mode(job.meta.mode))?;
@@ -193,13 +195,13 @@ fn one(job: &Job, floor: &Floor) -> io::Result<()> {
 
 struct Copier<'a> {
     way: Descent,
-    /// Directories that are being filled, with what they get when they are full.
+    /// Directories being filled, with the metadata that each gets once it is full.
     levels: Vec<(Vec<u8>, Meta)>,
     jobs: SyncSender<Job>,
-    floor: &'a Floor,
+    shared: &'a Shared,
     copied: Copied,
     record: Option<Recorder>,
-    told: Instant,
+    last_report: Instant,
     progress: &'a mut dyn FnMut(&Copied),
 }
 
@@ -221,10 +223,10 @@ impl Visitor for Copier<'_> {
     }
 
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        if self.floor.stop.load(Ordering::Relaxed) {
+        if self.shared.stop.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        self.tell();
+        self.report_progress();
         match at.meta.kind {
             FileKind::File => self.file(at),
             FileKind::Symlink => self.link(at),
@@ -248,7 +250,7 @@ impl Visitor for Copier<'_> {
             record.leave();
         }
         rustix::fs::futimens(self.way.here(), &times(&meta))?;
-        // Last: afterwards there may be no way to write here, nor, from here, a way up.
+        // The mode comes last: afterwards the directory may be neither writable nor searchable for `..`.
         let full = self.way.here().try_clone()?;
         self.way.leave()?;
         Ok(rustix::fs::fchmod(&full, Mode::from_raw_mode(meta.mode))?)
@@ -300,7 +302,7 @@ impl Copier<'_> {
     }
 
     fn skip(&mut self, at: &At<'_>, why: &'static str) {
-        if self.copied.skipped.len() < NAMED {
+        if self.copied.skipped.len() < MOST_LISTED {
             let path = self.path(at.name);
             self.copied.skipped.push((path, why));
         } else {
@@ -312,10 +314,10 @@ impl Copier<'_> {
         walk::path_of(self.levels.iter().map(|(name, _)| &name[..]).chain([name]))
     }
 
-    fn tell(&mut self) {
-        if self.told.elapsed() >= RHYTHM {
-            self.told = Instant::now();
-            self.copied.bytes = self.floor.bytes.load(Ordering::Relaxed);
+    fn report_progress(&mut self) {
+        if self.last_report.elapsed() >= PROGRESS_INTERVAL {
+            self.last_report = Instant::now();
+            self.copied.bytes = self.shared.bytes.load(Ordering::Relaxed);
             (self.progress)(&self.copied);
         }
     }
@@ -328,7 +330,7 @@ fn times(meta: &Meta) -> Timestamps {
     }
 }
 
-/// The top directory itself looks like the one that was copied.
+/// Gives the top directory the attributes, times and permission bits of the one that was copied.
 fn finish_top(from: &Dir, up: &Dir, marks: Marks) -> io::Result<()> {
     let carried = attributes::read(from, marks)?;
     attributes::write(up, &carried, marks)?;

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 fn quiet(_: &Copied) {}
 
+// promise 17
 #[test]
 fn a_copy_is_equal_in_all_that_is_kept() {
     let scratch = Scratch::new();
@@ -31,6 +32,7 @@ fn a_copy_is_equal_in_all_that_is_kept() {
     assert_eq!(&value[..length], b"red");
 }
 
+// promise 17
 #[test]
 fn what_could_block_or_is_no_file_is_skipped_and_said() {
     let scratch = Scratch::new();
@@ -118,6 +120,7 @@ fn merged_layers_hide_and_show_what_the_stack_did() {
     assert!(!opaque("merged") && !opaque("dir"));
 }
 
+// promise 13
 #[test]
 fn a_forged_mark_is_refused_by_name() {
     let scratch = Scratch::new();
@@ -128,7 +131,7 @@ fn a_forged_mark_is_refused_by_name() {
     assert!(fault.message.contains("dir") && fault.message.contains("redirect"), "{}", fault.message);
 }
 
-/// All that a reader sees of a stack.
+/// Merged view of a stack as a reader sees it.
 fn seen(stack: &crate::Stack) -> std::collections::BTreeMap<String, String> {
     let mut found = std::collections::BTreeMap::new();
     let mut waiting = vec![Rel::top()];
@@ -164,7 +167,7 @@ fn merged_layers_show_over_any_base_what_the_stack_showed() {
             let base = scratch.mkdir("base");
             let mut ids = Vec::new();
             for (n, entries) in stack.iter().enumerate() {
-                // The lowest is the base.
+                // The lowest layer is the base.
                 let top = match n {
                     0 => "base".to_owned(),
                     _ => {
@@ -204,6 +207,7 @@ fn merged_layers_show_over_any_base_what_the_stack_showed() {
         .unwrap();
 }
 
+// promise 13
 #[test]
 fn depth_beyond_any_path_is_copied_sealed_and_merged() {
     let scratch = Scratch::new();

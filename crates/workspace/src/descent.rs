@@ -1,5 +1,6 @@
-//! A way down a tree and back up by handles. However deep it goes, few descriptors are held, and no path is ever put together:
-//! it works where paths would be too long for the kernel. The way up is checked, so a tree that is moved meanwhile is an error.
+//! Descends a tree and climbs back by directory handles. At any depth it holds few descriptors and never assembles a
+//! path, so it works beyond PATH_MAX. The inode is checked on the way up, so a tree that is moved meanwhile is an
+//! error.
 
 use crate::dir::Dir;
 use crate::name::Rel;
@@ -8,10 +9,10 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// How many directories above the current one stay open.
+/// Number of parent directories that stay open.
 const HELD: usize = 8;
 
-/// The deepest tree that is walked.
+/// Depth of the deepest tree that is walked.
 pub const DEEPEST: usize = 100_000;
 
 #[derive(Debug)]
@@ -40,13 +41,13 @@ impl Descent {
         self.above.len()
     }
 
-    /// Goes into a directory that is right here.
+    /// Enters a subdirectory.
     pub fn enter(&mut self, name: &[u8]) -> io::Result<()> {
         let below = self.here.dir(&Rel::top().join(name));
         self.go(below)
     }
 
-    /// The same, unless something is mounted on it.
+    /// Enters a subdirectory unless it is a mount point.
     pub fn enter_same_mount(&mut self, name: &[u8]) -> io::Result<()> {
         let below = self.here.dir_of_same_mount(name);
         self.go(below)
@@ -65,7 +66,7 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes back up; at the top it stays.
+    /// Returns to the parent; a no-op at the top.
     pub fn leave(&mut self) -> io::Result<()> {
         let Some(Above { id, handle }) = self.above.pop() else { return Ok(()) };
         let up = match handle {
@@ -88,12 +89,12 @@ fn id_of(dir: &Dir) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Sets the permission bits of a name right here, whatever they are now, and never those of what a link leads to.
+/// Sets the permission bits of a name in this directory, also if they deny opening it; a symbolic link is an error.
 pub fn set_mode(dir: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
     let fd = dir.open_at(&Rel::top().join(name), OFlags::PATH, Mode::empty())?;
     if rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == rustix::fs::FileType::Symlink {
         return Err(Errno::LOOP.into());
     }
-    // The only way to change what cannot be opened; the number is our own.
+    // `/proc/self/fd` reaches a file that cannot be opened; the descriptor is our own.
     Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), Mode::from_raw_mode(mode & 0o7777))?)
 }

@@ -1,5 +1,5 @@
-//! What changed in a workspace, ready for review: changes with their classes, flags and hunks, what is withheld, and a digest
-//! over what is shown. Made from the layers and the base alone; nothing is written and nothing is run.
+//! Changes of a workspace, ready for review: with classes, flags and hunks, the withheld paths, and a digest over the
+//! contents. Made from the layers and the base alone; writes no file and runs no program.
 
 use crate::alias::Aliases;
 use crate::anchor::Anchors;
@@ -27,11 +27,11 @@ pub use crate::text::with_hunks;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub exclude: Exclude,
-    /// The largest file that is compared line by line.
+    /// Largest file that is compared line by line.
     pub largest_text: u64,
-    /// Most hunks in one file; one with more is shown whole.
+    /// Largest number of hunks in one file; one with more is shown whole.
     pub most_hunks: usize,
-    /// Most lines in all hunks together; files beyond are shown whole.
+    /// Largest number of lines in all hunks together; files beyond are shown whole.
     pub most_lines: usize,
     pub bounds: Bounds,
     pub budget: Budget,
@@ -50,23 +50,23 @@ impl Default for Options {
     }
 }
 
-/// How much waits for review, as far as it can be told without reading any file.
+/// Number of changes that wait for review, from metadata alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub added: u64,
     pub modified: u64,
     pub deleted: u64,
-    /// Of these, on files that were changed in the base since, or only touched: by their times.
+    /// Changes among these whose file was modified or touched in the base since, judged by ctime.
     pub drifted: u64,
-    /// Places where something is kept out of review.
+    /// Paths that are kept out of review.
     pub withheld: u64,
 }
 
-/// What a count may read, of files that look untouched; those beyond count as changed.
+/// Bytes that a count may read from files that look unchanged; files beyond it count as changed.
 const MOST_COMPARED: u64 = 64 << 20;
 
-/// Counts by names, bits and sizes: a moved file is two changes, and one that was written with the same bytes is one, unless its
-/// time is that of the base's as well. Then its bytes are compared, because anybody can set a time.
+/// Counts by name, mode and size: a rename is two changes, and a file rewritten with the same bytes is one, unless its
+/// mtime equals that of the base. Then its bytes are compared, because any process can set an mtime.
 pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted, Fault> {
     let usual = Options::default();
     let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
@@ -87,7 +87,7 @@ pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted
     Ok(counted)
 }
 
-/// Whether a file is that of the base, though a layer holds it.
+/// True if a file in a layer equals that of the base.
 fn is_untouched(stack: &Stack, pair: &Pair, left: &mut u64) -> io::Result<bool> {
     let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.digest.is_none();
     let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return Ok(false) };
@@ -103,7 +103,7 @@ fn is_untouched(stack: &Stack, pair: &Pair, left: &mut u64) -> io::Result<bool> 
     entry::same_bytes(&stack.file(&pair.path)?, &file_below(&stack.base, &pair.path)?)
 }
 
-/// Compares a stack with its base. A guest may be writing meanwhile: each file is told as it was when it was read.
+/// Compares a stack with its base. A guest may be writing meanwhile: each file is shown as it was when it was read.
 pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff, Fault> {
     let mut budget = options.budget;
     let scanned = scan::scan(stack, anchors, options.exclude, options.bounds, &mut budget)?;
@@ -111,16 +111,16 @@ pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff,
     let pairs = rename::detect(scanned.pairs, |pair| reader.one_text(pair));
     let aliases = if pairs.is_empty() { Aliases::default() } else { Aliases::of(stack) };
     let (base, files) = (BaseDirs::of(&stack.base), Vec::with_capacity(pairs.len()));
-    let mut making = Making { options, reader, aliases, base, lines: 0, whole: 0, files };
+    let mut builder = DiffBuilder { options, reader, aliases, base, lines: 0, whole: 0, files };
     for pair in pairs {
         let path = pair.path.clone();
-        making.add(pair).map_err(|e| broken(&path, &e))?;
+        builder.add(pair).map_err(|e| broken(&path, &e))?;
     }
-    Ok(making.finish(exclude::gather(scanned.withheld)))
+    Ok(builder.finish(exclude::gather(scanned.withheld)))
 }
 
-/// Takes out of the topmost layer what a diff withholds. What lower layers hold stays; git's own directories do, too. The caller
-/// holds the layer's lock: a guest that writes meanwhile would be surprised.
+/// Removes from the topmost layer the paths that a diff withholds. Lower layers and git directories stay. The caller
+/// holds the lock of the layer, so no guest writes meanwhile.
 pub fn prune(stack: &Stack, options: &Options) -> Result<Removed, Fault> {
     let mut budget = options.budget;
     let scanned = scan::scan(stack, &Anchors::default(), Exclude::Artefacts, options.bounds, &mut budget)?;
@@ -145,12 +145,12 @@ struct Reader<'a> {
     largest: u64,
 }
 
-/// What is known of the bytes of one side.
+/// Content of one side.
 enum Content {
-    /// There is no file.
+    /// No regular file.
     Absent,
     Known(Vec<u8>),
-    /// Too large, or not to be read.
+    /// Too large, or unreadable.
     Unknown,
 }
 
@@ -179,7 +179,8 @@ impl Reader<'_> {
         self.content(pair.after.as_mut(), open)
     }
 
-    /// Reads a side that is small enough, and makes its entry say what was read: what is shown is what the digest covers.
+    /// Reads a side that is small enough and updates its entry from the bytes that were read: the digest covers
+    /// exactly what is shown.
     fn content(
         &self,
         entry: Option<&mut Entry>,
@@ -191,7 +192,7 @@ impl Reader<'_> {
         }
         let mut bytes = Vec::with_capacity(entry.size as usize);
         match open().and_then(|file| file.take(self.largest + 1).read_to_end(&mut bytes)) {
-            // It went away or grew meanwhile: it is told as it was when the scan found it.
+            // The file was removed or grew meanwhile: it is shown as the scan found it.
             Err(_) => return Ok(Content::Unknown),
             Ok(_) if bytes.len() as u64 > self.largest => return Ok(Content::Unknown),
             Ok(_) => {}
@@ -200,7 +201,7 @@ impl Reader<'_> {
         Ok(Content::Known(bytes))
     }
 
-    /// The text of a file that has only one side.
+    /// Reads the text of an added or deleted file, for rename detection.
     fn one_text(&self, pair: &Pair) -> Option<Vec<u8>> {
         let (entry, file) = match (&pair.before, &pair.after) {
             (Some(entry), None) => (entry, file_below(&self.stack.base, &pair.path)),
@@ -216,19 +217,19 @@ impl Reader<'_> {
     }
 }
 
-struct Making<'a> {
+struct DiffBuilder<'a> {
     options: &'a Options,
     reader: Reader<'a>,
     aliases: Aliases,
     base: BaseDirs<'a>,
     /// Lines in hunks so far.
     lines: usize,
-    /// Texts that were too much to be compared after all the others.
+    /// Texts that were not compared because the total of lines was reached.
     whole: usize,
     files: Vec<FileDiff>,
 }
 
-impl Making<'_> {
+impl DiffBuilder<'_> {
     fn add(&mut self, mut pair: Pair) -> io::Result<()> {
         let (before, after) = (self.reader.before(&mut pair)?, self.reader.after(&mut pair)?);
         if pair.before == pair.after && pair.from.is_none() && pair.trouble.is_none() {
@@ -312,8 +313,8 @@ fn kind_of(pair: &Pair) -> ChangeKind {
     }
 }
 
-/// One digest over all changes: paths, kinds and both sides of each, in the order of their paths. How they are shown has no part
-/// in it.
+/// Digest over all changes: paths, kinds and both sides of each, in path order. Presentation (hunks, flags) is not
+/// included.
 fn digest_of(files: &[FileDiff]) -> String {
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {
@@ -339,5 +340,5 @@ fn digest_of(files: &[FileDiff]) -> String {
             entry.xattrs.iter().flat_map(|(name, value)| [name, value]).for_each(|part| add(part.as_bytes()));
         }
     }
-    crate::spelled::hex(&hash.finalize())
+    terms::hex::encode(hash.finalize())
 }

@@ -1,4 +1,5 @@
-//! A handle on a directory, and the few ways to go on from it. No way leads over a symbolic link, a magic link or `..`.
+//! Directory handle and the operations on paths below it. Resolution by openat2 with RESOLVE_BENEATH,
+//! RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS: no path passes over a symbolic link, a magic link or `..`.
 
 use crate::change::FileKind;
 use crate::name::Rel;
@@ -9,27 +10,27 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// An open directory.
+/// Handle on an open directory.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
 }
 
-/// What `stat` says of one file, as far as it matters here. Times are seconds and nanoseconds.
+/// Metadata of one file, from `stat`. Times are seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub kind: FileKind,
     /// Permission bits with set-id and sticky.
     pub mode: u32,
     pub size: u64,
-    /// The space it takes, in bytes.
+    /// Allocated space in bytes.
     pub space: u64,
     pub uid: u32,
     pub gid: u32,
     pub links: u64,
     pub dev: u64,
     pub ino: u64,
-    /// Of a device node.
+    /// Device number of a device node.
     pub rdev: u64,
     pub mtime: (i64, u32),
     pub ctime: (i64, u32),
@@ -53,7 +54,7 @@ impl Meta {
         }
     }
 
-    /// The mark of overlayfs that strikes out a name.
+    /// True for an overlayfs whiteout: character device 0/0.
     pub fn is_struck_out(&self) -> bool {
         self.kind == FileKind::Char && self.rdev == 0
     }
@@ -61,29 +62,30 @@ impl Meta {
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// How often a file that cannot be had right now is asked for.
+/// Attempts at an open that fails with EAGAIN or EINTR.
 const TRIES: usize = 64;
-/// A path that the kernel takes at once, whatever ends it.
+/// Longest path passed to one system call, below PATH_MAX.
 const LONGEST: usize = 4000;
 
-/// What is told by `is_mounted` to be what it is.
+/// Error that `is_mounted` recognises.
 fn mounted_on() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "something is mounted on it")
 }
 
-/// Whether it failed because something is mounted there.
+/// True if the operation failed because of a mount point.
 pub fn is_mounted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy && error.raw_os_error().is_none()
 }
 
 impl Dir {
-    /// The one place where a path of the caller's own becomes a handle; links on the way are the caller's.
+    /// Opens a path of the caller's own; the only place that follows symbolic links.
     pub fn open(path: &Path) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Dir { fd: rustix::fs::open(path, flags, Mode::empty())? })
     }
 
-    /// One whose path was found out and judged before: whatever became a link since then is not followed.
+    /// Opens a path that was canonicalised and checked before: a component that became a link since then is not
+    /// followed.
     pub fn open_canonical(path: &Path) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -98,13 +100,13 @@ impl Dir {
         Ok(Dir { fd: self.fd.try_clone()? })
     }
 
-    /// A directory below; the top gives another handle on this one.
+    /// Opens a directory below; the top gives another handle on this one.
     pub fn dir(&self, at: &Rel) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.open_at(at, flags, Mode::empty()).map(|fd| Dir { fd })
     }
 
-    /// A directory right here, unless something is mounted on it.
+    /// Opens a subdirectory unless it is a mount point.
     pub fn dir_of_same_mount(&self, name: &[u8]) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = self.resolve(&Rel::top().join(name), flags, Mode::empty(), BENEATH.union(ResolveFlags::NO_XDEV));
@@ -114,8 +116,8 @@ impl Dir {
         })
     }
 
-    /// An error where something is mounted on a name right here, or on nothing where nothing is. The kernel keeps such a name in its
-    /// place only for those who are in the same namespace; anybody else would move it, or take off what is mounted.
+    /// Fails if a name in this directory is a mount point; a missing name passes. The kernel protects a mount point
+    /// from rename and unlink only in its own mount namespace; a process in another one would detach the mount.
     pub fn check_not_mounted_on(&self, name: &[u8]) -> io::Result<()> {
         match self.is_mounted_on(name) {
             Ok(false) => Ok(()),
@@ -125,7 +127,7 @@ impl Dir {
         }
     }
 
-    /// Whether something is mounted on a name right here.
+    /// True if a name in this directory is a mount point.
     pub fn is_mounted_on(&self, name: &[u8]) -> io::Result<bool> {
         let how = BENEATH.union(ResolveFlags::NO_XDEV);
         match self.resolve(&Rel::top().join(name), OFlags::PATH, Mode::empty(), how) {
@@ -135,14 +137,15 @@ impl Dir {
         }
     }
 
-    /// Opens below with any flags; the last part is not followed either. A descriptor, never a path, is the answer.
+    /// Opens a path below with any flags; a link as the last component is not followed either.
     pub fn open_at(&self, at: &Rel, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         self.resolve(at, flags, mode, BENEATH)
     }
 
     fn resolve(&self, at: &Rel, flags: OFlags, mode: Mode, how: ResolveFlags) -> io::Result<OwnedFd> {
         let (mut above, mut rest) = (None::<OwnedFd>, at.as_bytes());
-        // The kernel takes no longer path at once, but whoever goes down step by step makes them.
+        // A longer path fails with ENAMETOOLONG, but trees deeper than PATH_MAX exist: they are made by mkdirat step
+        // by step.
         while rest.len() > LONGEST {
             let end = rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
             let from = above.as_ref().unwrap_or(&self.fd);
@@ -152,7 +155,7 @@ impl Dir {
         step(above.as_ref().unwrap_or(&self.fd), if at.is_top() { b"." } else { rest }, flags, mode, how)
     }
 
-    /// A regular file to read. Whatever else is there is refused without being opened for good: no FIFO blocks us.
+    /// Opens a regular file for reading. Other kinds are refused; O_NONBLOCK keeps a FIFO from blocking.
     pub fn file(&self, at: &Rel) -> io::Result<File> {
         let fd = self.open_at(at, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
         match FileKind::of_mode(rustix::fs::fstat(&fd)?.st_mode) {
@@ -161,7 +164,7 @@ impl Dir {
         }
     }
 
-    /// What is at a path, itself; none where nothing is or where a part of the way is no directory.
+    /// Metadata of a path, links not followed; None if it is missing or a component is not a directory.
     pub fn meta(&self, at: &Rel) -> io::Result<Option<Meta>> {
         if at.is_top() {
             return Ok(Some(Meta::of(&rustix::fs::fstat(&self.fd)?)));
@@ -173,7 +176,7 @@ impl Dir {
         }
     }
 
-    /// The same for a name right here, which is cheaper.
+    /// Metadata of a name in this directory, which is cheaper than `meta`.
     pub fn meta_of(&self, name: &[u8]) -> io::Result<Option<Meta>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Meta::of(&stat))),
@@ -182,14 +185,14 @@ impl Dir {
         }
     }
 
-    /// Names in this directory, in no order, without `.` and `..`.
+    /// Names in this directory, unordered, without `.` and `..`.
     pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         self.each_name(usize::MAX, |name| names.push(name.to_vec()))?;
         Ok(names)
     }
 
-    /// Tells them one by one; more than `most` are an error of the kind `QuotaExceeded`.
+    /// Calls `tell` with each name; more than `most` is an error of kind `QuotaExceeded`.
     pub fn each_name(&self, most: usize, mut tell: impl FnMut(&[u8])) -> io::Result<()> {
         let mut told = 0;
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -208,12 +211,12 @@ impl Dir {
         Ok(())
     }
 
-    /// Where a symbolic link right here leads.
+    /// Target of a symbolic link in this directory.
     pub fn link_target(&self, name: &[u8]) -> io::Result<Vec<u8>> {
         Ok(rustix::fs::readlinkat(&self.fd, name, Vec::new())?.into_bytes())
     }
 
-    /// When it was made, where the file system knows.
+    /// Birth time of a name, if the file system records it.
     pub fn born(&self, name: &[u8]) -> Option<(i64, u32)> {
         let found = rustix::fs::statx(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
         let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
@@ -233,7 +236,7 @@ impl AsFd for Dir {
     }
 }
 
-/// Nothing is there: neither the name nor, where a part of the way is a file or a link, the way.
+/// True if the path does not exist: ENOENT, or a component is a file or a link.
 pub fn is_absent(error: &io::Error) -> bool {
     let absent = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
     error.raw_os_error().is_some_and(|raw| absent.iter().any(|e| e.raw_os_error() == raw))
@@ -243,7 +246,8 @@ fn step(from: &OwnedFd, path: &[u8], flags: OFlags, mode: Mode, how: ResolveFlag
     let mut tries = 0;
     loop {
         match rustix::fs::openat2(from, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, how) {
-            // Something on the host was renamed meanwhile, or somebody has a lease on the file, which can take a minute to end.
+            // A rename on the host raced with the resolution, or a process holds a lease on the file, which can take a
+            // minute to break.
             Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => tries += 1,
             other => return Ok(other?),
         }

@@ -1,5 +1,6 @@
-//! Which driver a workspace gets: layers where overlayfs can be laid over that base with its changes in that place, a copy that
-//! shares bytes where the file system can, a plain copy where nothing else works and the tree is small. Mounts nothing.
+//! Choice of the driver of a workspace: overlay if overlayfs can be mounted over the base with its layers in the state
+//! directory, else a reflink copy if the file system shares extents, else a plain copy if the tree is small. Mounts no
+//! file system.
 
 use crate::attributes::Marks;
 use crate::change::FileKind;
@@ -13,11 +14,11 @@ use std::fs::File;
 use std::io;
 use terms::{ErrorKind, Fault, LimitKind, Phase};
 
-/// Trees beyond it are copied only for those who ask for a copy.
+/// Size up to which a tree is copied without an explicit request.
 pub const MOST_BYTES: u64 = 1 << 30;
 pub const MOST_FILES: u64 = 50_000;
 
-/// File systems that overlayfs takes no changes on, by their magic numbers: they keep no attributes, or no marks.
+/// File systems that cannot hold an upper layer, by magic number: they lack extended attributes or whiteouts.
 const NO_CHANGES: [(u64, &str); 11] = [
     (0x794c_7630, "overlayfs"),
     (0x6969, "NFS"),
@@ -32,11 +33,11 @@ const NO_CHANGES: [(u64, &str); 11] = [
     (0x7366_746e, "NTFS"),
 ];
 
-/// File systems that overlayfs lays nothing over: their names are compared in ways of their own.
+/// File systems that cannot be a lower layer: they compare names by rules of their own.
 const NO_BASE: [(u64, &str); 5] =
     [(0x4d44, "FAT"), (0x2011_bab0, "exFAT"), (0x7366_746e, "NTFS"), (0xff53_4d42, "CIFS"), (0xf15f, "eCryptfs")];
 
-/// The driver for a workspace over `base` with its layers in `layers`: the one that is wanted, or the best.
+/// Returns the driver for a workspace over `base` with its layers in `layers`: the wanted one, or the best.
 pub fn choose(base: &Dir, layers: &Dir, wanted: Option<Driver>) -> Result<Driver, Fault> {
     let unfit = |driver: &str, why: &str| {
         let fault = Fault::new(ErrorKind::UnsupportedHost, format!("the driver {driver} cannot be used here: {why}"));
@@ -46,20 +47,20 @@ pub fn choose(base: &Dir, layers: &Dir, wanted: Option<Driver>) -> Result<Driver
     };
     match wanted {
         Some(Driver::Overlay) => overlay(base, layers).map(|()| Driver::Overlay).map_err(|why| unfit("overlay", &why)),
-        Some(Driver::Reflink) => match shares(base, layers) {
+        Some(Driver::Reflink) => match can_reflink(base, layers) {
             true => Ok(Driver::Reflink),
             false => Err(unfit("reflink", "bytes cannot be shared between the directory and the state directory")),
         },
         Some(Driver::Copy) => Ok(Driver::Copy),
         None => match overlay(base, layers) {
             Ok(()) => Ok(Driver::Overlay),
-            Err(_) if shares(base, layers) => Ok(Driver::Reflink),
-            Err(why) => small(base, &why).map(|()| Driver::Copy),
+            Err(_) if can_reflink(base, layers) => Ok(Driver::Reflink),
+            Err(why) => check_small(base, &why).map(|()| Driver::Copy),
         },
     }
 }
 
-/// Whether overlayfs can be mounted; the reason why not.
+/// Checks that overlayfs can be mounted, or returns the reason against it.
 fn overlay(base: &Dir, layers: &Dir) -> Result<(), String> {
     let named = |list: &[(u64, &'static str)], dir: &Dir| {
         let magic = rustix::fs::fstatfs(dir).map_or(0, |found| found.f_type as u64 & 0xffff_ffff);
@@ -77,11 +78,12 @@ fn overlay(base: &Dir, layers: &Dir) -> Result<(), String> {
     }
 }
 
-/// How many names of the base are looked at for a file to try it with.
+/// Number of names of the base that are searched for a file to try FICLONE with.
 const LOOKED_AT: usize = 64;
 
-/// Whether bytes of the base's files can be shared by files where the layers are: tried, with a file that has no name.
-fn shares(base: &Dir, layers: &Dir) -> bool {
+/// True if a file next to the layers can share extents with one of the base: tried with FICLONE into an unnamed file
+/// (O_TMPFILE).
+fn can_reflink(base: &Dir, layers: &Dir) -> bool {
     let unnamed =
         || layers.open_at(&Rel::top(), OFlags::RDWR | OFlags::TMPFILE, Mode::from_raw_mode(0o600)).map(File::from);
     let names = base.names().unwrap_or_default();
@@ -95,7 +97,7 @@ fn shares(base: &Dir, layers: &Dir) -> bool {
     rustix::fs::ioctl_ficlone(&to, &from).is_ok()
 }
 
-/// A file of our own stands for those of the base, where both are on one file system.
+/// Creates a file of our own in place of one of the base, if both directories are on one file system.
 fn own_file(base: &Dir, layers: &Dir, unnamed: impl Fn() -> io::Result<File>) -> io::Result<File> {
     let of = |dir: &Dir| dir.meta(&Rel::top()).map(|meta| meta.map(|m| m.dev));
     if of(base)? != of(layers)? {
@@ -134,7 +136,7 @@ impl Visitor for Count {
     }
 }
 
-fn small(base: &Dir, why: &str) -> Result<(), Fault> {
+fn check_small(base: &Dir, why: &str) -> Result<(), Fault> {
     match walk::walk(&[base], Marks::Foreign, Count { files: 0, bytes: 0 }) {
         Ok(_) => Ok(()),
         Err(fault) if fault.error_kind == ErrorKind::LimitExceeded => {
@@ -169,7 +171,7 @@ mod tests {
         let scratch = Scratch::new();
         let base = scratch.mkdir("base");
         scratch.file("base/a", b"1");
-        // A file system that keeps no attributes of users.
+        // File system without `user.` attributes.
         let proc = Dir::open(std::path::Path::new("/proc")).unwrap();
         assert_eq!(choose(&base, &proc, None).unwrap(), Driver::Copy);
         let large = File::create(scratch.path.join("base/large")).unwrap();

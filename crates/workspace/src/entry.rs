@@ -1,11 +1,10 @@
-//! One side of a change, read from disk: kind, mode, digest, target, extended attributes. Nothing but regular files is
-//! opened for reading, and what is read is bounded.
+//! Entry on one side of a change, read from disk: kind, mode, digest, link target, extended attributes. Only regular files are
+//! opened for reading, and the bytes read are bounded.
 
 use crate::attributes::{self, Marks};
 use crate::change::{Entry, FileKind, Target};
 use crate::dir::{Dir, Meta, is_absent};
 use crate::name::Rel;
-use crate::spelled::hex;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -13,11 +12,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use terms::hex;
 
-/// What may still be read while one diff is made. Files beyond it are told as too large, never half read.
+/// Bytes that may still be read for one diff. Files beyond it are marked too large, never read in part.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// The largest file whose digest is made.
+    /// Largest file whose digest is computed.
     pub largest_file: u64,
     /// Bytes of all files together.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub struct Budget {
     pub attributes: u64,
 }
 
-/// An entry, and why it can be no more than shown.
+/// An entry, and the reason why it cannot land, if any.
 pub struct Taken {
     pub entry: Entry,
     pub trouble: Option<&'static str>,
@@ -35,7 +35,7 @@ pub const UNREADABLE: &str = "cannot be read";
 pub const TOO_LARGE: &str = "too large to be reviewed";
 pub const SPECIAL: &str = "neither a file, a directory nor a link";
 
-/// Reads what stands under a name. None where it went away meanwhile.
+/// Reads the entry of a name. None if it vanished meanwhile.
 pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budget) -> io::Result<Option<Taken>> {
     let plain =
         Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
@@ -90,7 +90,7 @@ fn take_dir(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mut
     Ok(Taken { entry, trouble: None })
 }
 
-/// The digest of a file's bytes and how many they are; a file that grows under our hands is read to `most` and no further.
+/// SHA-256 and length of a file; a file that grows meanwhile is read up to `most`.
 fn digest_of(file: &mut File, most: u64) -> io::Result<(String, u64)> {
     let (mut hash, mut buffer, mut total) = (Sha256::new(), vec![0u8; 128 * 1024], 0u64);
     while total < most {
@@ -105,14 +105,14 @@ fn digest_of(file: &mut File, most: u64) -> io::Result<(String, u64)> {
             Err(e) => return Err(e),
         }
     }
-    Ok((hex(&hash.finalize()), total))
+    Ok((hex::encode(hash.finalize()), total))
 }
 
 pub fn digest(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex::encode(Sha256::digest(bytes))
 }
 
-/// Whether two files hold the same.
+/// True if two files have the same bytes.
 pub fn same_bytes(one: &File, other: &File) -> io::Result<bool> {
     let (mut a, mut b, mut at) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10], 0);
     loop {
@@ -133,13 +133,13 @@ pub fn same_bytes(one: &File, other: &File) -> io::Result<bool> {
 
 const CAPABILITY: &str = "security.capability";
 
-/// The attributes that a reviewer sees, by name; values in hex.
+/// Attributes that a reviewer sees, by name, with values in hex.
 fn attributes(fd: impl AsFd, marks: Marks, budget: &mut Budget) -> io::Result<BTreeMap<String, String>> {
     let mut found = attributes::read(&fd, marks)?.own;
     let mut capability = [0u8; 64];
     match rustix::fs::fgetxattr(&fd, CAPABILITY, &mut capability[..]) {
         Ok(length) => found.push((CAPABILITY.into(), capability[..length].to_vec())),
-        // It is there, and belongs to a user whom we have no name for.
+        // The attribute exists, with an owner that our user namespace does not map.
         Err(Errno::OVERFLOW | Errno::RANGE) => found.push((CAPABILITY.into(), Vec::new())),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         Err(e) => return Err(e.into()),
@@ -147,5 +147,8 @@ fn attributes(fd: impl AsFd, marks: Marks, budget: &mut Budget) -> io::Result<BT
     let cost: usize = found.iter().map(|(name, value)| name.len() + 2 * value.len()).sum();
     let left = budget.attributes.checked_sub(cost as u64);
     budget.attributes = left.ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "too many attributes"))?;
-    Ok(found.into_iter().map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex(&value))).collect())
+    Ok(found
+        .into_iter()
+        .map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex::encode(&value)))
+        .collect())
 }

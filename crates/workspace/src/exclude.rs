@@ -1,24 +1,25 @@
-//! What is kept out of review: build artefacts, caches, and what the base's own `.gitignore` files ignore. It stays in the
-//! workspace, is counted, and does not land by itself. Rules that a guest wrote count for nothing: it could hide behind them.
+//! Paths withheld from review: build artefacts, caches, and files ignored by the base's own `.gitignore`. They stay in
+//! the workspace, are counted and do not land by themselves. Rules that a guest wrote are disregarded: it could hide
+//! changes behind them.
 
 use crate::change::Withheld;
 use crate::dir::Dir;
-use crate::ignore::{Patience, Rules};
+use crate::ignore::{Patience, Rules, price_of};
 use crate::name::Rel;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::rc::Rc;
 
-/// Whether anything is kept out of review.
+/// Selection of the paths withheld from review.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclude {
     #[default]
     Artefacts,
-    /// Everything is shown but git's own directories.
+    /// Withholds only git directories.
     Nothing,
 }
 
-/// Why something is held, and under which of the withheld it is counted.
+/// Reason why a path is withheld, and the group that it is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub group: usize,
@@ -27,24 +28,24 @@ pub struct Held {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
-    /// All of it, whatever the files are called.
+    /// Withholds all contents, whatever the names.
     Artefact,
-    /// But for files that run on a reviewer's machine.
+    /// Withholds all contents but files that run on a reviewer's machine.
     Ignored,
-    /// All of it, always.
+    /// Withholds all contents of a git directory, whatever `Exclude` says.
     Git,
 }
 
 pub const GIT: &str = "git's own directory; what was committed inside stays inside";
 pub const IGNORED: &str = "ignored by .gitignore";
 
-/// What tells a directory of artefacts from one that only has its name.
+/// Evidence that a directory holds artefacts and does not merely have the name.
 #[derive(Clone, Copy, Debug)]
 enum Evidence {
     Name,
-    /// One of these stands beside it.
+    /// A sibling file with one of these names.
     Beside(&'static [&'static str]),
-    /// The base ignores it.
+    /// A `.gitignore` of the base that matches it.
     Ignored,
 }
 
@@ -105,7 +106,8 @@ const ARTEFACTS: &[(&str, Evidence, &str)] = &[
     ("tmp", Evidence::Ignored, "cache"),
     (".cache", Evidence::Ignored, "cache"),
     ("cache", Evidence::Ignored, "cache"),
-    // Environments and indexes of tools whose settings run on a reviewer's machine; where the base ignores them they are made anew.
+    // Environments and indexes of tools whose settings run on a reviewer's machine; those that the base ignores are
+    // generated again.
     (".direnv", Evidence::Ignored, "environment"),
     (".devenv", Evidence::Ignored, "environment"),
     (".devbox", Evidence::Ignored, "environment"),
@@ -121,10 +123,10 @@ const ARTEFACTS: &[(&str, Evidence, &str)] = &[
     (".lexical", Evidence::Ignored, "cache"),
 ];
 
-/// Files that are artefacts by what they are called.
+/// Suffixes of artefact files.
 const ARTEFACT_FILES: &[(&str, &str)] = &[(".pyc", "cache"), (".pyo", "cache"), (".DS_Store", "cache")];
 
-/// Why a name is that of build artefacts or a cache. `has` says whether the directory that it is in has another name.
+/// Returns the reason if a name is that of build artefacts or a cache. `has` looks up a sibling name.
 pub fn artefact(name: &[u8], is_dir: bool, ignored: bool, has: impl Fn(&[u8]) -> bool) -> Option<&'static str> {
     if !is_dir {
         return ARTEFACT_FILES.iter().find(|(end, _)| name.ends_with(end.as_bytes())).map(|(_, why)| *why);
@@ -138,19 +140,19 @@ pub fn artefact(name: &[u8], is_dir: bool, ignored: bool, has: impl Fn(&[u8]) ->
     holds.then_some(*why)
 }
 
-/// The rules of the directories above a path, the nearest first.
+/// Ignore rules that apply in a directory: its own and those of its parents, innermost first.
 #[derive(Debug)]
 pub struct Ignore {
     rules: Rules,
     above: Option<Rc<Ignore>>,
-    /// Of the rules here and above.
+    /// Cost of matching the rules here and above.
     cost: u64,
 }
 
 impl Ignore {
-    /// What the nearest rule that matches says: ignored or not; none where no rule does.
+    /// Result of the innermost rule that matches: ignored or not; None if no rule matches.
     pub fn decide(&self, path: &Rel, is_dir: bool, patience: &mut Patience) -> Option<bool> {
-        patience.tries = patience.tries.checked_sub(self.cost)?;
+        patience.tries = patience.tries.checked_sub(self.cost * price_of(path))?;
         let mut level = Some(self);
         while let Some(ignore) = level {
             if let Some(decided) = ignore.rules.decide(path, is_dir) {
@@ -162,10 +164,10 @@ impl Ignore {
     }
 }
 
-/// The largest `.gitignore` that is read; a larger one would be no list of names.
+/// Largest `.gitignore` that is read; a larger one is not a list of names.
 const LARGEST_RULES: u64 = 1 << 20;
 
-/// Adds what the base's `.gitignore` in a directory says; at the top, also `.git/info/exclude`.
+/// Adds the rules of the base's `.gitignore` in a directory; at the top, also those of `.git/info/exclude`.
 pub fn rules_of(
     base: Option<&Dir>,
     at: &Rel,
@@ -184,17 +186,17 @@ pub fn rules_of(
     levels
 }
 
-/// What cannot be read rules nothing out: more is shown then, never less.
+/// Reads a rule file. An unreadable one yields no rules: more is shown then, never less.
 fn read_rules(base: &Dir, at: &Rel) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     base.file(at).ok()?.take(LARGEST_RULES + 1).read_to_end(&mut text).ok()?;
     (text.len() as u64 <= LARGEST_RULES).then_some(text)
 }
 
-/// Single files that are withheld in one directory, beyond which they are told together.
+/// Number of withheld files in one directory beyond which they are merged into one line.
 const MOST_SINGLE: usize = 8;
 
-/// Drops what came to nothing, tells many files of a directory as one line, and sorts.
+/// Drops empty groups, merges many files of one directory into one line, and sorts.
 pub fn gather(all: Vec<Withheld>) -> Vec<Withheld> {
     let mut by_place: BTreeMap<(Rel, String), Vec<Withheld>> = BTreeMap::new();
     for one in all.into_iter().filter(|w| w.files > 0) {

@@ -1,4 +1,4 @@
-//! What a reviewer should see beside a change: bits, names and characters that the change itself does not show.
+//! Flags for the reviewer of a change: mode bits, names and characters that the diff itself does not show.
 
 use crate::change::{Body, Class, Entry, FileKind, Flag, LineKind, Target};
 use crate::class::{self, Bytes};
@@ -39,7 +39,7 @@ fn becomes_executable(pair: &Pair) -> bool {
     !was && pair.after.as_ref().is_some_and(unknown::is_executable)
 }
 
-/// Endings that Windows runs on a double click, or that its shell finds as commands in the directory it is in.
+/// Extensions that Windows runs on a double click, or that its shell finds as commands in the current directory.
 const WINDOWS_SCRIPTS: &[&str] =
     &[".bat", ".cmd", ".com", ".exe", ".msi", ".ps1", ".psm1", ".vbs", ".vbe", ".wsf", ".wsh", ".jse"];
 
@@ -72,7 +72,7 @@ fn is_binary(bytes: Bytes<'_>) -> bool {
     }
 }
 
-/// Spaces at an end of a name, and those that only look like one, cannot be seen either.
+/// True if a name has invisible characters, or spaces at an end, which cannot be seen either.
 fn hides(path: &Rel) -> bool {
     let hidden = |c: char| is_invisible(c) || (c != ' ' && c.is_whitespace());
     let ends = |part: &[u8]| part.starts_with(b" ") || part.ends_with(b" ");
@@ -83,22 +83,22 @@ fn mixes_name(path: &Rel) -> bool {
     std::str::from_utf8(path.as_bytes()).is_ok_and(lookalike::mixes)
 }
 
-/// Whether a line that was added has something about it.
+/// True if an added line satisfies the predicate.
 fn adds(body: &Body, has: impl Fn(&str) -> bool) -> bool {
     let Body::Text(hunks) = body else { return false };
     let added = hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == LineKind::Added);
     added.into_iter().any(|line| has(&line.text))
 }
 
-/// Whether a line holds characters that cannot be seen. Tabs and ends of lines are no secret, and emoji are made of
-/// several characters of which some show nothing by themselves.
+/// True if a line has invisible characters. Tabs and line endings do not count, nor do joiners and variation selectors
+/// inside an emoji.
 pub fn has_hidden(line: &str) -> bool {
     let line = line.strip_suffix('\n').unwrap_or(line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     let mut last = ' ';
     line.chars().any(|c| {
         let in_emoji = matches!(c, '\u{fe0e}' | '\u{fe0f}' | '\u{200d}') && is_pictograph(last);
-        // What stands behind a selector joins on, and a second selector does not.
+        // A joiner may follow a variation selector; a second selector may not.
         last = if in_emoji && c != '\u{200d}' && last != '\u{fe0f}' { '\u{fe0f}' } else { c };
         c != '\t' && is_invisible(c) && !in_emoji
     })
@@ -109,8 +109,8 @@ fn is_pictograph(c: char) -> bool {
         && !is_invisible(c)
 }
 
-/// Whether a link leads out of the tree, as far as can be told without following it: other links on its way may lead
-/// anywhere, so going up behind a name counts as well.
+/// True if a link leads out of the tree, judged lexically: other links on its path may lead anywhere, so `..` behind a
+/// name counts as well.
 fn leads_outside(path: &Rel, target: &Target) -> bool {
     let Some(target) = target.bytes() else { return true };
     if target.starts_with(b"/") {
@@ -133,6 +133,7 @@ fn leads_outside(path: &Rel, target: &Target) -> bool {
 mod tests {
     use super::*;
 
+    // promise 13
     #[test]
     fn characters_that_cannot_be_seen_are_found() {
         for line in

@@ -1,8 +1,9 @@
-//! Git, as far as review needs it: which commit a tree stands on, what a file held there, and a commit of what landed.
+//! Git support for review: the HEAD commit of a tree, the content of a file in it, and a commit of the changes that
+//! landed.
 //!
-//! A repository is taken for hostile. Its references are read and written by hand through handles (a reftable by git), its settings are read as
-//! plain data, and objects are made by the real `git` in a directory of settings of our own: nothing that a
-//! repository's settings, hooks or attributes name is ever run.
+//! The repository is untrusted. References are read and written directly through directory handles (a reftable by
+//! git), the config is read as plain data, and objects are written by the real `git` in a git directory of our own: no
+//! program named by a repository's config, hooks or attributes is ever run.
 
 mod ahead;
 mod blobs;
@@ -27,8 +28,8 @@ pub use settings::{Identity, Surroundings};
 
 use std::path::Path;
 
-/// The commit that the tree at `base` stands on: 40 or 64 hex digits. None outside a repository, on a branch without commits, and
-/// where it cannot be told. Costs a handful of calls and no process.
+/// HEAD commit of the tree at `base`: 40 or 64 hex digits. None outside a repository, on an unborn branch, and if it
+/// cannot be determined. Costs a handful of system calls and no process.
 pub fn head(base: &Path) -> Option<String> {
     let repository = Repository::find(base).ok().flatten()?;
     repository.head().ok()?.commit().map(str::to_owned)

@@ -1,5 +1,5 @@
-//! From chosen changes to what shall stand at which path of the base. What may not land is taken off here: set-id bits, file
-//! capabilities, access lists that the base did not have, and attributes that overlayfs would obey.
+//! Target state of base paths for the chosen changes. Strips what may not land: set-id bits, file capabilities, access
+//! lists that the base did not have, and attributes that overlayfs would obey.
 
 use crate::change::{Change, ChangeKind, Entry, FileKind, Target};
 use crate::name::Rel;
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use std::collections::BTreeMap;
 use terms::{ErrorKind, Fault, Phase};
 
-/// What landing the picks means, and what a reviewer should be told about it.
+/// Goals for the chosen changes, and notes for the reviewer.
 pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     refuse_drifted(picks)?;
     let (mut goals, mut notes) = (Vec::new(), Vec::new());
@@ -27,7 +27,7 @@ pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     Ok((goals, notes))
 }
 
-/// So many names are spelled out in one message.
+/// Bound on the paths listed in one message.
 const MOST_NAMED: usize = 10;
 
 fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
@@ -54,7 +54,7 @@ fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
     Ok(match (&change.kind, &change.after) {
         (ChangeKind::Renamed { from }, Some(after)) => vec![
             Goal { at: from.clone(), before: before.map(expected), want: None },
-            // What stood at the old path is not replaced by this: it does not hand its rights on.
+            // The file at the old path is not replaced by this one, so its permissions are not inherited.
             Goal { at: path.clone(), before: None, want: want(after, before)? },
         ],
         (_, Some(after)) => vec![Goal { at: path.clone(), before: before.map(expected), want: want(after, before)? }],
@@ -62,7 +62,7 @@ fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
     })
 }
 
-/// Only some lines: bits and attributes stay those of the base where there is a file.
+/// Goals for some hunks only: mode and attributes stay those of the base's file, if there is one.
 fn in_part(change: &Change, hunks: Vec<crate::change::Hunk>) -> Result<Vec<Goal>, Fault> {
     let path = change.path.clone();
     let lines = |shape: Shape| Shape { digest: None, size: 0, ..shape };
@@ -109,7 +109,8 @@ fn shape(path: &Rel, after: &Entry, before: Option<&Entry>) -> Result<Shape, Fau
     })
 }
 
-/// A directory may keep the set-group-id that it has in the base: there it only says which group new files have.
+/// Mode to land. A directory keeps the set-group-id bit it has in the base, which there only determines the group of
+/// new files.
 fn mode(after: &Entry, before: Option<&Entry>) -> u32 {
     match after.kind {
         FileKind::Dir => {
@@ -124,7 +125,7 @@ fn xattrs(after: &Entry, before: Option<&Entry>) -> BTreeMap<String, String> {
     let lands = |(name, value): &(&String, &String)| match name.as_str() {
         own if own.starts_with("user.overlay.") => false,
         own if own.starts_with("user.") => true,
-        // What the base's file has, and the workspace did not touch, stays.
+        // An access list that the workspace left unchanged stays.
         access if access.starts_with("system.posix_acl_") => {
             before.is_some_and(|b| b.xattrs.get(access) == Some(*value))
         }

@@ -1,11 +1,10 @@
-//! Hunks as they were shown, put onto a text: the lines that a reviewer saw are the lines that come out. Reads and writes
-//! no tree.
+//! Applies hunks as shown to a text: the result has exactly the lines that the reviewer saw. Does not access any tree.
 
 use crate::change::{Hunk, Line, LineKind};
 use std::fs::File;
 use std::io::{self, Read};
 
-/// No text that is shown in hunks is larger.
+/// Size bound of a text that is shown in hunks.
 const LARGEST_TEXT: u64 = 64 << 20;
 
 pub(crate) fn read_text(file: File) -> io::Result<Vec<u8>> {
@@ -16,12 +15,12 @@ pub(crate) fn read_text(file: File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The text with these hunks, which are in the order of the file; none where a hunk does not fit the text.
+/// Applies hunks, in file order, to a text; None if a hunk does not fit.
 pub fn apply(before: &[u8], hunks: &[Hunk]) -> Option<Vec<u8>> {
     let lines: Vec<&[u8]> = before.split_inclusive(|b| *b == b'\n').collect();
     let (mut out, mut next) = (Vec::with_capacity(before.len()), 0usize);
     for hunk in hunks {
-        // Where a hunk has no old lines its start is the line before it.
+        // A hunk without old lines starts after the line it names.
         let start = if hunk.old_lines == 0 { hunk.old_start } else { hunk.old_start.checked_sub(1)? } as usize;
         out.extend(lines.get(next..start)?.concat());
         next = start;
@@ -41,34 +40,36 @@ pub fn apply(before: &[u8], hunks: &[Hunk]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A hunk as parts that can be taken one by one: it is cut in the middle of every stretch of unchanged lines between its changes. The
-/// id of a part is that of the hunk, a point and its number from 1. A hunk that has nothing between its changes is one part.
+/// Splits a hunk into parts that can be chosen separately: in the middle of each run of context lines between changes.
+/// The id of a part is that of the hunk, a dot and a number from 1. A hunk without context between its changes is one
+/// part.
 pub fn split(hunk: &Hunk) -> Vec<Hunk> {
     let mut parts = Vec::new();
-    let (mut old, mut new) = (first(hunk.old_start, hunk.old_lines), first(hunk.new_start, hunk.new_lines));
+    let (mut old, mut new) =
+        (lines_before(hunk.old_start, hunk.old_lines), lines_before(hunk.new_start, hunk.new_lines));
     let mut from = 0;
     for to in cuts(&hunk.lines).into_iter().chain([hunk.lines.len()]) {
         let lines = hunk.lines[from..to].to_vec();
         let count = |other: LineKind| lines.iter().filter(|line| line.kind != other).count() as u64;
         let (old_lines, new_lines) = (count(LineKind::Added), count(LineKind::Removed));
         let id = format!("{}.{}", hunk.id, parts.len() + 1);
-        let (old_start, new_start) = (told(old, old_lines), told(new, new_lines));
+        let (old_start, new_start) = (start_line(old, old_lines), start_line(new, new_lines));
         parts.push(Hunk { id, old_start, old_lines, new_start, new_lines, lines });
         (old, new, from) = (old + old_lines, new + new_lines, to);
     }
     parts
 }
 
-/// How many lines come before a hunk, from how `diff -u` counts; and back.
-fn first(start: u64, lines: u64) -> u64 {
+/// Number of lines before a hunk, from the numbering of `diff -u`; `start_line` is the inverse.
+fn lines_before(start: u64, lines: u64) -> u64 {
     if lines == 0 { start } else { start.saturating_sub(1) }
 }
 
-fn told(before: u64, lines: u64) -> u64 {
+fn start_line(before: u64, lines: u64) -> u64 {
     if lines == 0 { before } else { before + 1 }
 }
 
-/// Where a hunk is cut, as numbers of lines.
+/// Line indices at which a hunk is split.
 fn cuts(lines: &[Line]) -> Vec<usize> {
     let changed: Vec<usize> = (0..lines.len()).filter(|n| lines[*n].kind != LineKind::Context).collect();
     let between = changed.windows(2).filter(|pair| pair[1] > pair[0] + 1);
@@ -105,7 +106,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// All parts together are the hunks, and any of them fit without the others.
+        /// The parts together equal the hunks, and any subset applies without the rest.
         #[test]
         fn parts_together_are_the_hunk(
             old in prop::collection::vec(0..6u8, 0..30),

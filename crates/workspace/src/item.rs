@@ -1,8 +1,7 @@
-//! One file of a layer, told so that nothing of it can change unseen. Manifests of layers and workspaces as files consist of these.
+//! Description of one file of a layer in which every change shows. Layer manifests and archives consist of these.
 
 use crate::attributes;
 use crate::change::{FileKind, Target};
-use crate::spelled::hex;
 use crate::walk::{At, open_sized};
 use base64::Engine;
 use rustix::fs::SeekFrom;
@@ -13,8 +12,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use terms::hex;
 
-/// In the order of a walk: what is in a directory follows it, one deeper.
+/// Entry of a layer, in walk order: the contents of a directory follow it, one level deeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
@@ -24,19 +24,19 @@ pub struct Item {
     pub mode: u32,
     #[serde(skip_serializing_if = "is_zero", default)]
     pub size: u64,
-    /// Of a regular file.
+    /// SHA-256 of a regular file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<String>,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<Target>,
-    /// Values in base64.
+    /// Extended attributes; values in base64.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub xattrs: BTreeMap<String, String>,
-    /// A directory that hides what the base has in it.
+    /// Opaque directory: hides its counterpart in the base.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub opaque: bool,
-    /// Only where it matters: in workspaces as files.
+    /// Only set in archives.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mtime: Option<(i64, u32)>,
 }
@@ -49,7 +49,7 @@ pub enum ItemKind {
     Symlink,
     Fifo,
     Socket,
-    /// A name of the base that is struck out.
+    /// Whiteout: a deleted name of the base.
     Gone,
 }
 
@@ -57,12 +57,12 @@ fn is_zero(size: &u64) -> bool {
     *size == 0
 }
 
-/// Files beyond it are told by their blocks that are not all zero, so that holes cost nothing.
+/// Size above which a file is hashed by its non-zero blocks, so that holes cost no time.
 const PLAIN: u64 = 1 << 30;
 const BLOCK: usize = 64 << 10;
 
 impl Item {
-    /// Reads the whole file where it is one.
+    /// Describes an entry; reads the whole of a regular file.
     pub fn of(at: &At<'_>) -> io::Result<Item> {
         let kind = match at.meta.kind {
             FileKind::File => ItemKind::File,
@@ -90,12 +90,12 @@ impl Item {
         match kind {
             ItemKind::File => {
                 let (file, size) = open_sized(at)?;
-                item.xattrs = told(&attributes::read(&file, at.marks)?.own);
+                item.xattrs = encode_xattrs(&attributes::read(&file, at.marks)?.own);
                 (item.size, item.digest) = digest_sized(&file, size).map(|(size, digest)| (size, Some(digest)))?;
             }
             ItemKind::Dir => {
                 if let Some(dir) = at.opened {
-                    item.xattrs = told(&attributes::read(dir, at.marks)?.own);
+                    item.xattrs = encode_xattrs(&attributes::read(dir, at.marks)?.own);
                 }
             }
             ItemKind::Symlink => item.target = Some(Target::of(&at.parent.link_target(at.name)?)),
@@ -108,7 +108,7 @@ impl Item {
         self.name.bytes().unwrap_or_default()
     }
 
-    /// In which way it is another than `other`.
+    /// Description of the difference from `other`.
     pub fn differs(&self, other: &Item) -> &'static str {
         match () {
             () if self.kind != other.kind => "is of another kind",
@@ -122,13 +122,13 @@ impl Item {
     }
 }
 
-/// Names of attributes are text; bytes that are none are spelled out.
-pub(crate) fn told(own: &attributes::Attributes) -> BTreeMap<String, String> {
+/// Encodes attributes: names as text with other bytes escaped, values in base64.
+pub(crate) fn encode_xattrs(own: &attributes::Attributes) -> BTreeMap<String, String> {
     own.iter().map(|(name, value)| (name.escape_ascii().to_string(), BASE64.encode(value))).collect()
 }
 
-/// Attributes as `attributes::write` takes them; none where they are not spelled as `of` spells them.
-pub fn untold(xattrs: &BTreeMap<String, String>) -> Option<attributes::Attributes> {
+/// Decodes attributes for `attributes::write`; None if a name is not a plain `user.` one.
+pub fn decode_xattrs(xattrs: &BTreeMap<String, String>) -> Option<attributes::Attributes> {
     let one = |(name, value): (&String, &String)| {
         let plain = name.starts_with("user.") && !name.contains(['\\', '\0']) && name.len() <= 255;
         plain.then_some(())?;
@@ -139,12 +139,12 @@ pub fn untold(xattrs: &BTreeMap<String, String>) -> Option<attributes::Attribute
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
 
-/// The size and the digest of a file.
+/// Size and digest of a file.
 pub fn digest(file: &File) -> io::Result<(u64, String)> {
     digest_sized(file, rustix::fs::fstat(file)?.st_size as u64)
 }
 
-/// The same of a file that is known to be so long.
+/// Size and digest of a file whose length is known.
 fn digest_sized(file: &File, size: u64) -> io::Result<(u64, String)> {
     if size > PLAIN {
         return Ok((size, by_blocks(file, size)?));
@@ -154,20 +154,20 @@ fn digest_sized(file: &File, size: u64) -> io::Result<(u64, String)> {
     let mut at = 0;
     loop {
         match file.read_at(&mut buffer, at)? {
-            0 => return Ok((at, hex(&hasher.finalize()))),
+            0 => return Ok((at, hex::encode(hasher.finalize()))),
             count => {
                 hasher.update(&buffer[..count]);
                 at += count as u64;
-                // There was room for more, and no more is said to be there: small files take one call.
+                // A short read at the known size is the end: small files take one call.
                 if at == size && count < buffer.len() {
-                    return Ok((at, hex(&hasher.finalize())));
+                    return Ok((at, hex::encode(hasher.finalize())));
                 }
             }
         }
     }
 }
 
-/// Over every block that is not all zero, with where it is: the same however the file system keeps holes.
+/// Digest over every non-zero block and its offset, independent of how the file system stores holes.
 fn by_blocks(file: &File, size: u64) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hasher.update(size.to_le_bytes());
@@ -196,5 +196,5 @@ fn by_blocks(file: &File, size: u64) -> io::Result<String> {
         }
         at += BLOCK as u64;
     }
-    Ok(format!("blocks-{}", hex(&hasher.finalize())))
+    Ok(format!("blocks-{}", hex::encode(hasher.finalize())))
 }

@@ -1,5 +1,5 @@
-//! Copies of base files as they were when a workspace was last rebased: the past that the next rebase merges upon. Kept beside
-//! the layer, bounded, and never missed where they are gone.
+//! Copies of base files as of the last rebase: the merge base of the next one. Stored beside the layer, bounded, and
+//! optional: a rebase works without them.
 
 use crate::anchor::{Anchors, Seen};
 use crate::change::{Diff, FileKind};
@@ -15,22 +15,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-/// The directory of copies, each named by its digest, and the list of whose they are.
+/// Directory of copies, each named by its digest, and the list of their paths.
 const COPIES: &str = "known";
 const LIST: &str = "known.json";
 
-/// All copies of one workspace together; files beyond are not known the next time.
+/// Bound on all copies of one workspace; files beyond it have no copy for the next rebase.
 const MOST_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Known {
     path: Rel,
-    /// How the base's file was when it was copied.
+    /// Metadata of the base's file when it was copied.
     seen: Seen,
     digest: String,
 }
 
-/// What the base had at a path when the workspace last saw it, if a rebase kept it.
+/// Content of a base file when the workspace last saw it, if a rebase kept a copy.
 pub fn copy(stack: &Stack, anchors: &Anchors, path: &Rel) -> Option<Vec<u8>> {
     let seen = anchors.get(path)?;
     stack.layers.iter().rev().find_map(|layer| {
@@ -47,7 +47,7 @@ fn list(layer: &Layer) -> Vec<Known> {
     stage::read_back(&layer.dir, LIST).ok().flatten().unwrap_or_default()
 }
 
-/// Copies what the base has of the files that a rebase dealt with. A file that changed meanwhile is drift again, and not copied.
+/// Copies the base files that a rebase handled. A file that changed meanwhile has drifted again and is not copied.
 pub(crate) fn keep(stack: &Stack, rebase: &Rebase, diff: &Diff) -> io::Result<()> {
     let Some(layer) = stack.layers.last() else { return Ok(()) };
     let mut kept: BTreeMap<Rel, Known> = BTreeMap::new();
@@ -86,7 +86,7 @@ pub(crate) fn keep(stack: &Stack, rebase: &Rebase, diff: &Diff) -> io::Result<()
         kept.insert(source.clone(), Known { path: source.clone(), seen: *seen, digest: found });
     }
     let all: Vec<&Known> = kept.values().collect();
-    stage::write_down(&layer.dir, LIST, &all)?;
+    stage::write_durably(&layer.dir, LIST, &all)?;
     let named: BTreeSet<&[u8]> = all.iter().map(|known| known.digest.as_bytes()).collect();
     for name in copies.names()?.iter().filter(|name| !named.contains(name.as_slice())) {
         rustix::fs::unlinkat(&copies, name.as_slice(), AtFlags::empty())?;

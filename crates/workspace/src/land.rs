@@ -1,5 +1,5 @@
-//! Carries out a plan of renames, takes it back, and clears up after it. What has been done is read from the tree each time, so
-//! any of it can be cut short anywhere and begun again, by this process or by one that finds what it left.
+//! Executes a plan of renames, rolls it back, and removes temporary files. Progress is read from the tree each time,
+//! so every phase can be interrupted anywhere and resumed, by this process or by one that finds its traces.
 //!
 //! ```text
 //! staged ──▶ carry_out ──▶ landed ──▶ tidy
@@ -22,14 +22,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// A base held by one who changes it; let go when dropped, or by the kernel when the holder ends.
+/// Exclusive lock (flock) on a base directory; released when dropped, or by the kernel when the process ends.
 #[derive(Debug)]
 pub struct Held {
     _held: OwnedFd,
 }
 
 impl Held {
-    /// Waits its turn: approvals of several workspaces over one base land one after the other.
+    /// Waits for the lock: approvals of several workspaces over one base land one after the other.
     pub fn take(base: &Dir, patience: Duration) -> Result<Held, Fault> {
         let fail = |e: io::Error| trouble::with(&"the base directory", "hold it", &e);
         let until = Instant::now() + patience;
@@ -55,32 +55,32 @@ impl Held {
     }
 }
 
-/// A plan, the base it is for, and the directories that steps were done in: what is taken back is taken back there, wherever
-/// somebody moved them meanwhile.
+/// A plan, its base, and handles on the directories in which steps were done: a rollback happens there, even if
+/// another process moved them meanwhile.
 #[derive(Debug)]
 pub struct Landing<'a> {
     base: &'a Dir,
     plan: &'a Plan,
-    /// Directories that do not stay, and the steps that move them aside.
+    /// Directories that are removed or replaced, and the steps that move them aside.
     leaving: BTreeMap<&'a Rel, &'a Step>,
     open: BTreeMap<Rel, Dir>,
-    /// How often a directory that is not in its place is waited for, in all.
+    /// Remaining retries for directories that are not at their path.
     patience: Cell<u32>,
 }
 
-/// How far a step is.
+/// State of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum StepState {
     Undone,
     Done,
-    /// Somebody else has been at it.
-    Off,
+    /// Another process has interfered.
+    Interfered,
 }
 
-/// So many directories are kept open.
+/// Bound on the open directory handles.
 const MOST_OPEN: usize = 256;
 
-/// What could not be brought back to how it was, and why.
+/// Messages about paths that could not be restored.
 pub type Troubles = Vec<String>;
 
 impl<'a> Landing<'a> {
@@ -90,17 +90,17 @@ impl<'a> Landing<'a> {
         Landing { base, plan, leaving, open: BTreeMap::new(), patience: Cell::new(stage::PATIENCE) }
     }
 
-    /// Does every step that is not done yet. After a fault the caller calls `roll_back`.
+    /// Executes every step that is not done yet. After a fault the caller calls `roll_back`.
     pub fn carry_out(&mut self) -> Result<(), Fault> {
         let plan = self.plan;
         for step in &plan.steps {
-            let (dir, hold) = self.way(step)?;
+            let (dir, hold) = self.dirs_of(step)?;
             let failed = |e: io::Error| trouble::with(&step.at, "put it in its place", &e);
             self.remember(step, &dir, &hold).map_err(failed)?;
-            match stand(step, &dir, &hold).map_err(failed)? {
-                Stand::Done => {}
-                Stand::Undone => do_it(step, &dir, &hold).map_err(|e| refused(step, &e))?,
-                Stand::Off => return Err(trouble::moved(&step.at)),
+            match state_of(step, &dir, &hold).map_err(failed)? {
+                StepState::Done => {}
+                StepState::Undone => execute(step, &dir, &hold).map_err(|e| rename_fault(step, &e))?,
+                StepState::Interfered => return Err(trouble::moved(&step.at)),
             }
         }
         let dirs = self.touched();
@@ -108,31 +108,31 @@ impl<'a> Landing<'a> {
         stage::settle(self.base, dirs.iter(), dirs.len() <= SINGLY).map(drop).map_err(fail)
     }
 
-    /// Whether every step is done or could be done now.
+    /// True if every step is done or can be done now.
     pub fn can_be_carried_out(&self) -> io::Result<bool> {
         for step in &self.plan.steps {
-            let Ok((dir, hold)) = self.way(step) else { return Ok(false) };
-            if stand(step, &dir, &hold)? == Stand::Off {
+            let Ok((dir, hold)) = self.dirs_of(step) else { return Ok(false) };
+            if state_of(step, &dir, &hold)? == StepState::Interfered {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Takes back every step that is done, the last first. An error means: try again later. Troubles are places where somebody
-    /// else stepped in; nothing of theirs is touched, and what was there is still beside it.
+    /// Undoes the steps that are done, in reverse order. An error means: try again later. Troubles are paths where
+    /// another process has interfered; its files are not touched, and the original is kept beside them.
     pub fn roll_back(&mut self) -> io::Result<Troubles> {
         let mut troubles = Troubles::new();
         let plan = self.plan;
         for step in plan.steps.iter().rev() {
-            let Some((dir, hold)) = self.way_back(step)? else {
+            let Some((dir, hold)) = self.dirs_for_rollback(step)? else {
                 troubles.push(format!("{}: its directory was moved or replaced", step.at));
                 continue;
             };
             if !was_begun(step, &dir, &hold)? {
                 continue;
             }
-            match take_back(step, &dir, &hold) {
+            match undo_step(step, &dir, &hold) {
                 Ok(()) => {}
                 Err(Errno::EXIST | Errno::NOENT | Errno::NOTEMPTY) => {
                     troubles.push(format!(
@@ -153,20 +153,20 @@ impl<'a> Landing<'a> {
         stage::settle(self.base, present, dirs.len() <= SINGLY).map(drop)
     }
 
-    /// What is again as it was after `roll_back`, and how it looks now.
+    /// Paths restored by `roll_back`, with their present state.
     pub fn restored(&self) -> Result<crate::undo::Landed, Fault> {
         crate::undo::restored(self.base, self.plan)
     }
 
-    /// Removes what waits or was put aside, to the disk: who then forgets the batch leaves nothing that nobody knows of. Notes say
-    /// what is left because somebody else wrote to it.
+    /// Removes staged and set-aside files durably, so that a batch can be forgotten without leaving unknown files.
+    /// Notes list files that are kept because another process wrote to them.
     pub fn tidy(&self) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();
         for step in &self.plan.steps {
             if matches!(step.act, Act::Dress { .. }) {
                 continue;
             }
-            let Some(hold) = self.again(&step.hold, step.hold_id)? else { continue };
+            let Some(hold) = self.reopen(&step.hold, step.hold_id)? else { continue };
             let Some(found) = place::look(&hold, step.name.as_bytes())? else { continue };
             if !is_ours(step, &found) {
                 notes.push(format!("{}: kept {} beside it: somebody else wrote to it meanwhile", step.at, step.name));
@@ -188,8 +188,8 @@ impl<'a> Landing<'a> {
         Ok(notes)
     }
 
-    /// The directory of a step and the one where its piece waits, by their paths and proven to be those of the plan.
-    fn way(&self, step: &Step) -> Result<(Dir, Dir), Fault> {
+    /// Directory of a step and its staging directory, opened by path and verified by inode against the plan.
+    fn dirs_of(&self, step: &Step) -> Result<(Dir, Dir), Fault> {
         let above = step.at.split().map(|(above, _)| above).unwrap_or_default();
         let reach = |at: &Rel, id: Identity| match place::reach(self.base, at) {
             Ok(dir) => match place::look_at(&dir) {
@@ -208,18 +208,18 @@ impl<'a> Landing<'a> {
         Ok((dir, hold))
     }
 
-    /// The same for taking back: directories that are still open, else by path. A directory that was put aside is found there.
-    fn way_back(&self, step: &Step) -> io::Result<Option<(Dir, Dir)>> {
+    /// As `dirs_of`, for a rollback: by open handles, else by path. A directory that was set aside is found there.
+    fn dirs_for_rollback(&self, step: &Step) -> io::Result<Option<(Dir, Dir)>> {
         let above = step.at.split().map(|(above, _)| above).unwrap_or_default();
-        let Some(hold) = self.again(&step.hold, step.hold_id)? else { return Ok(None) };
+        let Some(hold) = self.reopen(&step.hold, step.hold_id)? else { return Ok(None) };
         let dir = match self.put_aside(&above, step.parent)? {
             Some(dir) => Some(dir),
-            None => self.again(&above, step.parent)?,
+            None => self.reopen(&above, step.parent)?,
         };
         Ok(dir.map(|dir| (dir, hold)))
     }
 
-    fn again(&self, at: &Rel, id: Identity) -> io::Result<Option<Dir>> {
+    fn reopen(&self, at: &Rel, id: Identity) -> io::Result<Option<Dir>> {
         if let Some(open) = self.open.get(at) {
             return open.try_clone().map(Some);
         }
@@ -227,7 +227,7 @@ impl<'a> Landing<'a> {
             match place::reach(self.base, at) {
                 Ok(dir) if place::look_at(&dir)?.id == id => return Ok(Some(dir)),
                 Err(e) if !is_absent(&e) => return Err(e),
-                // Somebody may be swapping it for another just now.
+                // Another process may be swapping the directory just now.
                 _ if self.patience.get() > 0 => {
                     self.patience.set(self.patience.get() - 1);
                     std::thread::sleep(stage::PAUSE);
@@ -239,7 +239,7 @@ impl<'a> Landing<'a> {
 
     fn put_aside(&self, at: &Rel, id: Identity) -> io::Result<Option<Dir>> {
         let Some(own) = self.leaving.get(at) else { return Ok(None) };
-        let Some(hold) = self.again(&own.hold, own.hold_id)? else { return Ok(None) };
+        let Some(hold) = self.reopen(&own.hold, own.hold_id)? else { return Ok(None) };
         match hold.dir(&Rel::top().join(own.name.as_bytes())) {
             Ok(dir) => Ok((place::look_at(&dir)?.id == id).then_some(dir)),
             Err(e) if is_absent(&e) => Ok(None),
@@ -257,7 +257,7 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
-    /// Directories whose names change and that are there in the end.
+    /// Directories whose entries change and that exist in the end.
     fn touched(&self) -> BTreeSet<Rel> {
         let mut dirs: BTreeSet<Rel> = BTreeSet::new();
         for step in &self.plan.steps {
@@ -270,28 +270,28 @@ impl<'a> Landing<'a> {
     }
 }
 
-/// Up to so many directories are brought to disk one by one.
+/// Number of directories up to which each is synced by itself.
 const SINGLY: usize = 32;
 
-fn stand(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<Stand> {
+fn state_of(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<StepState> {
     let at = place::look(dir, name_of(step))?;
     let waits = place::look(hold, step.name.as_bytes())?;
     let (at, waits) = (at.as_ref(), waits.as_ref());
     Ok(match &step.act {
-        Act::Place { new } if is(at, new) => Stand::Done,
-        Act::Place { new } if at.is_none() && is(waits, new) => Stand::Undone,
-        Act::Swap { new, .. } if is(at, new) => Stand::Done,
-        Act::Swap { old, new } if is_untouched(at, old) && is(waits, new) => Stand::Undone,
-        Act::Remove { old } if is(waits, old) => Stand::Done,
-        Act::Remove { old } if is_untouched(at, old) && waits.is_none() => Stand::Undone,
-        // Attributes are set again either way: it is not worth reading them to know.
-        Act::Dress { dir, from, to } if is_dressed(at, *dir, &[from, to]) => Stand::Undone,
-        _ => Stand::Off,
+        Act::Place { new } if is(at, new) => StepState::Done,
+        Act::Place { new } if at.is_none() && is(waits, new) => StepState::Undone,
+        Act::Swap { new, .. } if is(at, new) => StepState::Done,
+        Act::Swap { old, new } if is_untouched(at, old) && is(waits, new) => StepState::Undone,
+        Act::Remove { old } if is(waits, old) => StepState::Done,
+        Act::Remove { old } if is_untouched(at, old) && waits.is_none() => StepState::Undone,
+        // Attributes are set again in either case: reading them first is not worth it.
+        Act::Dress { dir, from, to } if is_dressed(at, *dir, &[from, to]) => StepState::Undone,
+        _ => StepState::Interfered,
     })
 }
 
-/// Whether there is something to take back. A name of the batch in a place where only what stood at the path can have come to
-/// is proof enough, whoever's file it is.
+/// True if the step has to be undone. For a removal the file under the batch's name suffices as proof: only the file
+/// that stood at the path can have come there.
 fn was_begun(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<bool> {
     let at = place::look(dir, name_of(step))?;
     let waits = || place::look(hold, step.name.as_bytes());
@@ -306,13 +306,15 @@ fn name_of(step: &Step) -> &[u8] {
     step.at.split().map(|(_, name)| name).unwrap_or_default()
 }
 
-/// Cut off in the middle, a directory can be written to by its owner whatever it shall be.
+/// True for this directory with one of these modes, ignoring owner write permission, which an interrupted step may
+/// have added.
 fn is_dressed(found: Option<&Facts>, dir: Identity, looks: &[&Look]) -> bool {
     let bits = |mode: u32| mode | 0o200;
     found.is_some_and(|now| now.id == dir && looks.iter().any(|look| bits(look.mode) == bits(now.mode)))
 }
 
-/// The piece that waited has the bytes that we wrote, and the other those that were kept, or they are somebody's work.
+/// True if the staged file has the bytes that we wrote, or the set-aside one those that were saved; otherwise another
+/// process wrote to it.
 fn is_ours(step: &Step, found: &Facts) -> bool {
     let same = |piece: &Piece| piece.is_dir || (piece.size == found.size && piece.mtime == found.mtime);
     pieces(step).iter().any(|piece| is(Some(found), piece) && same(piece))
@@ -335,13 +337,13 @@ fn is(found: Option<&Facts>, piece: &Piece) -> bool {
     found.is_some_and(|f| f.id == piece.id && (f.kind == FileKind::Dir) == piece.is_dir)
 }
 
-/// The very file that was looked at, and nobody has touched it since. What is in a directory changes its times, and is looked
-/// at when it goes.
+/// True for the file that was planned for, with an unchanged ctime. A directory's times change with its contents,
+/// which are checked when it is removed.
 fn is_untouched(found: Option<&Facts>, piece: &Piece) -> bool {
     is(found, piece) && found.is_some_and(|f| piece.is_dir || f.ctime == piece.ctime)
 }
 
-fn do_it(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
+fn execute(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
     let name = name_of(step);
     let rename = |flags| rustix::fs::renameat_with(hold, &*step.name, dir, name, flags);
     match &step.act {
@@ -360,20 +362,21 @@ fn do_it(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
         }
         Act::Dress { to, .. } => set(dir, name, to)?,
     }
-    // Between the look and the rename somebody may have put another file there, or a file into a directory that went.
+    // Between check and rename another process may have put a different file there, or a file into a directory that
+    // was removed.
     match &step.act {
         Act::Swap { old, .. } | Act::Remove { old } => {
             let aside = place::look(hold, step.name.as_bytes())?;
             let same = is(aside.as_ref(), old) && (!old.is_dir || is_empty(hold, step.name.as_bytes())?);
             let same = same && aside.is_some_and(|a| old.is_dir || (a.size == old.size && a.mtime == old.mtime));
-            // Taken back with the rest.
+            // The error causes a rollback of the whole batch.
             if same { Ok(()) } else { Err(Errno::BUSY.into()) }
         }
         _ => Ok(()),
     }
 }
 
-fn take_back(step: &Step, dir: &Dir, hold: &Dir) -> Result<(), Errno> {
+fn undo_step(step: &Step, dir: &Dir, hold: &Dir) -> Result<(), Errno> {
     let name = name_of(step);
     match &step.act {
         Act::Place { .. } => rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::NOREPLACE),
@@ -400,8 +403,8 @@ fn unlink(hold: &Dir, name: &str, kind: FileKind) -> Result<(), Errno> {
     }
 }
 
-/// A rename that the kernel did not do, or that met another file than the one that was looked at.
-fn refused(step: &Step, error: &io::Error) -> Fault {
+/// Fault of a rename that failed, or that met a different file than planned.
+fn rename_fault(step: &Step, error: &io::Error) -> Fault {
     match Errno::from_io_error(error) {
         Some(Errno::EXIST | Errno::NOENT | Errno::BUSY | Errno::NOTEMPTY) => trouble::moved(&step.at),
         Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {

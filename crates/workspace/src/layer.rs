@@ -23,7 +23,7 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// How a layer of such a workspace is to be read.
+    /// Interpretation of whiteouts and overlayfs attributes in a layer of this driver.
     pub fn marks(self) -> Marks {
         match self {
             Driver::Overlay => Marks::Mean,
@@ -32,36 +32,36 @@ impl Driver {
     }
 }
 
-/// Where all layers are: the directory `layers` of the state.
+/// Directory `layers` of the state directory.
 #[derive(Debug)]
 pub struct Layers {
     pub dir: Dir,
 }
 
-/// One layer; `id` is its name in `layers`.
+/// A layer; `id` is its name in `layers`.
 #[derive(Debug)]
 pub struct Layer {
     pub id: String,
-    /// The directory that holds `up` and `work`.
+    /// Directory that holds `up` and `work`.
     pub dir: Dir,
-    /// What changed; under the copying drivers, in the lowest layer, the whole tree.
+    /// Upper directory with the changes; with a copying driver, the lowest layer holds the whole tree.
     pub up: Dir,
 }
 
-/// A workspace's bytes: its base and what lies over it.
+/// A base and the layers over it.
 #[derive(Debug)]
 pub struct Stack {
     pub base: Dir,
     pub driver: Driver,
-    /// From the bottom up; the last is the one that a guest writes to.
+    /// Layers from the bottom up; the guest writes to the last.
     pub layers: Vec<Layer>,
-    /// The clock of the file system when the workspace was made or last rebased as a whole: what the base has changed after it is
-    /// drift, unless `anchors` knows better.
+    /// File system time when the workspace was created or last rebased as a whole: a later change in the base is
+    /// drift, unless an anchor says otherwise.
     pub since: (i64, u32),
 }
 
 impl Stack {
-    /// Other handles on the same.
+    /// Duplicates the handles.
     pub fn try_clone(&self) -> io::Result<Stack> {
         let copy = |l: &Layer| Ok(Layer { id: l.id.clone(), dir: l.dir.try_clone()?, up: l.up.try_clone()? });
         let layers = self.layers.iter().map(copy).collect::<io::Result<_>>()?;
@@ -70,29 +70,29 @@ impl Stack {
 }
 
 impl Layers {
-    /// Opens, and makes where it is missing, the directory `layers` of a state directory.
+    /// Opens the directory `layers` of a state directory and creates it if missing.
     pub fn open(state: &Dir) -> io::Result<Layers> {
         make_dir(state, b"layers", 0o700)?;
         state.dir(&Rel::top().join(b"layers")).map(|dir| Layers { dir })
     }
 
-    /// A new empty layer, whose top looks like `base`. It is locked until the handle that is given with it goes.
+    /// Creates an empty layer whose top has the permission bits of `base`. Locked until the returned lock is dropped.
     pub fn make(&self, base: &Dir, random: [u8; 16]) -> io::Result<(Layer, Lock)> {
         let id = terms::id("lay", random);
         rustix::fs::mkdirat(&self.dir, id.as_str(), Mode::from_raw_mode(0o700))?;
         let dir = self.dir.dir(&Rel::top().join(id.as_bytes()))?;
-        // Before there is anything in it: who finds a layer unlocked may take it for one that was left behind.
+        // Locked before it has contents: an unlocked layer may be taken for an abandoned one.
         let lock = Lock::take(&dir)?.ok_or(io::ErrorKind::WouldBlock)?;
         for name in ["up", "work"] {
             rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o700))?;
         }
         let up = dir.dir(&Rel::top().join(b"up"))?;
-        // A guest sees the top of its workspace with the bits that this one has.
+        // A guest sees these permission bits at the top of its workspace.
         rustix::fs::fchmod(&up, Mode::from_raw_mode(rustix::fs::fstat(base)?.st_mode & 0o777))?;
         Ok((Layer { id, dir, up }, lock))
     }
 
-    /// Makes a layer again that is gone, empty. Whether it was.
+    /// Creates a missing layer again, empty. Returns true if it was missing.
     pub fn make_again(&self, base: &Dir, id: &str) -> io::Result<bool> {
         match self.get(id) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -109,21 +109,20 @@ impl Layers {
         Ok(true)
     }
 
-    /// Brings the names of a layer to the disk, so that a record can speak of it that is there itself.
+    /// Syncs the directory entries of a layer, so that a record that refers to it is not written before it.
     pub fn settle_names(&self, layer: &Layer) -> io::Result<()> {
         rustix::fs::fsync(&layer.dir)?;
         Ok(rustix::fs::fsync(&self.dir)?)
     }
 
-    /// Takes a layer away, with all in it. What nobody refers to any more is for this; nothing there is nothing to do.
+    /// Removes an unreferenced layer and its contents; a missing one is not an error.
     pub fn remove(&self, id: &str) -> io::Result<Removed> {
         let name =
             Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
         remove::tree(&self.dir, name.as_bytes())
     }
 
-    /// Brings what all layers hold to the disk, with everything else on their file system: for many files that is a tenth of
-    /// the cost of one by one.
+    /// Syncs the file system of the layers (syncfs): for many files a tenth of the cost of single fsyncs.
     pub fn settle(&self) -> io::Result<()> {
         rustix::fs::syncfs(&self.dir).map_err(io::Error::from)
     }
@@ -137,8 +136,8 @@ impl Layers {
     }
 }
 
-/// A guest may have shut the top of its workspace. It is ours to go into all the same: who shuts it must not keep from being found what
-/// is denied in it, nor the workspace from being looked at.
+/// Opens the upper directory. A guest may have removed the owner's permissions from it; they are restored, or a guest
+/// could keep denied files from being found and the workspace from being read.
 fn open_up(dir: &Dir) -> io::Result<Dir> {
     const UP: &[u8] = b"up";
     let mode = dir.meta_of(UP)?.map_or(0o700, |meta| meta.mode);
@@ -149,46 +148,46 @@ fn open_up(dir: &Dir) -> io::Result<Dir> {
 }
 
 impl Layer {
-    /// Holds the layer against all others who would write to it or take it away; none where somebody does already.
-    /// The kernel lets go when the holder ends, however it ends.
+    /// Locks the layer against other writers and removal; None if it is locked. The kernel releases the lock when the
+    /// process ends.
     pub fn lock(&self) -> io::Result<Option<Lock>> {
         Lock::take(&self.dir)
     }
 
-    /// Whether somebody holds it. Who looks keeps nobody out: see [`Lock::take`].
+    /// True if the layer is locked. The test blocks no locker: see [`Lock::take`].
     pub fn is_held(&self) -> io::Result<bool> {
         let looked_at = OwnedFd::from(self.dir.dir(&Rel::top())?);
         Ok(!try_flock(&looked_at, FlockOperation::NonBlockingLockShared)?)
     }
 
-    /// Nothing was changed in it.
+    /// True if the layer has no changes.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.up.names()?.is_empty())
     }
 
-    /// The clock of its file system when it was made.
+    /// Creation time by the clock of its file system.
     pub fn made_at(&self) -> io::Result<(i64, u32)> {
         let stat = rustix::fs::fstat(&self.up)?;
         Ok((stat.st_ctime, stat.st_ctime_nsec as u32))
     }
 }
 
-/// A layer held; let go when dropped.
+/// Exclusive lock on a layer, released when dropped.
 #[derive(Debug)]
 pub struct Lock {
     _held: OwnedFd,
 }
 
-/// How often those who only look may be in the way of one who takes, and how long each look is waited for. A look is two calls.
+/// Retries against concurrent `is_held` tests, and the pause for each. A test is two system calls.
 const LOOKS: u32 = 1000;
 const LOOK: Duration = Duration::from_micros(200);
 
 impl Lock {
-    /// Those who hold have the lock alone, those who look share it for a moment: what can be shared is not held, and is asked for
-    /// again.
+    /// Tries to lock. Holders lock exclusively, tests briefly lock shared: if a shared lock succeeds, only tests are
+    /// in the way, and the attempt is repeated.
     fn take(dir: &Dir) -> io::Result<Option<Lock>> {
         for _ in 0..LOOKS {
-            // A handle of its own: a lock belongs to an open file, and closing this one must not end others.
+            // A separate open file description: an flock belongs to it, and closing this one must not release others.
             let held = OwnedFd::from(dir.dir(&Rel::top())?);
             if try_flock(&held, FlockOperation::NonBlockingLockExclusive)? {
                 return Ok(Some(Lock { _held: held }));
@@ -211,7 +210,7 @@ fn try_flock(file: &OwnedFd, how: FlockOperation) -> io::Result<bool> {
     }
 }
 
-/// Makes a directory unless it is there.
+/// Creates a directory unless it exists.
 fn make_dir(at: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
     match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode)) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),

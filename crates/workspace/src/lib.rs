@@ -1,26 +1,29 @@
-//! Copy-on-write trees with review: layers over a base directory, what changed in them, and how chosen changes land on
-//! the base so that a crash leaves it as it was or as it shall be.
+//! Copy-on-write trees with review: layers over a base directory, the changes in them, and landings of chosen changes,
+//! after which a crash leaves the base in its old or its new state.
 //!
-//! On disk a layer is a directory `layers/ID` that holds `up` (what changed) and `work` (the kernel's). Both are made by the caller
-//! and belong to the caller, whoever the guest is. Marks in `up` are those of overlayfs with `userxattr`: a character device 0:0
-//! strikes a name out, `user.overlay.opaque` = "y" on a directory hides what is below it in lower layers.
+//! On disk a layer is a directory `layers/ID` that holds `up` (the changes) and `work` (for overlayfs). Both are
+//! created and owned by the caller, whatever the guest's user id. `up` follows overlayfs with `userxattr`: a character
+//! device 0:0 is a whiteout, `user.overlay.opaque` = "y" on a directory hides its contents in lower layers.
 //!
-//! Never here: mounts, records, terminals, processes of guests. Every file is reached from a `Dir`, never by joining path
-//! strings; no symbolic link of a tree is followed, ever.
+//! Never here: mounts, records, terminals, processes of guests. Every file is reached from a `Dir`, never by joining
+//! path strings; no symbolic link of a tree is followed, ever.
 
 mod alias;
 pub mod anchor;
 pub mod archive;
 pub mod attributes;
 pub mod change;
+pub mod change_count;
 mod class;
 pub mod copy;
 pub mod descent;
 pub mod diff;
 pub mod dir;
+pub mod disk_usage;
 pub mod driver;
 mod entry;
 pub mod exclude;
+pub mod files;
 mod flags;
 pub mod git;
 pub mod goal;

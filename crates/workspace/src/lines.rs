@@ -1,75 +1,75 @@
-//! Two sequences of numbers compared: which stretches are equal, and what stands in place of what. Never takes much more time than
-//! their length asks for: stretches that have nothing unique in common and are long are told as replaced.
+//! Diff of two sequences of line numbers: equal and replaced ranges. Near-linear time: long ranges without a unique
+//! common element are reported as replaced.
 
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The longest stretch, both sides together, that is searched for its shortest difference.
+/// Longest range, both sides together, that is searched for a shortest edit script.
 const LONGEST_SEARCH: usize = 4000;
 
-/// How often a stretch is split at what is unique in it. More only helps texts that were made to resist.
+/// Bound on recursive splits at unique elements. More only helps adversarial texts.
 const MOST_SPLITS: u32 = 12;
 
-/// A stretch of both sides that is still to be compared.
-struct Open {
+/// Range of both sides still to be compared.
+struct OpenRange {
     old: Range<usize>,
     new: Range<usize>,
     splits: u32,
 }
 
-/// The difference as `similar` tells it: in order, and equal stretches never beside each other.
+/// Difference as operations of `similar`: in order, and equal ranges never adjacent.
 pub fn compare(old: &[u32], new: &[u32]) -> Vec<DiffOp> {
-    let mut told = Told::default();
-    // The last is the next: stretches are taken from left to right.
-    let mut todo = vec![Open { old: 0..old.len(), new: 0..new.len(), splits: 0 }];
+    let mut script = EditScript::default();
+    // A stack: ranges are processed from left to right.
+    let mut todo = vec![OpenRange { old: 0..old.len(), new: 0..new.len(), splits: 0 }];
     while let Some(open) = todo.pop() {
         let head = common(old[open.old.clone()].iter(), new[open.new.clone()].iter());
-        told.equal(open.old.start, open.new.start, head);
+        script.equal(open.old.start, open.new.start, head);
         let (old_from, new_from) = (open.old.start + head, open.new.start + head);
         let tail = common(old[old_from..open.old.end].iter().rev(), new[new_from..open.new.end].iter().rev());
         let inner =
-            Open { old: old_from..open.old.end - tail, new: new_from..open.new.end - tail, splits: open.splits };
+            OpenRange { old: old_from..open.old.end - tail, new: new_from..open.new.end - tail, splits: open.splits };
         if inner.old.is_empty() || inner.new.is_empty() {
-            told.replaced(inner.old.clone(), inner.new.clone());
+            script.replaced(inner.old.clone(), inner.new.clone());
         } else if inner.old.len() + inner.new.len() <= LONGEST_SEARCH {
-            told.searched(old, new, &inner);
+            script.searched(old, new, &inner);
         } else {
-            // What follows comes after what is inside.
-            let rest = Open { old: inner.old.end..open.old.end, new: inner.new.end..open.new.end, splits: 0 };
+            // Pushed first: the rest is processed after the inner range.
+            let rest = OpenRange { old: inner.old.end..open.old.end, new: inner.new.end..open.new.end, splits: 0 };
             todo.push(rest);
             match anchors(old, new, &inner) {
-                anchors if anchors.is_empty() => told.replaced(inner.old, inner.new),
+                anchors if anchors.is_empty() => script.replaced(inner.old, inner.new),
                 anchors => split(&mut todo, &inner, &anchors),
             }
             continue;
         }
-        told.equal(inner.old.end, inner.new.end, tail);
+        script.equal(inner.old.end, inner.new.end, tail);
     }
-    told.ops
+    script.ops
 }
 
 fn common<'a>(a: impl Iterator<Item = &'a u32>, b: impl Iterator<Item = &'a u32>) -> usize {
     a.zip(b).take_while(|(x, y)| x == y).count()
 }
 
-/// Cuts a stretch before each of its anchors, so that each begins a stretch of its own.
-fn split(todo: &mut Vec<Open>, open: &Open, anchors: &[(usize, usize)]) {
+/// Splits a range before each anchor, so that each anchor starts a range of its own.
+fn split(todo: &mut Vec<OpenRange>, open: &OpenRange, anchors: &[(usize, usize)]) {
     let splits = open.splits + 1;
     let (mut old_end, mut new_end) = (open.old.end, open.new.end);
     for (old, new) in anchors.iter().rev() {
-        todo.push(Open { old: *old..old_end, new: *new..new_end, splits });
+        todo.push(OpenRange { old: *old..old_end, new: *new..new_end, splits });
         (old_end, new_end) = (*old, *new);
     }
-    todo.push(Open { old: open.old.start..old_end, new: open.new.start..new_end, splits });
+    todo.push(OpenRange { old: open.old.start..old_end, new: open.new.start..new_end, splits });
 }
 
-/// Items that each side has once, as far as they stand in the same order on both.
-fn anchors(old: &[u32], new: &[u32], open: &Open) -> Vec<(usize, usize)> {
+/// Elements that are unique on each side, as far as their order agrees (patience diff).
+fn anchors(old: &[u32], new: &[u32], open: &OpenRange) -> Vec<(usize, usize)> {
     if open.splits >= MOST_SPLITS {
         return Vec::new();
     }
-    // How often each side has it, and where it has it last.
+    // Count on each side, and the last index.
     let mut places: HashMap<u32, [(u32, usize); 2]> = HashMap::new();
     for (side, items, range) in [(0, old, &open.old), (1, new, &open.new)] {
         for at in range.clone() {
@@ -84,9 +84,9 @@ fn anchors(old: &[u32], new: &[u32], open: &Open) -> Vec<(usize, usize)> {
     longest_rising(&once.collect::<Vec<_>>())
 }
 
-/// The longest choice of pairs in which the second rises as well.
+/// Longest increasing subsequence of pairs by the second component.
 fn longest_rising(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    // For each length, the pair that such a choice can end with at the lowest; and for each pair, the one before it.
+    // For each length, the pair with the lowest end; for each pair, its predecessor.
     let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::with_capacity(pairs.len()));
     for (index, (_, there)) in pairs.iter().enumerate() {
         let length = ends.partition_point(|end| pairs[*end].1 < *there);
@@ -106,13 +106,13 @@ fn longest_rising(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     chosen
 }
 
-/// What is told so far.
+/// Operations so far.
 #[derive(Default)]
-struct Told {
+struct EditScript {
     ops: Vec<DiffOp>,
 }
 
-impl Told {
+impl EditScript {
     fn equal(&mut self, old_index: usize, new_index: usize, len: usize) {
         match self.ops.last_mut() {
             _ if len == 0 => {}
@@ -121,7 +121,7 @@ impl Told {
         }
     }
 
-    /// One side in place of the other; joined with what stands right before it.
+    /// Adds a replacement and merges it with an adjacent one.
     fn replaced(&mut self, mut old: Range<usize>, mut new: Range<usize>) {
         if old.is_empty() && new.is_empty() {
             return;
@@ -137,7 +137,7 @@ impl Told {
         });
     }
 
-    fn searched(&mut self, old: &[u32], new: &[u32], open: &Open) {
+    fn searched(&mut self, old: &[u32], new: &[u32], open: &OpenRange) {
         for op in capture_diff_slices(Algorithm::Myers, &old[open.old.clone()], &new[open.new.clone()]) {
             let shifted = |range: Range<usize>, by: usize| range.start + by..range.end + by;
             let (o, n) = (shifted(op.old_range(), open.old.start), shifted(op.new_range(), open.new.start));
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Whether the ops lead from one side to the other, over all of both.
+    /// True if the operations transform one side into the other and cover both.
     fn holds(old: &[u32], new: &[u32], ops: &[DiffOp]) -> bool {
         let (mut o, mut n) = (0, 0);
         for op in ops {
@@ -180,7 +180,7 @@ mod tests {
             }),
             times in 1..120usize,
         ) {
-            // Repeated and shifted, so that long stretches are among them.
+            // Repeated and shifted, so that long ranges occur.
             let long = |side: &[u32], step: usize| -> Vec<u32> {
                 (0..times).flat_map(|t| side.iter().map(move |x| if t % step == 0 { x + t as u32 * 1000 } else { *x })).collect()
             };

@@ -1,6 +1,6 @@
-//! Letters that pass for others: a word of Latin letters in which some belong to another script that draws them alike.
+//! Homoglyphs: words of Latin letters mixed with lookalikes from other scripts.
 
-/// Whether a text holds such a word. Words in one script are what they are, in whatever script.
+/// True if a text has such a word. Words in a single script of any kind are fine.
 pub fn mixes(text: &str) -> bool {
     !text.is_ascii() && text.split(|c: char| !c.is_alphanumeric()).any(is_mixed)
 }
@@ -9,7 +9,7 @@ fn is_mixed(word: &str) -> bool {
     word.chars().any(passes_for_latin) && word.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// Letters of other scripts beside Latin ones. Of Greek only those that are drawn alike: formulas mix the others in.
+/// Letters of other scripts that pass for Latin. For Greek only the identical ones: formulas mix in the rest.
 fn passes_for_latin(c: char) -> bool {
     matches!(c, 'Α' | 'Β' | 'Ε' | 'Ζ' | 'Η' | 'Ι' | 'Κ' | 'Μ' | 'Ν' | 'Ο' | 'Ρ' | 'Τ' | 'Υ' | 'Χ' | 'ι' | 'ν' | 'ο' | 'ϳ'
         | '\u{400}'..='\u{52f}' // Cyrillic
@@ -26,6 +26,7 @@ fn passes_for_latin(c: char) -> bool {
 mod tests {
     use super::*;
 
+    // promise 13
     #[test]
     fn words_that_mix_scripts_are_found_and_words_of_one_are_not() {
         for text in ["say\u{41d}ello()", "p\u{430}ypal", "if \u{391}dmin {", "\u{ff45}val", "x\u{1d41a}"] {

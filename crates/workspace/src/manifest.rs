@@ -1,24 +1,24 @@
-//! The manifest of a frozen layer: every file in it, and one digest over all. Written when the layer is frozen, compared when
-//! something is built upon it. Never trusts what it finds: the digest that counts is in the records.
+//! Manifest of a frozen layer: every file in it, and one digest over all. Written when the layer is frozen, compared
+//! when a sandbox is built upon it. The manifest itself is not trusted: the digest that counts is in the records.
 
 use crate::attributes::Marks;
 use crate::dir::Dir;
 use crate::item::{Item, ItemKind};
 use crate::layer::Layer;
 use crate::name::Rel;
-use crate::spelled::hex;
 use crate::walk::{self, At, Visitor};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use terms::hex;
 use terms::{ErrorKind, Fault};
 
-/// What is said of a layer that is frozen.
+/// Digest and totals of a frozen layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     pub digest: String,
-    /// Files, directories, links and names that are struck out.
+    /// Files, directories, links and whiteouts.
     pub entries: u64,
     /// Bytes of regular files.
     pub bytes: u64,
@@ -26,7 +26,7 @@ pub struct Sealed {
 
 const NAME: &[u8] = b"manifest";
 const DRAFT: &[u8] = b"manifest.new";
-/// The longest line that is read back: one file with all its attributes.
+/// Longest line that is read back: one file with all its attributes.
 const LONGEST_LINE: u64 = 64 << 20;
 
 /// Reads the whole layer and writes its manifest beside it.
@@ -34,18 +34,18 @@ pub fn seal(layer: &Layer, marks: Marks) -> Result<Sealed, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let draft = layer.dir.open_at(&Rel::top().join(DRAFT), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
-    let teller = Teller::new(BufWriter::new(File::from(draft)), &layer.up).map_err(fail)?;
-    let (mut out, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
+    let writer = ManifestWriter::new(BufWriter::new(File::from(draft)), &layer.up).map_err(fail)?;
+    let (mut out, sealed) = walk::walk(&[&layer.up], marks, writer)?.end();
     out.flush().map_err(fail)?;
     rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME).map_err(|e| fail(e.into()))?;
     Ok(sealed)
 }
 
-/// Reads the whole layer again. Where it is not what was sealed, the fault names the first path that differs.
+/// Reads the whole layer again. If it differs from the sealed state, the fault names the first such path.
 pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
-    let teller = Teller::new(io::sink(), &layer.up).map_err(fail)?;
-    let (_, sealed) = walk::walk(&[&layer.up], marks, teller)?.end();
+    let writer = ManifestWriter::new(io::sink(), &layer.up).map_err(fail)?;
+    let (_, sealed) = walk::walk(&[&layer.up], marks, writer)?.end();
     if sealed.digest == digest {
         return Ok(sealed);
     }
@@ -56,7 +56,7 @@ pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault
     Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(&layer.id))
 }
 
-/// One digest over the digests of a stack's layers, from the bottom up.
+/// Digest over the digests of a stack's layers, from the bottom up.
 pub fn whole<'a>(layers: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(b"cofferdam layers 1");
@@ -64,22 +64,22 @@ pub fn whole<'a>(layers: impl Iterator<Item = &'a str>) -> String {
         hasher.update((digest.len() as u64).to_le_bytes());
         hasher.update(digest.as_bytes());
     }
-    hex(&hasher.finalize())
+    hex::encode(hasher.finalize())
 }
 
-struct Teller<W> {
+struct ManifestWriter<W> {
     out: W,
     hasher: Sha256,
     sealed: Sealed,
 }
 
-impl<W: Write> Teller<W> {
-    fn new(out: W, up: &Dir) -> io::Result<Teller<W>> {
+impl<W: Write> ManifestWriter<W> {
+    fn new(out: W, up: &Dir) -> io::Result<ManifestWriter<W>> {
         let top = up.meta(&Rel::top())?.ok_or(io::ErrorKind::NotFound)?;
         let sealed = Sealed { digest: String::new(), entries: 0, bytes: 0 };
-        let mut teller = Teller { out, hasher: Sha256::new(), sealed };
-        teller.line(format!("{{\"manifest\":1,\"mode\":{}}}", top.mode).into_bytes())?;
-        Ok(teller)
+        let mut writer = ManifestWriter { out, hasher: Sha256::new(), sealed };
+        writer.line(format!("{{\"manifest\":1,\"mode\":{}}}", top.mode).into_bytes())?;
+        Ok(writer)
     }
 
     fn line(&mut self, mut line: Vec<u8>) -> io::Result<()> {
@@ -88,7 +88,7 @@ impl<W: Write> Teller<W> {
         self.out.write_all(&line)
     }
 
-    fn tell(&mut self, at: &At<'_>) -> io::Result<()> {
+    fn write_item(&mut self, at: &At<'_>) -> io::Result<()> {
         let item = Item::of(at)?;
         self.sealed.entries += 1;
         self.sealed.bytes += item.size;
@@ -96,18 +96,18 @@ impl<W: Write> Teller<W> {
     }
 
     fn end(mut self) -> (W, Sealed) {
-        self.sealed.digest = hex(&self.hasher.finalize());
+        self.sealed.digest = hex::encode(self.hasher.finalize());
         (self.out, self.sealed)
     }
 }
 
-impl<W: Write> Visitor for Teller<W> {
+impl<W: Write> Visitor for ManifestWriter<W> {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.tell(at)
+        self.write_item(at)
     }
 
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.tell(at)
+        self.write_item(at)
     }
 
     fn leave(&mut self) -> io::Result<()> {
@@ -115,7 +115,7 @@ impl<W: Write> Visitor for Teller<W> {
     }
 }
 
-/// The first path at which the layer and the manifest beside it differ, with how.
+/// First path at which the layer differs from the manifest beside it, with a description.
 fn first_difference(layer: &Layer, marks: Marks) -> Option<String> {
     let file = layer.dir.file(&Rel::top().join(NAME)).ok()?;
     let mut finder = Finder { lines: BufReader::new(file), parts: Vec::new(), found: None };
@@ -171,7 +171,7 @@ impl Finder {
             Some(then) if then.depth == now.depth && then.name == now.name => {
                 format!("{} {}", self.path(&now), now.differs(&then))
             }
-            // Names are in order, so what comes first is what the other has not.
+            // Names are sorted, so the one that sorts first is missing on the other side.
             Some(then)
                 if then.depth > now.depth || (then.depth == now.depth && then.name_bytes() < now.name_bytes()) =>
             {

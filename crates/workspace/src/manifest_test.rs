@@ -33,6 +33,7 @@ fn what_was_sealed_and_left_alone_is_verified() {
 
 type Harm = fn(&Scratch, &str);
 
+// promise 17
 #[test]
 fn every_change_of_a_sealed_layer_is_named() {
     let harms: [(&str, &str, Harm); 10] = [
@@ -59,6 +60,7 @@ fn every_change_of_a_sealed_layer_is_named() {
     }
 }
 
+// promise 17
 #[test]
 fn a_manifest_that_was_changed_with_its_layer_is_noticed() {
     let made = made();
@@ -69,6 +71,7 @@ fn a_manifest_that_was_changed_with_its_layer_is_noticed() {
     assert!(fault.message.contains("its manifest was changed, too"), "{}", fault.message);
 }
 
+// promise 13
 #[test]
 fn huge_holes_cost_nothing() {
     let made = made();

@@ -1,38 +1,38 @@
-//! Three texts into one, by lines: what both sides made of the same text. Where they disagree, both are kept between
-//! marks that people know from git.
+//! Three-way merge of texts by lines. Conflicting parts of both sides are kept between conflict markers as in git.
 
 use crate::lines;
 use similar::DiffTag;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What came of it.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merged {
     Clean(Vec<u8>),
-    /// The text has marks where the sides disagree.
+    /// The text has conflict markers.
     Conflict {
         text: Vec<u8>,
         places: usize,
     },
-    /// Not text, or too large: one side or the other, but no mixture.
+    /// Binary or too large: one side can be chosen, but not a mixture.
     Unmergeable,
 }
 
-/// Texts over this are not merged.
+/// Size bound of texts that are merged.
 pub const LARGEST: usize = 4 << 20;
 
 pub const OURS: &str = "workspace";
 pub const THEIRS: &str = "base";
 
-/// Merges what `ours` and `theirs` made of `old`. Where `old` is not known, whatever differs is a conflict.
+/// Merges the changes of `ours` and `theirs` since the merge base `old`. Without `old`, every difference is a
+/// conflict.
 pub fn merge(old: Option<&[u8]>, ours: &[u8], theirs: &[u8]) -> Merged {
     if ours == theirs {
         return Merged::Clean(ours.to_vec());
     }
     let all = [old.unwrap_or_default(), ours, theirs];
     if all.iter().any(|text| text.len() > LARGEST || is_binary(text)) {
-        // Whole files can still be told apart: who did not change it has no say.
+        // Whole files can still be compared: the side that changed the file wins.
         return match old {
             Some(old) if old == ours => Merged::Clean(theirs.to_vec()),
             Some(old) if old == theirs => Merged::Clean(ours.to_vec()),
@@ -55,13 +55,13 @@ fn split(text: &[u8]) -> Vec<&[u8]> {
     text.split_inclusive(|b| *b == b'\n').collect()
 }
 
-/// A piece of the result.
+/// Part of the result.
 enum Block<'a> {
     Agreed(Vec<&'a [u8]>),
     Disputed { ours: Vec<&'a [u8]>, theirs: Vec<&'a [u8]> },
 }
 
-/// Where one side differs from the old text.
+/// Difference of one side from the merge base.
 #[derive(Clone, Debug)]
 struct Edit {
     old: Range<usize>,
@@ -75,7 +75,7 @@ fn three_way<'a>(old: &[&'a [u8]], ours: &[&'a [u8]], theirs: &[&'a [u8]]) -> Ve
     while i < mine.len() || j < other.len() {
         let begin = [mine.get(i), other.get(j)].into_iter().flatten().map(|e| e.old.start).min().unwrap_or(at);
         let (first_i, first_j, mut end) = (i, j, begin);
-        // Edits that touch are one place: what stands side by side was hardly made without regard to each other.
+        // Adjacent edits are one conflict: they were hardly made independently.
         loop {
             let next_i = mine.get(i).filter(|e| e.old.start <= end);
             let next_j = other.get(j).filter(|e| e.old.start <= end);
@@ -99,7 +99,7 @@ fn three_way<'a>(old: &[&'a [u8]], ours: &[&'a [u8]], theirs: &[&'a [u8]]) -> Ve
     blocks
 }
 
-/// What a side has in place of a range of the old text.
+/// Text of one side in place of a range of the merge base.
 fn side<'a>(edits: &[Edit], range: &Range<usize>, old: &[&'a [u8]], new: &[&'a [u8]]) -> Vec<&'a [u8]> {
     let (mut text, mut at) = (Vec::new(), range.start);
     for edit in edits {
@@ -111,7 +111,7 @@ fn side<'a>(edits: &[Edit], range: &Range<usize>, old: &[&'a [u8]], new: &[&'a [
     text
 }
 
-/// Two versions of one place; what they begin and end with alike is beyond dispute.
+/// Adds two versions of one range; their common head and tail are not in conflict.
 fn dispute<'a>(blocks: &mut Vec<Block<'a>>, ours: Vec<&'a [u8]>, theirs: Vec<&'a [u8]>) {
     let head = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
     let tail = ours[head..].iter().rev().zip(theirs[head..].iter().rev()).take_while(|(a, b)| a == b).count();
@@ -156,7 +156,7 @@ fn write(blocks: &[Block<'_>]) -> Merged {
     }
 }
 
-/// A mark stands on a line of its own, even after a last line without an end.
+/// Writes a conflict marker on a line of its own, even after a last line without a newline.
 fn mark(text: &mut Vec<u8>, mark: &str) {
     if text.last().is_some_and(|b| *b != b'\n') {
         text.push(b'\n');
@@ -165,14 +165,14 @@ fn mark(text: &mut Vec<u8>, mark: &str) {
     text.push(b'\n');
 }
 
-/// Whether a line is one of the marks that a conflict leaves.
+/// True if a line is a conflict marker.
 pub fn is_mark(line: &str) -> bool {
     let line = line.trim_end();
     line.strip_prefix("<<<<<<< ").is_some_and(|l| l == OURS)
         || line.strip_prefix(">>>>>>> ").is_some_and(|l| l == THEIRS)
 }
 
-/// Where two texts differ.
+/// Edits between two texts.
 fn edits(old: &[&[u8]], new: &[&[u8]]) -> Vec<Edit> {
     let mut numbers: HashMap<&[u8], u32> = HashMap::new();
     let old: Vec<u32> = old.iter().map(|line| next_number(&mut numbers, line)).collect();
@@ -188,7 +188,7 @@ fn edits(old: &[&[u8]], new: &[&[u8]]) -> Vec<Edit> {
     found
 }
 
-/// Equal lines have equal numbers; a text has fewer lines than there are numbers.
+/// Interns a line: equal lines have equal numbers.
 fn next_number<'a>(numbers: &mut HashMap<&'a [u8], u32>, line: &'a [u8]) -> u32 {
     let next = numbers.len() as u32;
     *numbers.entry(line).or_insert(next)

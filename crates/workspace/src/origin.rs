@@ -1,7 +1,7 @@
-//! What a copying workspace knows of the moment when it was copied: which of its files nobody touched since, and which of its
-//! directories are still those that were copied. A guest can give a file its old size and time back, but not the time of its last
-//! change, which the kernel keeps; and a directory that was moved to another's place has another number. Kept beside the tree, where
-//! no guest comes. Where it is missing or not whole, everything counts as touched.
+//! Origin of a copied tree: which files are untouched since the copy, and which directories are still the copied ones.
+//! A guest can reset size and mtime of a file, but not its ctime, which the kernel maintains; and a directory moved
+//! into the place of another has a different inode number. Stored beside the tree, out of the guest's reach. Without a
+//! complete record everything counts as touched.
 
 use crate::dir::{Dir, Meta};
 use crate::layer::Layer;
@@ -17,20 +17,20 @@ use std::time::Duration;
 
 const NAME: &str = "origin";
 const DRAFT: &str = "origin.new";
-/// So much is read back.
+/// Bytes that are read back at most.
 const LARGEST: u64 = 1 << 30;
-/// Directories with longer paths are not remembered, and count as made anew.
+/// Path length up to which directories are recorded; others count as new.
 const LONGEST: usize = 4096;
 
 #[derive(Debug)]
 pub struct Origin {
-    /// The clock before the first file of the base was read.
+    /// File system time before the first file of the base was read.
     base_at: (i64, u32),
-    /// The clock after the last file was written.
+    /// File system time after the last file was written.
     copied_at: (i64, u32),
-    /// Directories that came from the base, by their path, with their numbers here.
+    /// Directories copied from the base: path to inode number in the copy.
     dirs: HashMap<Rel, u64>,
-    /// Files that had been touched already in the copy that this one was made of.
+    /// Inode numbers of files that were touched before the copied tree was copied itself.
     touched: HashSet<u64>,
 }
 
@@ -50,8 +50,8 @@ impl Origin {
         Some(Origin { base_at, copied_at, dirs: dirs.into_iter().collect(), touched: touched.into_iter().collect() })
     }
 
-    /// Whether the directory at a path is the one that was copied there: files in it that are untouched are then those of the base.
-    /// Numbers are used again, so one that was made since is none.
+    /// True if the directory at a path is the one that was copied there; untouched files in it are then those of the
+    /// base. Inode numbers are reused, so a directory with a later birth time does not count.
     pub fn is_same_dir(&self, at: &Rel, dir: &Dir) -> io::Result<bool> {
         if at.is_top() {
             return Ok(true);
@@ -60,25 +60,25 @@ impl Origin {
         Ok(known && dir.born(b".").is_none_or(|born| born <= self.copied_at))
     }
 
-    /// Whether nobody wrote to a file of the copy, moved it or changed its bits.
+    /// True if a file of the copy was not written, moved or changed in mode.
     pub fn is_untouched(&self, meta: &Meta) -> bool {
         meta.ctime <= self.copied_at && !self.touched.contains(&meta.ino)
     }
 
-    /// Whether a file of the base is as it was when it was copied.
+    /// True if a file of the base is unchanged since the copy.
     pub fn is_as_copied(&self, base: &Meta) -> bool {
         base.ctime <= self.base_at
     }
 
-    /// Whether the base got a name only after the copy was made.
+    /// True if the base got a name only after the copy.
     pub fn came_later(&self, base: &Dir, name: &[u8], meta: &Meta) -> bool {
         base.born(name).unwrap_or(meta.ctime) > self.base_at
     }
 }
 
-/// Writes down what becomes of the files while they are copied.
+/// Records the origin while a tree is copied.
 pub(crate) struct Recorder {
-    /// The copy that is copied; none where it is a base.
+    /// Origin of the tree that is copied; None for a base.
     source: Option<Origin>,
     base_at: (i64, u32),
     path: Vec<u8>,
@@ -88,14 +88,14 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Of a base that is about to be copied into a fresh layer.
+    /// Recorder for a copy of a base into a fresh layer.
     pub fn of_base(layer: &Layer) -> io::Result<Recorder> {
         let base_at = layer.made_at()?;
-        pass(base_at);
+        wait_for_tick(base_at);
         Ok(Recorder::new(None, base_at))
     }
 
-    /// Of a copy that is about to be copied.
+    /// Recorder for a copy of a copied tree.
     pub fn of_copy(source: Origin) -> Recorder {
         let base_at = source.base_at;
         Recorder::new(Some(source), base_at)
@@ -105,7 +105,7 @@ impl Recorder {
         Recorder { source, base_at, path: Vec::new(), cuts: Vec::new(), dirs: Vec::new(), touched: Vec::new() }
     }
 
-    /// A directory and the one that was made of it.
+    /// Records a directory and its copy.
     pub fn enter(&mut self, name: &[u8], from: Option<&Dir>, made: &Dir) -> io::Result<()> {
         self.cuts.push(self.path.len());
         if !self.path.is_empty() {
@@ -128,7 +128,7 @@ impl Recorder {
         self.path.truncate(self.cuts.pop().unwrap_or(0));
     }
 
-    /// A file or link that was made of another, by its name.
+    /// Records a file or link and its copy.
     pub fn leaf(&mut self, from: &Meta, dir: &Dir, name: &[u8]) -> io::Result<()> {
         if self.source.as_ref().is_some_and(|source| !source.is_untouched(from)) {
             self.touched.push(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_ino);
@@ -136,7 +136,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Keeps it beside a tree that is whole now.
+    /// Writes the record beside the completed tree.
     pub fn keep(self, layer: &Layer) -> io::Result<()> {
         match rustix::fs::unlinkat(&layer.dir, DRAFT, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -151,13 +151,13 @@ impl Recorder {
         serde_json::to_writer(&mut out, &Written { base_at, copied_at, dirs, touched })?;
         out.flush()?;
         rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME)?;
-        pass(copied_at);
+        wait_for_tick(copied_at);
         Ok(())
     }
 }
 
-/// Until the clock that files are stamped by has moved on, so that whatever is done next is later.
-fn pass(stamp: (i64, u32)) {
+/// Waits until the coarse clock of file timestamps has advanced, so that later changes have a later time.
+fn wait_for_tick(stamp: (i64, u32)) {
     // Ticks are 1 to 10 ms apart.
     for _ in 0..50 {
         let now = clock_gettime(ClockId::RealtimeCoarse);

@@ -1,5 +1,5 @@
-//! A diff as a patch that `git apply` takes. What git knows nothing of (directories, attributes, permissions beyond the executable
-//! bit) is told in lines between, which git skips.
+//! Writes a diff as a patch for `git apply`. Changes that git does not track (directories, attributes, permissions
+//! other than the executable bit) are noted in lines between the parts, which git skips.
 
 use crate::change::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Hunk, LineKind};
 use crate::entry;
@@ -11,10 +11,11 @@ use sha1::Digest;
 use std::io::{self, Read, Write};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// The largest file that is written out as bytes; git's own limit is far above, terminals' and mail's below.
+/// Largest file that is written as a binary patch; git's own limit is far above, those of terminals and mail are
+/// below.
 const LARGEST_BINARY: u64 = 64 << 20;
 
-/// Writes the patch. A file that changed since the diff was made is a conflict: a patch of other bytes would not be what was shown.
+/// Writes the patch. A file that changed since the diff is a conflict: the patch would differ from what was shown.
 pub fn write(out: &mut impl Write, stack: &Stack, diff: &Diff) -> Result<(), Fault> {
     for file in &diff.files {
         one(out, stack, file).map_err(|e| fault(&file.change.path, e))?;
@@ -40,7 +41,7 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
     if [before, after].into_iter().flatten().all(|entry| git_mode(entry).is_none()) {
         return skipped(out, path, "a directory");
     }
-    // git has no word for a file that becomes a link or a directory: it goes, and another comes.
+    // Git has no notation for a change of type: one part deletes, another adds.
     if *kind == ChangeKind::Type {
         if let Some(gone) = before.as_ref().filter(|e| git_mode(e).is_some()) {
             Part { stack, path, from: path, before: Some(gone), after: None }.whole(out)?;
@@ -59,7 +60,7 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
             hunks.iter().try_for_each(|hunk| write_hunk(out, hunk))
         }
         Body::None if part.is_link() && part.differs() => part.whole(out),
-        Body::None if part.says_nothing() => skipped(out, path, "only what git keeps no record of"),
+        Body::None if part.is_untracked() => skipped(out, path, "only what git keeps no record of"),
         Body::None => part.header(out),
         Body::Whole => part.whole(out),
     }
@@ -69,7 +70,7 @@ fn skipped(out: &mut impl Write, path: &Rel, why: &str) -> io::Result<()> {
     writeln!(out, "cofferdam: {path} is not in this patch: {why}")
 }
 
-/// One file of a patch, from `from` to `path`.
+/// Part of a patch for one file, from `from` to `path`.
 struct Part<'a> {
     stack: &'a Stack,
     path: &'a Rel,
@@ -87,8 +88,8 @@ impl Part<'_> {
         self.before.map(|e| &e.digest) != self.after.map(|e| &e.digest)
     }
 
-    /// A change of which git would see nothing.
-    fn says_nothing(&self) -> bool {
+    /// True for a change that git does not track.
+    fn is_untracked(&self) -> bool {
         let modes = self.before.and_then(git_mode) == self.after.and_then(git_mode);
         self.before.is_some() && self.after.is_some() && modes && self.from == self.path
     }
@@ -109,7 +110,7 @@ impl Part<'_> {
 
     fn names(&self, out: &mut impl Write) -> io::Result<()> {
         let name = |there: bool, name: String| match there {
-            // Names with spaces end in a tab, so that nobody takes what follows for a part of them.
+            // A tab ends a name with spaces, so that no reader takes the rest of the line for part of it.
             true if name.contains(' ') && !name.starts_with('"') => format!("{name}\t"),
             true => name,
             false => "/dev/null".to_owned(),
@@ -118,7 +119,7 @@ impl Part<'_> {
         writeln!(out, "+++ {}", name(self.after.is_some(), quoted("b/", self.path)))
     }
 
-    /// The file as bytes on both sides.
+    /// Writes the file with its bytes on both sides.
     fn whole(&self, out: &mut impl Write) -> io::Result<()> {
         let size = |side: Option<&Entry>| side.map_or(0, |entry| entry.size);
         if size(self.before) > LARGEST_BINARY || size(self.after) > LARGEST_BINARY {
@@ -165,7 +166,7 @@ enum Side {
     View,
 }
 
-/// Of all permissions git keeps one bit.
+/// Mode in git's notation, which keeps only the executable bit.
 fn git_mode(entry: &Entry) -> Option<&'static str> {
     match entry.kind {
         FileKind::File if entry.mode & 0o100 != 0 => Some("100755"),
@@ -193,7 +194,7 @@ fn write_hunk(out: &mut impl Write, hunk: &Hunk) -> io::Result<()> {
     Ok(())
 }
 
-/// A name as git writes it: in quotes, with escapes, where it holds more than plain characters.
+/// Quotes a name like git if it has special characters.
 fn quoted(prefix: &str, path: &Rel) -> String {
     let plain = |b: &u8| (0x20..0x7f).contains(b) && *b != b'"' && *b != b'\\';
     let bytes = path.as_bytes();
@@ -217,14 +218,14 @@ fn quoted(prefix: &str, path: &Rel) -> String {
 
 fn blob_id(bytes: &[u8]) -> String {
     let hash = sha1::Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
-    crate::spelled::hex(&hash.finalize())
+    terms::hex::encode(hash.finalize())
 }
 
-/// The bytes as git's binary patches hold them: a zlib stream, here of blocks that are not compressed, in base 85.
+/// Encodes bytes as in git's binary patches: a zlib stream, here of stored blocks, in base 85.
 fn literal(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     writeln!(out, "literal {}", bytes.len())?;
     let mut stream = vec![0x78, 0x01];
-    // No bytes at all are one empty block.
+    // Empty data is one empty block.
     let blocks: Vec<&[u8]> = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(65_535).collect() };
     for (index, block) in blocks.iter().enumerate() {
         let length = block.len() as u16;

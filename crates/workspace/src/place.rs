@@ -1,5 +1,5 @@
-//! Places in a tree that others may change at any time: the way to a directory, and what stands at a name there. Who a file is
-//! is told by its inode and its birth, which no rename changes and no other file shares.
+//! Lookups in a tree that may change at any time: opening a directory, and metadata of a name in it. A file is
+//! identified by inode number and birth time, which no rename changes and no other file shares.
 
 use crate::change::FileKind;
 use crate::dir::Dir;
@@ -9,16 +9,16 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Who a file is, under whatever name. Device numbers are left out: they may be others after a restart.
+/// Identity of a file under any name. The device number is left out: it may change with a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub ino: u64,
-    /// When it was made, where the file system knows: an inode's number is given again to another file.
+    /// Birth time, if the file system records it: inode numbers are reused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub born: Option<(i64, u32)>,
 }
 
-/// What stands at a name.
+/// Metadata of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub id: Identity,
@@ -30,7 +30,7 @@ pub struct Facts {
     pub ctime: (i64, u32),
 }
 
-/// None where nothing has that name. A symbolic link is looked at, not followed.
+/// Metadata of a name by statx; None if it does not exist. A symbolic link is not followed.
 pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<Facts>> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let found = match rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
@@ -50,15 +50,15 @@ pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<Facts>> {
     }))
 }
 
-/// The same of a directory that is open.
+/// Metadata of an open directory.
 pub fn look_at(dir: &Dir) -> io::Result<Facts> {
     look(dir, b".")?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// So much of a path is given to the kernel at once; a path may be longer than it takes.
+/// Length up to which a path is passed to one system call, below PATH_MAX.
 const STRETCH: usize = 3_000;
 
-/// The directory at `at`, however long the way is.
+/// Opens the directory at `at`, also beyond PATH_MAX.
 pub fn reach(top: &Dir, at: &Rel) -> io::Result<Dir> {
     if at.as_bytes().len() <= STRETCH {
         return top.dir(at);
@@ -73,7 +73,7 @@ pub fn reach(top: &Dir, at: &Rel) -> io::Result<Dir> {
     here.dir(&stretch)
 }
 
-/// The directory that holds `at`, and its name there.
+/// Opens the parent directory of `at` and returns the last name.
 pub fn parent_of<'a>(top: &Dir, at: &'a Rel) -> io::Result<(Dir, &'a [u8])> {
     let (above, name) = at.split().ok_or(io::ErrorKind::InvalidInput)?;
     Ok((reach(top, &above)?, name))

@@ -1,5 +1,5 @@
-//! From what shall stand at which path to a list of renames: each can be taken back, none needs space, and what has been done
-//! of the list can be read from the tree itself. Looks at the base, writes nothing.
+//! Plan of a landing: a list of renames. Each is reversible, none needs disk space, and progress can be read from the
+//! tree itself. Reads the base and writes no file.
 
 use crate::change::{FileKind, Hunk};
 use crate::dir::Dir;
@@ -10,35 +10,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{ErrorKind, Fault, Phase};
 
-/// What is at a path, complete enough to make it again.
+/// State of a path, complete enough to create it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     pub kind: FileKind,
     pub mode: u32,
-    /// None: of whoever owns what is replaced, else of the directory.
+    /// Owner; None takes that of the replaced file, else of the directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub owner: Option<(u32, u32)>,
-    /// None: now.
+    /// Modification time; None is now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mtime: Option<(i64, u32)>,
     #[serde(default)]
     pub size: u64,
-    /// SHA-256 of a file's bytes or of a link's target, where it is known.
+    /// SHA-256 of a file's bytes or of a link target, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<String>,
-    /// Where a link leads; base64.
+    /// Target of a link, in base64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<String>,
-    /// Values in hex.
+    /// Extended attributes; values in hex.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub xattrs: BTreeMap<String, String>,
-    /// The number of the copy in the directory of the batch.
+    /// Number of the saved copy in the batch directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kept: Option<u32>,
 }
 
 impl Shape {
-    /// A directory that has to be there for something else.
+    /// Directory that is needed as a parent.
     pub fn dir(mode: u32) -> Shape {
         Shape {
             kind: FileKind::Dir,
@@ -54,30 +54,30 @@ impl Shape {
     }
 }
 
-/// Where the bytes of a file come from.
+/// Origin of the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It has none, or they are in its shape.
+    /// Not a file with bytes of its own: the shape is enough.
     None,
-    /// The workspace, as a guest sees it.
+    /// The workspace as the guest sees it.
     View(Rel),
-    /// The base's file there, or nothing, with these hunks applied.
+    /// The base's file, or an empty one, with these hunks applied.
     Hunks { of: Option<Rel>, hunks: Vec<Hunk> },
-    /// A copy that another batch kept.
+    /// Saved copy of another batch.
     Kept(u32),
 }
 
-/// What shall become of one path.
+/// Target state of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Goal {
     pub at: Rel,
-    /// What must stand there now; anything else is a conflict.
+    /// Expected present state; any other is a conflict.
     pub before: Option<Expected>,
-    /// What shall stand there.
+    /// Wanted state.
     pub want: Option<(Shape, Source)>,
 }
 
-/// What somebody saw at a path, and decided upon.
+/// State of a path that the reviewer saw and decided upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub kind: FileKind,
@@ -85,7 +85,7 @@ pub struct Expected {
     pub digest: Option<String>,
 }
 
-/// One path of a batch: what was there and what came.
+/// A path of a batch: states before and after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     pub at: Rel,
@@ -95,7 +95,7 @@ pub struct Item {
     pub after: Option<Shape>,
 }
 
-/// What a rename puts in its place or takes away.
+/// File or directory that a rename places or removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     pub id: Identity,
@@ -112,21 +112,21 @@ impl Piece {
     }
 }
 
-/// What one step does at its path.
+/// Operation of a step on its path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
-    /// The staged piece gets the name, which is free.
+    /// Renames the staged piece to the free name (RENAME_NOREPLACE).
     Place { new: Piece },
-    /// The staged piece and what stands there change names.
+    /// Exchanges the staged piece and the existing one (RENAME_EXCHANGE).
     Swap { old: Piece, new: Piece },
-    /// What stands there is moved aside.
+    /// Moves the existing piece aside.
     Remove { old: Piece },
-    /// A directory that stays gets other bits or attributes.
+    /// Changes mode or attributes of a directory that stays.
     Dress { dir: Identity, from: Look, to: Look },
 }
 
-/// What can be changed of a directory without moving it.
+/// Properties of a directory that can change in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     pub mode: u32,
@@ -137,17 +137,17 @@ pub struct Look {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub at: Rel,
-    /// The directory that holds `at`.
+    /// Identity of the parent directory of `at`.
     pub parent: Identity,
-    /// The directory where the piece waits, or is put aside; it stays what and where it is all the time.
+    /// Staging directory, which also takes the piece that is set aside; it stays in place throughout.
     pub hold: Rel,
     pub hold_id: Identity,
-    /// The name there.
+    /// Name of the piece in the staging directory.
     pub name: String,
     pub act: Act,
 }
 
-/// All that a batch does, in order. Kept until the batch is forgotten: it is what `undo` reads.
+/// Steps of a batch in order. Kept until the batch is forgotten, because `undo` reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub batch: String,
@@ -155,17 +155,17 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// More paths than this do not land at once.
+/// Bound on the paths of one landing.
 pub const MOST_PATHS: usize = 250_000;
 
-/// One path as it will be gone about, before anything is staged.
+/// A path before staging.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub goal: Goal,
     pub now: Option<Facts>,
-    /// The nearest directory above that stays.
+    /// Nearest parent directory that stays.
     pub hold: Rel,
-    /// A new directory that this is staged inside of, by its number among the drafts.
+    /// Index of the draft of a new directory that this is staged in.
     pub inside: Option<usize>,
 }
 
@@ -178,7 +178,7 @@ impl Draft {
         self.now.is_some_and(|now| now.kind == FileKind::Dir)
     }
 
-    /// A directory before and after: it is changed where it stands.
+    /// True for a directory before and after, which is changed in place.
     pub(crate) fn stays_dir(&self) -> bool {
         self.wants_dir() && self.is_dir_now()
     }
@@ -188,8 +188,8 @@ impl Draft {
     }
 }
 
-/// Looks at every path and decides where its piece waits. Sorted by path. `made` says how a directory looks that must be made
-/// because something lands below it.
+/// Looks at every path and determines its staging directory. Sorted by path. `made` gives the shape of a missing
+/// parent directory.
 pub(crate) fn draft(
     base: &Dir,
     goals: Vec<Goal>,
@@ -197,7 +197,7 @@ pub(crate) fn draft(
 ) -> Result<Vec<Draft>, Fault> {
     let goals = with_parents(base, goals, made)?;
     let mut drafts: Vec<Draft> = Vec::with_capacity(goals.len());
-    // Directories above the path at hand, as numbers of drafts.
+    // Parents of the current path, as indices of drafts.
     let mut numbers: BTreeMap<Rel, usize> = BTreeMap::new();
     for goal in goals.into_values() {
         let now = now_at(base, &goal.at)?;
@@ -207,7 +207,7 @@ pub(crate) fn draft(
         let (hold, inside) = match parent {
             None => (above, None),
             Some((_, parent)) if parent.stays_dir() => (above, None),
-            // A directory that comes is staged with all that is in it; one that goes is emptied to beside it first.
+            // A new directory is staged with its contents; one that is removed is emptied into the staging directory first.
             Some((number, parent)) => (parent.hold.clone(), goal.want.is_some().then_some(number)),
         };
         let draft = Draft { goal, now, hold, inside };
@@ -220,7 +220,7 @@ pub(crate) fn draft(
     Ok(drafts)
 }
 
-/// Adds the directories that must be there for others; refuses a way that leads over a link or a file.
+/// Adds missing parents; refuses a path over a link or a file.
 fn with_parents(
     base: &Dir,
     goals: Vec<Goal>,
@@ -270,7 +270,7 @@ fn with_parents(
     }
 }
 
-/// What is at a path of the base now; a way over a link, or none, is nothing.
+/// Metadata of a base path; None if it is missing or reached over a link.
 pub(crate) fn now_at(base: &Dir, at: &Rel) -> Result<Option<Facts>, Fault> {
     let found = place::parent_of(base, at).and_then(|(dir, name)| place::look(&dir, name));
     match found {
@@ -288,7 +288,7 @@ fn check(goal: &Goal, now: Option<&Facts>) -> Result<(), Fault> {
     if same { Ok(()) } else { Err(trouble::moved(&goal.at)) }
 }
 
-/// A directory can only go when everything in it goes.
+/// Refuses to remove a directory unless all its entries are removed.
 fn all_leave(base: &Dir, drafts: &[Draft]) -> Result<(), Fault> {
     let leaving: BTreeSet<&Rel> = drafts.iter().filter(|d| d.goal.want.is_none()).map(|d| &d.goal.at).collect();
     for gone in drafts.iter().filter(|d| d.stops_being_dir()) {
@@ -311,7 +311,7 @@ fn in_the_way(at: &Rel, above: &Rel, why: &str) -> Fault {
     fault.hint(format!("choose {above} as well"))
 }
 
-/// What was written below a link in the workspace would come out wherever the base's link leads.
+/// Fault for a path below a symbolic link of the base: a write would end up at the link's target.
 fn leads_away(base: &Dir, at: &Rel, above: &Rel) -> Fault {
     let target = place::parent_of(base, above).and_then(|(dir, name)| dir.link_target(name)).unwrap_or_default();
     let target = Spelt(&target);

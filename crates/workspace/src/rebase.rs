@@ -1,12 +1,12 @@
-//! Brings a workspace onto its base as it is now: what both sides changed is merged by lines, what cannot be merged is kept and
-//! told. Only the layer that guests write to is changed, each file in one step; nothing is written to the base.
+//! Rebases a workspace onto the present base: changes of both sides are merged by lines, conflicts are kept and
+//! reported. Only the writable layer is changed, each file atomically; the base is never written to.
 //!
 //! ```text
-//! plan (reads only) ─▶ notes what it is about to write ─▶ writes ─▶ (the caller keeps anchors) ─▶ forgets the note
+//! plan (reads only) ─▶ write the note of intended results ─▶ write files ─▶ (caller stores anchors) ─▶ remove the note
 //! ```
 //!
-//! Cut short anywhere, it is simply done again: a file that already holds what was noted for it is left alone, so that marks
-//! of a conflict are never merged into marks.
+//! An interrupted rebase is simply repeated: a file that already has its noted result is left alone, so that conflict
+//! markers are never merged again.
 
 use crate::anchor::{Anchors, Seen};
 use crate::attributes::{self, Marks};
@@ -53,33 +53,33 @@ pub struct Moved {
     pub digest: Option<String>,
 }
 
-/// What a rebase will do, and did.
+/// Plan and result of a rebase.
 #[derive(Debug)]
 pub struct Rebase {
     pub moved: Vec<Moved>,
-    /// What the workspace knows of its base afterwards.
+    /// Anchors of the workspace afterwards.
     pub anchors: Anchors,
     acts: Vec<Noted>,
 }
 
-/// What is about to be written, so that it is known again after a crash.
+/// Intended write, recorded so that it is recognised after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Noted {
     path: Rel,
-    /// What the base had, by its digest.
+    /// Digest of the base's file.
     theirs: Option<String>,
-    /// What the workspace shall have.
+    /// Digest of the result in the workspace.
     result: Option<String>,
     fate: Fate,
 }
 
-/// The note's name, beside the layer's `up`.
+/// Name of the note, beside the layer's `up`.
 const NOTE: &str = "rebase";
 
-/// How files were before both sides changed them.
+/// Merge base of a path: its content before both sides changed it.
 pub type Before<'a> = &'a dyn Fn(&Rel) -> Result<Was, Fault>;
 
-/// The clock that stamps changes of files, a little before now: whatever was changed earlier has an earlier stamp.
+/// Time of the clock that stamps files, a little before now: every earlier change has an earlier stamp.
 pub fn now() -> (i64, u32) {
     const TICKS: i64 = 20_000_000;
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -89,8 +89,7 @@ pub fn now() -> (i64, u32) {
     }
 }
 
-/// Looks at every change whose file in the base is not what the workspace knows. `diff` is of this moment, with nothing
-/// withheld that the base has.
+/// Examines every change whose file in the base has drifted. `diff` is current and withholds no path of the base.
 pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -> Result<Rebase, Fault> {
     let noted = noted(stack)?;
     let mut rebase = Rebase { moved: Vec::new(), anchors: Anchors::default(), acts: Vec::new() };
@@ -104,8 +103,8 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
         if matches!(change.class, Class::Never { .. }) || !concerns(file, anchors, before)? {
             continue;
         }
-        let judged = judge(stack, change, before)?;
-        for (path, seen) in judged.seen {
+        let decision = decide(stack, change, before)?;
+        for (path, seen) in decision.seen {
             rebase.anchors.set(&path, seen);
         }
         let ours = change.after.as_ref().and_then(|after| after.digest.clone());
@@ -115,26 +114,26 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
             rebase.acts.push((*done).clone());
             continue;
         }
-        let result = match &judged.act {
+        let result = match &decision.act {
             Act::Nothing => ours.clone(),
             Act::Write(bytes) => Some(digest(bytes)),
             Act::Follow => theirs.clone(),
         };
-        if !matches!(judged.act, Act::Nothing) {
-            let (path, result, fate) = (change.path.clone(), result.clone(), judged.fate.clone());
+        if !matches!(decision.act, Act::Nothing) {
+            let (path, result, fate) = (change.path.clone(), result.clone(), decision.fate.clone());
             rebase.acts.push(Noted { path, theirs, result, fate });
         }
-        rebase.moved.push(Moved { path: change.path.clone(), fate: judged.fate, digest: result });
+        rebase.moved.push(Moved { path: change.path.clone(), fate: decision.fate, digest: result });
     }
     Ok(rebase)
 }
 
 impl Rebase {
-    /// Writes it. The caller holds the layer's lock, and keeps `anchors` afterwards.
+    /// Writes the results. The caller holds the layer's lock and stores `anchors` afterwards.
     pub fn carry_out(&self, stack: &Stack, diff: &Diff, before: Before<'_>) -> Result<(), Fault> {
         let Some(layer) = stack.layers.last() else { return Ok(()) };
         let fail = |at: &Rel, e: io::Error| trouble::with(at, "bring it onto the base", &e);
-        stage::write_down(&layer.dir, NOTE, &self.acts).map_err(|e| fail(&Rel::top(), e))?;
+        stage::write_durably(&layer.dir, NOTE, &self.acts).map_err(|e| fail(&Rel::top(), e))?;
         let top = Top::of(stack).map_err(|e| fail(&Rel::top(), e))?;
         let files: BTreeMap<&Rel, &FileDiff> = diff.files.iter().map(|file| (&file.change.path, file)).collect();
         for noted in &self.acts {
@@ -142,16 +141,16 @@ impl Rebase {
             if file.change.after.as_ref().and_then(|after| after.digest.as_ref()) == noted.result.as_ref() {
                 continue;
             }
-            // Made again rather than kept in memory; what comes of it must be what was noted.
-            let judged = judge(stack, &file.change, before)?;
-            perform(&top, stack, &file.change, judged.act, noted)?;
+            // Merged again instead of kept in memory; the result must match the note.
+            let decision = decide(stack, &file.change, before)?;
+            perform(&top, stack, &file.change, decision.act, noted)?;
         }
-        sweep::drop_what_is_as_in_the_base(stack, &top, &spoken_of(diff))?;
+        sweep::drop_redundant(stack, &top, &mentioned(diff))?;
         known::keep(stack, self, diff)
             .map_err(|e| trouble::with(&"the workspace", "keep copies of the base's files", &e))
     }
 
-    /// To be called when anchors are kept.
+    /// Removes the note; called once the anchors are stored.
     pub fn forget(stack: &Stack) -> io::Result<()> {
         let Some(layer) = stack.layers.last() else { return Ok(()) };
         match rustix::fs::unlinkat(&layer.dir, NOTE, rustix::fs::AtFlags::empty()) {
@@ -172,13 +171,13 @@ fn noted(stack: &Stack) -> Result<BTreeMap<Rel, Noted>, Fault> {
     Ok(found.unwrap_or_default().into_iter().map(|noted| (noted.path.clone(), noted)).collect())
 }
 
-/// Paths that a diff names.
-fn spoken_of(diff: &Diff) -> BTreeSet<Rel> {
+/// Paths that a diff mentions.
+fn mentioned(diff: &Diff) -> BTreeSet<Rel> {
     let changes = diff.files.iter().map(|file| &file.change);
     changes.flat_map(|change| [Some(&change.path), change.kind.from()]).flatten().cloned().collect()
 }
 
-/// Whether the base moved under a change. Of a file that the base no longer has only its past can tell.
+/// True if the base drifted under a change. For a file that the base no longer has, only its merge base tells.
 fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bool, Fault> {
     let change = &file.change;
     if change.drifted {
@@ -191,21 +190,21 @@ fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bo
     Ok(matches!(before(&change.path)?, Was::File(_)))
 }
 
-struct Judged {
+struct Decision {
     fate: Fate,
     act: Act,
-    /// The base, as it was judged by.
+    /// Base metadata on which the decision is based.
     seen: Vec<(Rel, Seen)>,
 }
 
 enum Act {
     Nothing,
     Write(Vec<u8>),
-    /// As the base has it.
+    /// Takes over the base's version.
     Follow,
 }
 
-fn judge(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Judged, Fault> {
+fn decide(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Decision, Fault> {
     let source = change.kind.from().unwrap_or(&change.path);
     let fail = |e: io::Error| trouble::with(source, "compare it with the base", &e);
     let mut seen = Vec::new();
@@ -216,23 +215,23 @@ fn judge(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Judged, F
     let (fate, act) = match (&change.before, &change.after) {
         (None, None) => (Fate::Kept, Act::Nothing),
         (Some(theirs), None) => match before(source)? {
-            was if was_as(theirs, &was) => (Fate::Kept, Act::Nothing),
-            // A copy does not have what the base got later; that is nothing that anybody deleted.
+            was if equals_merge_base(theirs, &was) => (Fate::Kept, Act::Nothing),
+            // A copied tree lacks files that the base got later; that is not a deletion.
             Was::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
                 (Fate::Dropped, Act::Follow)
             }
             _ => conflict("deleted in the workspace, changed in the base"),
         },
-        (None, Some(ours)) => match was_as(ours, &before(source)?) {
+        (None, Some(ours)) => match equals_merge_base(ours, &before(source)?) {
             true => (Fate::Dropped, Act::Follow),
             false => conflict("changed in the workspace, deleted in the base"),
         },
         (Some(theirs), Some(ours)) => both(stack, change, source, (theirs, ours), before)?,
     };
-    Ok(Judged { fate, act, seen })
+    Ok(Decision { fate, act, seen })
 }
 
-/// Both sides have something there.
+/// Decides for a path with an entry on both sides.
 fn both(
     stack: &Stack,
     change: &Change,
@@ -245,12 +244,12 @@ fn both(
     match (theirs.kind, ours.kind) {
         (FileKind::Dir, FileKind::Dir) => return Ok((Fate::Kept, Act::Nothing)),
         (FileKind::File, FileKind::File) => {}
-        _ if was_as(theirs, &was) => return Ok((Fate::Kept, Act::Nothing)),
+        _ if equals_merge_base(theirs, &was) => return Ok((Fate::Kept, Act::Nothing)),
         (a, b) if a == b => return conflict(format!("a {} that both changed", word(b))),
         (a, b) => return conflict(format!("a {} in the workspace, a {} in the base", word(b), word(a))),
     }
     if theirs.size.max(ours.size) > merge::LARGEST as u64 {
-        return match was_as(theirs, &was) {
+        return match equals_merge_base(theirs, &was) {
             true => Ok((Fate::Kept, Act::Nothing)),
             false => conflict("too large to be merged".into()),
         };
@@ -284,15 +283,15 @@ fn word(kind: FileKind) -> &'static str {
     }
 }
 
-/// Whether an entry is what was there before: a file's bytes, or where a link leads.
-fn was_as(entry: &Entry, was: &Was) -> bool {
+/// True if an entry equals the merge base: bytes of a file or target of a link.
+fn equals_merge_base(entry: &Entry, was: &Was) -> bool {
     match was {
         Was::File(bytes) => entry.digest.as_deref() == Some(digest(bytes).as_str()),
         Was::Absent | Was::Unknown => false,
     }
 }
 
-/// The base's text and the workspace's, which must be those that the diff tells of.
+/// Reads the base's and the workspace's text, which must match the digests in the diff.
 fn read_both(
     stack: &Stack,
     change: &Change,
@@ -308,8 +307,8 @@ fn read_both(
     let base = read(base).map_err(|e| trouble::with(source, "read it in the base", &e))?;
     let own =
         read(stack.file(&change.path)).map_err(|e| trouble::with(&change.path, "read it in the workspace", &e))?;
-    let as_told = |bytes: &[u8], entry: &Entry| entry.digest.as_deref() == Some(digest(bytes).as_str());
-    match as_told(&base, theirs) && as_told(&own, ours) {
+    let matches_diff = |bytes: &[u8], entry: &Entry| entry.digest.as_deref() == Some(digest(bytes).as_str());
+    match matches_diff(&base, theirs) && matches_diff(&own, ours) {
         true => Ok((base, own)),
         false => Err(trouble::moved(source)),
     }
@@ -324,10 +323,10 @@ fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: Act, noted: &Note
         Act::Write(_) => Err(trouble::moved(path)),
         Act::Follow => match change.before {
             _ if top.shows_base(path).map_err(fail)? => {
-                top.take_away(path).and_then(|()| top.prune(path)).map_err(fail)
+                top.remove_entry(path).and_then(|()| top.prune(path)).map_err(fail)
             }
-            None => top.strike_out(path).map_err(fail),
-            // A lower layer has its own, or the tree is a copy: the base's bytes go on top.
+            None => top.hide(path).map_err(fail),
+            // A lower layer has its own version, or the tree is a copy: the base's bytes are written on top.
             Some(_) => {
                 let (dir, name) = place::parent_of(&stack.base, path).map_err(fail)?;
                 let mut file = dir.file(&Rel::top().join(name)).map_err(fail)?;
@@ -342,7 +341,7 @@ fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: Act, noted: &Note
     }
 }
 
-/// Other bytes under the same name, bits and attributes; the base's where the workspace has nothing there yet.
+/// Writes other bytes with the same mode and attributes; those of the base if the workspace has no such file.
 fn write(top: &Top<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Result<()> {
     let (mode, layer, file) = match stack.meta(path)? {
         Some(found) => (found.meta.mode, found.layer, stack.file(path)?),
@@ -361,7 +360,7 @@ fn write(top: &Top<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Resu
     top.put(path, Put::File { bytes: &mut bytes, mode, mtime: None, carried })
 }
 
-/// What stands at a path, itself, however long the path is.
+/// Metadata of a path, links not followed, also beyond PATH_MAX.
 pub(crate) fn meta_at(top: &Dir, at: &Rel) -> io::Result<Option<Meta>> {
     match place::parent_of(top, at) {
         Ok((dir, name)) => dir.meta_of(name),

@@ -19,7 +19,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A base with these files and `layers` empty layers over it; all that happens to the base later is drift.
+    /// A base with these files and `layers` empty layers over it; every later change of the base is drift.
     fn new(files: &[(&str, &str)], layers: usize) -> Bench {
         let tree = Scratch::new();
         let base = tree.mkdir("base");
@@ -62,7 +62,7 @@ impl Bench {
         Ok(rebase)
     }
 
-    /// With the past known, as by git.
+    /// With a known merge base, as from git.
     fn knowing(&self, path: &Rel) -> Result<Was, Fault> {
         Ok(self.old.get(path).map_or(Was::Absent, |bytes| Was::File(bytes.clone())))
     }
@@ -82,6 +82,7 @@ fn conflict(why: &str, marks: bool) -> Fate {
 
 const TEN: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n";
 
+// promise 17
 #[test]
 fn changes_of_both_sides_are_merged_and_drift_is_over() {
     let mut bench = Bench::new(&[("a", TEN), ("b", TEN), ("c", TEN)], 1);
@@ -107,6 +108,7 @@ fn changes_of_both_sides_are_merged_and_drift_is_over() {
     assert_eq!(drifted, ["b"], "later drift is seen, also of files that had none");
 }
 
+// promise 17
 #[test]
 fn what_cannot_be_merged_is_marked_or_kept_and_told() {
     let bench = Bench::new(&[("both", TEN), ("gone-here", TEN), ("gone-there", TEN), ("bin", "\0 1"), ("dir", TEN)], 1);
@@ -205,6 +207,7 @@ fn a_moved_file_takes_the_bases_changes_along() {
     assert!(bench.diff(&rebase.anchors).files.iter().all(|f| !f.change.drifted));
 }
 
+// promise 17
 #[test]
 fn done_again_after_a_crash_it_changes_nothing_more() {
     let bench = Bench::new(&[("both", TEN), ("merged", TEN)], 1);
@@ -215,7 +218,7 @@ fn done_again_after_a_crash_it_changes_nothing_more() {
     let anchors = Anchors::default();
     let first = bench.rebase(&anchors, &|path| bench.knowing(path)).unwrap();
     let once = picture(&bench.tree.path.join("layers/0/up"));
-    // The anchors were lost: it is as if the process had ended before they were kept.
+    // The anchors were lost, as if the process had ended before they were stored.
     let second = bench.rebase(&anchors, &|path| bench.knowing(path)).unwrap();
     assert_eq!(picture(&bench.tree.path.join("layers/0/up")), once);
     assert_eq!(first.conflicts().count(), 1);
@@ -227,7 +230,8 @@ fn done_again_after_a_crash_it_changes_nothing_more() {
     assert_eq!(fates(&third), []);
 }
 
-/// What git knows may be older than what the workspace saw; a rebase keeps what it merged with.
+/// The merge base from git may be older than the version that the workspace saw; a rebase keeps the version it merged
+/// with.
 #[test]
 fn the_next_rebase_merges_upon_what_the_last_one_saw() {
     let mut bench = Bench::new(&[("a", TEN)], 1);

@@ -1,5 +1,5 @@
-//! Throws changes away: where one was, the workspace shows its base again. Only the writable layer changes, each path in one step;
-//! what frozen layers hold is covered, not touched.
+//! Discards changes: the workspace shows its base again at these paths. Only the writable layer changes, each path
+//! atomically; frozen layers are covered, not modified.
 
 use crate::attributes::{self, Carried, Marks};
 use crate::change::{Body, ChangeKind, FileKind};
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::io;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Makes the workspace as its base at every pick. The caller holds the layer's lock.
+/// Restores the base's state at every pick. The caller holds the layer's lock.
 pub fn reject(stack: &Stack, chosen: &Chosen<'_>) -> Result<(), Fault> {
     let top = Top::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?;
     let work = Reject { stack, top, stays: chosen.left.iter().map(|left| &left.path).collect() };
@@ -31,7 +31,7 @@ pub fn reject(stack: &Stack, chosen: &Chosen<'_>) -> Result<(), Fault> {
         }
         work.as_base(&change.path, &mut shown)?;
     }
-    // Directories last and from the inside out: they go when nothing is left in them.
+    // Directories last, innermost first: they are removed once empty.
     for pick in chosen.picks.iter().rev().filter(|p| p.hunks.is_none()) {
         work.clear_above(&pick.file.change.path)?;
     }
@@ -45,7 +45,7 @@ struct Reject<'a> {
 }
 
 impl Reject<'_> {
-    /// The workspace shows what the base has at a path. `shown` are directories that came back whole.
+    /// Makes the workspace show the base at a path. `shown` lists directories that were restored as a whole.
     fn as_base(&self, at: &Rel, shown: &mut Vec<Rel>) -> Result<(), Fault> {
         if shown.last().is_some_and(|dir| at.is_at_or_below(dir)) {
             return Ok(());
@@ -53,19 +53,19 @@ impl Reject<'_> {
         let fail = |e: io::Error| blocked(at, &e);
         let base = self.base_at(at).map_err(fail)?;
         if let Some(dir) = base.as_ref().filter(|base| base.kind == FileKind::Dir)
-            && self.top.is_shut(at).map_err(fail)?
+            && self.top.is_inaccessible(at).map_err(fail)?
         {
-            // It could not be looked into before.
+            // An unreadable directory: its contents were not compared, so only the mode is restored.
             return self.top.set_mode(at, dir.mode).map_err(fail);
         }
         let own = self.top.own(at).map_err(fail)?;
-        let clear = self.top.shows_base(at).map_err(fail)?;
+        let shows_base = self.top.shows_base(at).map_err(fail)?;
         match base {
             Some(dir) if dir.kind == FileKind::Dir => match own {
                 Some(own) if own.facts.kind == FileKind::Dir => self.top.set_mode(at, dir.mode).map_err(fail),
-                Some(_) if clear && !self.stays_below(at) => {
+                Some(_) if shows_base && !self.stays_below(at) => {
                     shown.push(at.clone());
-                    self.top.take_away(at).map_err(fail)
+                    self.top.remove_entry(at).map_err(fail)
                 }
                 _ if self.is_dir_in_view(at).map_err(fail)? => self.top.set_mode(at, dir.mode).map_err(fail),
                 _ => self
@@ -74,10 +74,10 @@ impl Reject<'_> {
                     .map_err(fail),
             },
             None if self.stack.meta(at).map_err(fail)?.is_none() => Ok(()),
-            // A new directory goes when it is empty.
+            // A new directory is removed later, once empty.
             None if own.is_some_and(|own| own.facts.kind == FileKind::Dir) => Ok(()),
-            _ if clear => self.top.take_away(at).map_err(fail),
-            None => self.top.strike_out(at).map_err(fail),
+            _ if shows_base => self.top.remove_entry(at).map_err(fail),
+            None => self.top.hide(at).map_err(fail),
             Some(facts) => self.copy_up(at, &facts).map_err(fail),
         }
     }
@@ -110,7 +110,7 @@ impl Reject<'_> {
         self.top.put(at, Put::File { bytes: &mut &after[..], mode: entry.mode, mtime: None, carried }).map_err(fail)
     }
 
-    /// A new directory above a path that is gone goes as well when it is empty, and so does what only repeats the base.
+    /// Removes new parent directories that are empty, and copied-up directories that only repeat the base.
     fn clear_above(&self, at: &Rel) -> Result<(), Fault> {
         let fail = |e: io::Error| blocked(at, &e);
         let mut next = Some(at.clone());
@@ -121,8 +121,8 @@ impl Reject<'_> {
                     break;
                 }
                 match self.top.shows_base(&dir).map_err(fail)? {
-                    true => self.top.take_away(&dir).map_err(fail)?,
-                    false => self.top.strike_out(&dir).map_err(fail)?,
+                    true => self.top.remove_entry(&dir).map_err(fail)?,
+                    false => self.top.hide(&dir).map_err(fail)?,
                 }
             } else if !is_new {
                 break;
@@ -156,7 +156,7 @@ impl Reject<'_> {
     }
 
     fn stays_below(&self, at: &Rel) -> bool {
-        // Names that sort between a directory and what is in it: "a-b" comes before "a/b".
+        // Paths may sort between a directory and its contents: "a-b" comes before "a/b".
         self.stays
             .range::<&Rel, _>(&at..)
             .take_while(|path| path.as_bytes().starts_with(at.as_bytes()))

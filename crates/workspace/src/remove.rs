@@ -1,6 +1,6 @@
-//! Takes trees away: of any depth and any number of files, by handles, following nothing, in little memory. What is taken away
-//! belongs to the caller, so directories that a guest shut are opened first. What is mounted in a tree is not of the tree: it is an
-//! error, and nothing in it is touched.
+//! Removes trees of any depth and size by directory handles, without following links, in little memory. They belong to
+//! the caller, so directories that a guest made inaccessible are opened with chmod first. A mount point in a tree is
+//! an error, and nothing below it is touched.
 
 use crate::change::FileKind;
 use crate::descent::{Descent, set_mode};
@@ -9,31 +9,31 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::io;
 
-/// What was taken away.
+/// Totals of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub files: u64,
     pub dirs: u64,
-    /// The space that they took. A file with several names counts once for each.
+    /// Disk space. A file with several hard links counts once for each.
     pub bytes: u64,
 }
 
-/// Names that are read from a directory at a time; fewer where many directories lie above, whose names wait.
+/// Names read from a directory at a time; fewer at great depth, because the names of all parents are held as well.
 const BATCH: usize = 1024;
 const BATCH_DEEP: usize = 16;
 const DEEP: usize = 64;
 
-/// Takes away what has this name in `dir`, with all that is below it. Nothing there is nothing to do. After an error, or when
-/// the process ends in the middle, some of it is gone and asking again takes the rest.
+/// Removes `name` in `dir` and everything below; a missing name is not an error. After an error or a crash part of it
+/// is gone, and a repeated call removes the rest.
 pub fn tree(dir: &Dir, name: &[u8]) -> io::Result<Removed> {
     tree_while(dir, name, &mut |_| Ok(()))
 }
 
-/// The same, asking before every name whether to go on: others may fill the tree as fast as it is emptied.
+/// Removes a tree and calls `go_on` before each name: a guest may refill the tree as fast as it is emptied.
 pub fn tree_while(dir: &Dir, name: &[u8], go_on: &mut dyn FnMut(&Removed) -> io::Result<()>) -> io::Result<Removed> {
     let mut removed = Removed::default();
     let mut way = Descent::at(dir)?;
-    // Of each directory that is entered: its name, and names in it that are still to be taken.
+    // Name of each directory of the current path, and names in it still to remove.
     let mut levels: Vec<(Vec<u8>, Vec<Vec<u8>>)> = Vec::new();
     if take(&way, name, &mut removed)? {
         return Ok(removed);
@@ -62,7 +62,7 @@ pub fn tree_while(dir: &Dir, name: &[u8], go_on: &mut dyn FnMut(&Removed) -> io:
     Ok(removed)
 }
 
-/// Takes away all that is in a directory, but not the directory.
+/// Removes the contents of a directory.
 pub fn contents(dir: &Dir) -> io::Result<Removed> {
     let mut removed = Removed::default();
     loop {
@@ -79,7 +79,7 @@ pub fn contents(dir: &Dir) -> io::Result<Removed> {
     }
 }
 
-/// Removes anything but a directory that holds something; whether it is gone.
+/// Unlinks a name that is not a directory; returns true if it is gone.
 fn take(way: &Descent, name: &[u8], removed: &mut Removed) -> io::Result<bool> {
     let Some(meta) = way.here().meta_of(name)? else { return Ok(true) };
     if meta.kind != FileKind::Dir {

@@ -1,4 +1,4 @@
-//! Files that were moved: a deleted one and an added one with the same bytes, or with texts that have at least half in common.
+//! Rename detection: a deleted and an added file with the same bytes, or with at least half of their text in common.
 
 use crate::change::{Entry, FileKind};
 use crate::name::Rel;
@@ -6,19 +6,19 @@ use crate::scan::Pair;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Most files on either side whose texts are compared; beyond it only equal bytes are found.
+/// Bound on the files of either side whose texts are compared; beyond it only equal bytes are found.
 const MOST_CANDIDATES: usize = 200;
 
-/// Bytes of all texts that are read for it.
+/// Bound on the bytes of all texts that are read.
 const MOST_TEXT: u64 = 16 << 20;
 
-/// How often a line of one text may be looked for in another, in all.
+/// Bound on line lookups in all.
 const MOST_LOOKS: usize = 10_000_000;
 
-/// Of a hundred.
+/// Similarity threshold in percent.
 const ALIKE: u64 = 50;
 
-/// Turns pairs of a deletion and an addition into moves. `read` gives the bytes of a side if it is a text small enough.
+/// Joins a deletion and an addition into a rename. `read` returns the bytes of a side if it is a small text.
 pub fn detect(mut pairs: Vec<Pair>, read: impl Fn(&Pair) -> Option<Vec<u8>>) -> Vec<Pair> {
     let mut moves = Moves::default();
     moves.by_digest(&pairs);
@@ -38,14 +38,14 @@ pub fn detect(mut pairs: Vec<Pair>, read: impl Fn(&Pair) -> Option<Vec<u8>>) -> 
     kept.map(|(_, pair)| pair).collect()
 }
 
-/// What is found, as numbers of pairs: from, to.
+/// Renames found, as indices of pairs: from, to.
 #[derive(Default)]
 struct Moves {
     found: Vec<(usize, usize)>,
 }
 
 impl Moves {
-    /// Those that are still only deleted, and those that are only added.
+    /// Unmatched deletions and unmatched additions.
     fn open(&self, pairs: &[Pair]) -> (Vec<usize>, Vec<usize>) {
         let taken: HashSet<usize> = self.found.iter().flat_map(|(from, to)| [*from, *to]).collect();
         let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.size > 0;
@@ -70,7 +70,8 @@ impl Moves {
             let Some(origins) = digest.and_then(|digest| by_digest.get_mut(digest)).filter(|o| !o.is_empty()) else {
                 continue;
             };
-            // Only the first few are looked at for the same name: a tree of equal files must not cost its square.
+            // Only the first candidates are searched for the same name: a tree of equal files must not cost quadratic
+            // time.
             let near = origins.iter().take(MOST_CANDIDATES).position(|from| same_name(&pairs[*from], &pairs[to]));
             self.found.extend(origins.remove(near.unwrap_or(0)).map(|from| (from, to)));
         }
@@ -104,7 +105,7 @@ impl Moves {
                 }
             }
         }
-        // The best first; among equals, those that kept their names, then by path.
+        // Best score first; among equals, those with the same name, then by path.
         scores.sort_by_key(|(score, named, from, to)| (std::cmp::Reverse((*score, *named)), *from, *to));
         let mut taken = HashSet::new();
         for (_, _, from, to) in scores {
@@ -120,7 +121,7 @@ fn same_name(a: &Pair, b: &Pair) -> bool {
     a.path.parts().next_back() == b.path.parts().next_back()
 }
 
-/// A text as the bytes that each of its lines brings in.
+/// Multiset of lines: bytes per line hash.
 struct Text {
     size: u64,
     lines: HashMap<u64, u64>,
@@ -137,7 +138,7 @@ impl Text {
         Text { size: bytes.len() as u64, lines }
     }
 
-    /// How much of the larger one is in both, of a hundred.
+    /// Share of the larger text that both have, in percent.
     fn in_common(&self, other: &Text) -> u64 {
         let larger = self.size.max(other.size);
         if larger == 0 || self.size.min(other.size) * 100 < larger * ALIKE {

@@ -1,10 +1,10 @@
-//! Names of files that a tool on a reviewer's machine runs, or obeys, without being asked each time: the table behind the class
-//! "runs on your machine". One module for each kind of tool; every line is a pattern and the reason that a reviewer is shown.
+//! Names of files that a tool on a reviewer's machine runs or obeys without asking: the table behind the class "runs on
+//! your machine". One module for each kind of tool; every line is a pattern and the reason that a reviewer is shown.
 //!
 //! Patterns are matched against folded paths (lower case, composed, see `class.rs`), so they are written in lower case. `**/` in
 //! front means anywhere in the tree; a pattern without it means the top alone, where the name is too common below.
-//! The table cannot be complete: what is unknown is handled by `unknown.rs`. A file that it names is shown though the base ignores
-//! it, so a rule for a directory must not cover a cache: those are in `exclude.rs`.
+//! The table cannot be complete: unknown names are handled by `unknown.rs`. A file that it names is shown even if the
+//! base ignores it, so a rule for a directory must not cover a cache: those are in `exclude.rs`.
 
 mod agents;
 mod automation;
@@ -23,30 +23,30 @@ mod version_control;
 
 use std::sync::LazyLock;
 
-/// When a file of such a name counts.
+/// Condition under which a change of such a file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Always,
-    /// A JSON document: when what it says under one of these keys differs.
+    /// JSON document: if the value under one of these keys differs.
     Keys(&'static [&'static str]),
-    /// A document in sections `[name]`: when lines differ outside these, which only describe.
+    /// Document with sections `[name]`: if lines differ outside these, which are descriptive only.
     Outside(&'static [&'static str]),
-    /// When a line that differs holds one of these words.
+    /// If a differing line contains one of these words.
     Words(&'static [&'static str]),
 }
 
 #[derive(Debug)]
 pub struct Rule {
     pub pattern: &'static str,
-    /// What a reviewer is shown: whose file it is.
+    /// Reason shown to the reviewer: the tool or its kind of file.
     pub why: &'static str,
     pub when: When,
-    /// Names that the pattern covers and that are something else: an extension where it begins with a dot, else a whole name.
+    /// Exceptions from the pattern: an extension if it begins with a dot, else a whole name.
     pub except: &'static [&'static str],
 }
 
 impl Rule {
-    /// Whether a folded file name is one that only looks like the rule's.
+    /// True if a folded file name is an exception.
     pub fn excepts(&self, name: &str) -> bool {
         self.except.iter().any(|other| match other.starts_with('.') {
             true => name.ends_with(other),
@@ -67,7 +67,8 @@ const fn rule_except(pattern: &'static str, why: &'static str, except: &'static 
     Rule { pattern, why, when: When::Always, except }
 }
 
-/// Endings of modules and documents. `Makefile.common` is a makefile, `makefile.py` is a module that is named for makefiles.
+/// Extensions of modules and documents. `Makefile.common` is a makefile, `makefile.py` is a module named after
+/// makefiles.
 const SOURCES: &[&str] = &[
     ".py",
     ".pyc",
@@ -117,7 +118,7 @@ const SOURCES: &[&str] = &[
     ".tmlanguage",
 ];
 
-/// All rules. The first that matches a path gives the reason, so that kinds with exact names come before catch-alls.
+/// Rules in order of precedence. The first match gives the reason, so kinds with exact names come before catch-alls.
 pub static RULES: LazyLock<Vec<&'static Rule>> = LazyLock::new(|| {
     let tables = [
         version_control::RULES,

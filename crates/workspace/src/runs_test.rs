@@ -1,5 +1,5 @@
-//! The table of names against paths: a case for every rule, names that only look alike, and spellings that other file systems
-//! take for the same.
+//! Table of names against paths: a case for every rule, names that only look alike, and spellings that other file
+//! systems take for the same.
 
 use crate::class::rules_for;
 use crate::name::Rel;
@@ -7,7 +7,7 @@ use crate::runs::matcher::spelled_out;
 use crate::runs::{RULES, Rule};
 use globset::GlobBuilder;
 
-/// The reason that a path meets first, and paths that meet it, apart by spaces.
+/// Reason of the first match, and matching paths separated by spaces.
 #[rustfmt::skip]
 const POSITIVES: &[(&str, &str)] = &[
     ("git submodules", ".gitmodules"),
@@ -83,14 +83,14 @@ const POSITIVES: &[(&str, &str)] = &[
     ("ssh settings", ".ssh/config"),
     ("gpg settings", ".gnupg/gpg.conf"),
     ("hidden script", ".eleventy.js sub/.x.sh .cz-config.cjs"),
-    // Spellings that a file system which folds case, composes or drops characters takes for the same.
+    // Spellings that are equal on a file system that folds case, composes or drops characters.
     ("build script", "MAKEFILE Makefile. mAkEfIlE new\nline/Makefile \u{ff2d}akefile"),
     ("editor settings", ".VSCode/Tasks.JSON .vs\u{200b}code/tasks.json"),
     ("direnv", ".ENVRC .env\u{200b}rc"),
     ("Terraform configuration", "MAIN.TF main.tf."),
 ];
 
-/// Paths that meet no rule: modules and pages about such files, and names that begin or end alike.
+/// Paths that match no rule: modules and pages about such files, and names that begin or end alike.
 #[rustfmt::skip]
 const NEGATIVES: &str = "
     src/main.rs README.md a.c x/lib.py index.html data.json notes.txt src/app.ts
@@ -131,7 +131,7 @@ fn names_that_only_look_alike_are_none() {
     }
 }
 
-/// A rule that no case meets is a rule that nobody knows to work.
+/// A rule that no case matches is untested.
 #[test]
 fn every_rule_has_a_case_and_is_written_as_paths_are_folded() {
     let paths =

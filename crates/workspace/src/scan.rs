@@ -1,7 +1,8 @@
-//! Finds what a stack's layers make different from its base. Only what a layer mentions is looked at in the base, so the cost is
-//! that of the changes; a copying driver has no such list, and both trees are walked.
+//! Finds the differences between a stack and its base. Only paths that a layer mentions are looked up in the base, so
+//! the cost is that of the changes; a copied tree has no such list, and both trees are walked.
 //!
-//! The walk keeps its own list of what is still to do and goes down by handles: neither deep trees nor long paths end it.
+//! The walk keeps its own stack of pending directories and descends by handles: neither deep trees nor long paths end
+//! it.
 
 use crate::anchor::Anchors;
 use crate::attributes::Marks;
@@ -15,18 +16,18 @@ use crate::layer::Stack;
 use crate::name::Rel;
 use crate::origin::Origin;
 use crate::twin;
-use crate::view::{Place, Said, names_in};
+use crate::view::{LayerEntry, Place, names_in};
 use crate::way::Way;
 use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 use terms::{ErrorKind, Fault, LimitKind, Phase};
 
-/// How much a workspace may hold and still be reviewed.
+/// Bounds on a workspace that can be reviewed.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub entries: u64,
-    /// Of all paths together: deep trees of long names would take more memory than their files.
+    /// Bytes of all paths together: deep trees of long names would take more memory than their files.
     pub path_bytes: u64,
 }
 
@@ -34,17 +35,17 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Pair {
     pub path: Rel,
-    /// Where it was, when it was moved here; `before` is what stood there.
+    /// Old path of a renamed file; `before` is the entry there.
     pub from: Option<Rel>,
     pub before: Option<Entry>,
     pub after: Option<Entry>,
-    /// The layer that holds `after`, counted from the bottom.
+    /// Index of the layer that holds `after`, from the bottom.
     pub layer: Option<usize>,
-    /// Names that the file has in its layer.
+    /// Hard link count in its layer.
     pub links: u64,
-    /// Why it cannot land, whatever it is.
+    /// Reason why it cannot land.
     pub trouble: Option<&'static str>,
-    /// It, or a new directory above it, has a twin.
+    /// The name, or that of a new parent directory, collides with a similar name on some file systems.
     pub twin: bool,
     pub in_bare_repository: bool,
     pub drifted: bool,
@@ -53,9 +54,9 @@ pub struct Pair {
 #[derive(Debug, Default)]
 pub struct Scanned {
     pub pairs: Vec<Pair>,
-    /// As found: one for each path at which something begins to be withheld.
+    /// Withheld groups as found: one for each topmost withheld path.
     pub withheld: Vec<Withheld>,
-    /// What stands for them in the layers and can be taken away: whole artefacts, and single files that are ignored.
+    /// Withheld paths in the layers that can be removed: whole artefacts, and single ignored files.
     pub prunable: Vec<Rel>,
 }
 
@@ -84,33 +85,33 @@ pub fn scan(
     walk.run()
 }
 
-/// A directory that is still to be looked into.
+/// Directory still to visit.
 #[derive(Debug, Default)]
 struct Item {
     path: Rel,
-    /// A change only if nothing is in it.
+    /// Change that counts only if the directory is empty.
     if_empty: Option<Box<Pair>>,
-    around: Around,
+    inherited: Inherited,
 }
 
-/// What a directory hands down to what is in it.
+/// Properties that a directory passes down to its contents.
 #[derive(Clone, Debug, Default)]
-struct Around {
+struct Inherited {
     rules: Option<Rc<Ignore>>,
-    /// The base's rules ignore the directory, which is in the base all the same.
+    /// The base's rules ignore the directory, although it is in the base.
     ignored: bool,
     held: Option<Held>,
     twin: bool,
     bare: bool,
-    /// Of a copy: the directory is the one that was copied.
+    /// Copied tree: the directory is the copied one.
     copied: bool,
 }
 
-/// One name in a directory, on both sides.
+/// A name in a directory, on both sides.
 struct Name {
     name: Vec<u8>,
     before: Option<Meta>,
-    /// What a layer holds, and which of the place's.
+    /// Layer entry: index in the place's layers, and metadata.
     after: Option<(usize, Meta)>,
 }
 
@@ -129,7 +130,7 @@ struct Walk<'a> {
     anchors: &'a Anchors,
     exclude: Exclude,
     marks: Marks,
-    /// Of a copy: what in it is as it was copied.
+    /// Copied tree: record of untouched entries.
     origin: Option<Origin>,
     bounds: Bounds,
     budget: &'a mut Budget,
@@ -150,7 +151,7 @@ impl Walk<'_> {
             }
         }
         self.found.pairs.sort_by(|a, b| a.path.cmp(&b.path));
-        // A directory can be a change of its own and, later, one that cannot be looked into.
+        // A directory can be a change of its own and later turn out to be unreadable.
         self.found.pairs.dedup_by(|later, pair| {
             let same = later.path == pair.path;
             pair.trouble = pair.trouble.or(later.trouble.filter(|_| same));
@@ -171,28 +172,28 @@ impl Walk<'_> {
             Err(Stop::Io(e)) if is_refused(&e) => return self.unreadable(item),
             Err(e) => return Err(e),
         };
-        let Item { path, if_empty, mut around } = item;
+        let Item { path, if_empty, mut inherited } = item;
         if let (Some(pair), true) = (if_empty, names.iter().all(|n| n.after.is_none())) {
             self.found.pairs.push(*pair);
         }
-        if self.exclude == Exclude::Artefacts && !around.held.is_some_and(|h| h.keeping != Keeping::Ignored) {
-            around.rules = exclude::rules_of(place.base.as_ref(), &path, around.rules.take(), &mut self.patience);
+        if self.exclude == Exclude::Artefacts && !inherited.held.is_some_and(|h| h.keeping != Keeping::Ignored) {
+            inherited.rules = exclude::rules_of(place.base.as_ref(), &path, inherited.rules.take(), &mut self.patience);
         }
-        around.bare = around.bare || is_bare(&place);
-        around.copied = match (&self.origin, place.up.first()) {
+        inherited.bare = inherited.bare || is_bare(&place);
+        inherited.copied = match (&self.origin, place.up.first()) {
             (Some(origin), Some((_, dir))) => origin.is_same_dir(&path, dir)?,
             _ => false,
         };
-        let twins = if around.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
+        let twins = if inherited.held.is_none() { twins(&place, &names) } else { BTreeSet::new() };
         for name in names {
             self.count(path.as_bytes().len() + name.name.len())?;
-            let here = Around { twin: around.twin || twins.contains(&name.name), ..around.clone() };
+            let here = Inherited { twin: inherited.twin || twins.contains(&name.name), ..inherited.clone() };
             self.compare(&place, path.join(&name.name), name, here)?;
         }
         Ok(())
     }
 
-    /// All names here that may differ.
+    /// Names in this directory that may differ.
     fn names(&self, place: &Place) -> Result<Vec<Name>, Stop> {
         let mut names = place.layer_names()?;
         if let (Some(base), false) = (&place.base, place.base_shows) {
@@ -202,35 +203,35 @@ impl Walk<'_> {
             return Err(Stop::Full);
         }
         let look = |name: Vec<u8>| -> Result<Name, Stop> {
-            let after = match place.ask(&name)? {
-                Said::Holds(index, meta) => Some((index, meta)),
-                Said::StruckOut | Said::Nothing => None,
+            let after = match place.lookup(&name)? {
+                LayerEntry::Holds(index, meta) => Some((index, meta)),
+                LayerEntry::Whiteout | LayerEntry::Absent => None,
             };
             Ok(Name { before: place.before(&name)?, after, name })
         };
         names.into_iter().map(look).collect()
     }
 
-    fn compare(&mut self, place: &Place, path: Rel, name: Name, mut around: Around) -> Result<(), Stop> {
+    fn compare(&mut self, place: &Place, path: Rel, name: Name, mut inherited: Inherited) -> Result<(), Stop> {
         if name.before.is_none() && name.after.is_none() {
             return Ok(());
         }
-        self.hold(place, &path, &name, &mut around)?;
-        if let Some(held) = around.held {
+        self.hold(place, &path, &name, &mut inherited)?;
+        if let Some(held) = inherited.held {
             let shown = held.keeping == Keeping::Ignored && name.after.is_some() && class::is_named(&path);
             if !shown || name.is_dir_after() {
-                return self.withhold(path, &name, held, around);
+                return self.withhold(path, &name, held, inherited);
             }
         }
-        let pair = self.pair(place, &path, &name, &around)?;
+        let pair = self.pair(place, &path, &name, &inherited)?;
         if self.was_left_out(&name, pair.as_ref().and_then(|pair| pair.trouble)) {
             return Ok(());
         }
         let is_new_dir = name.is_dir_after() && name.before.is_none();
         if name.is_dir_before() || name.is_dir_after() {
             let if_empty = if is_new_dir { pair.map(Box::new) } else { self.keep(pair) };
-            let twin = around.twin && is_new_dir;
-            self.pending.push(Item { path, if_empty, around: Around { twin, ..around } });
+            let twin = inherited.twin && is_new_dir;
+            self.pending.push(Item { path, if_empty, inherited: Inherited { twin, ..inherited } });
         } else {
             self.keep(pair);
         }
@@ -242,19 +243,19 @@ impl Walk<'_> {
         None
     }
 
-    /// Decides whether a name is kept out of review from here on.
-    fn hold(&mut self, place: &Place, path: &Rel, name: &Name, around: &mut Around) -> Result<(), Stop> {
+    /// Decides if a name is withheld from here on.
+    fn hold(&mut self, place: &Place, path: &Rel, name: &Name, inherited: &mut Inherited) -> Result<(), Stop> {
         let either_dir = name.is_dir_after() || (name.after.is_none() && name.is_dir_before());
-        if name.name == b".git" && (name.is_dir_after() || name.is_dir_before()) && around.held.is_none() {
-            around.held = Some(self.start(path, Keeping::Git, exclude::GIT.to_owned()));
+        if name.name == b".git" && (name.is_dir_after() || name.is_dir_before()) && inherited.held.is_none() {
+            inherited.held = Some(self.start(path, Keeping::Git, exclude::GIT.to_owned()));
             return Ok(());
         }
-        let settled = around.held.is_some_and(|held| held.keeping != Keeping::Ignored);
+        let settled = inherited.held.is_some_and(|held| held.keeping != Keeping::Ignored);
         if self.exclude == Exclude::Nothing || settled {
             return Ok(());
         }
-        let by_rule = around.rules.as_ref().and_then(|rules| rules.decide(path, either_dir, &mut self.patience));
-        let ignored = by_rule.unwrap_or(around.ignored);
+        let by_rule = inherited.rules.as_ref().and_then(|rules| rules.decide(path, either_dir, &mut self.patience));
+        let ignored = by_rule.unwrap_or(inherited.ignored);
         let changes_type = name.before.is_some() && name.is_dir_before() != either_dir;
         let has = |sibling: &[u8]| place.find(sibling).ok().flatten().is_some();
         let artefact = exclude::artefact(&name.name, either_dir, ignored, has).filter(|_| !changes_type);
@@ -263,8 +264,8 @@ impl Walk<'_> {
             (None, true, false) => Some((Keeping::Ignored, exclude::IGNORED.to_owned())),
             _ => None,
         };
-        around.ignored = ignored;
-        match (&mut around.held, keeping) {
+        inherited.ignored = ignored;
+        match (&mut inherited.held, keeping) {
             (Some(held), Some((keeping, _))) => {
                 held.keeping = keeping;
                 self.found.prunable.extend((keeping == Keeping::Artefact).then(|| path.clone()));
@@ -283,9 +284,9 @@ impl Walk<'_> {
         Held { group: self.found.withheld.len() - 1, keeping }
     }
 
-    fn withhold(&mut self, path: Rel, name: &Name, held: Held, around: Around) -> Result<(), Stop> {
+    fn withhold(&mut self, path: Rel, name: &Name, held: Held, inherited: Inherited) -> Result<(), Stop> {
         if name.is_dir_after() {
-            self.pending.push(Item { path, if_empty: None, around });
+            self.pending.push(Item { path, if_empty: None, inherited });
             return Ok(());
         }
         let group = &mut self.found.withheld[held.group];
@@ -297,24 +298,24 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether a file of a copy is known to be that of the base, unread.
-    fn is_as_copied(&self, name: &Name, around: &Around) -> bool {
+    /// True if a file of a copied tree is known to equal the base's without reading it.
+    fn is_as_copied(&self, name: &Name, inherited: &Inherited) -> bool {
         let (Some(origin), Some(before), Some((_, after))) = (&self.origin, &name.before, &name.after) else {
             return false;
         };
-        let untouched = around.copied && origin.is_as_copied(before) && origin.is_untouched(after);
+        let untouched = inherited.copied && origin.is_as_copied(before) && origin.is_untouched(after);
         untouched && (before.kind, after.kind) == (FileKind::File, FileKind::File)
     }
 
-    /// Whether a copy has not what the base has because it was left out when it was made.
+    /// True if a copied tree lacks an entry because it could not be copied.
     fn was_left_out(&self, name: &Name, trouble: Option<&str>) -> bool {
         let left_out = matches!(trouble, Some(SPECIAL | UNREADABLE));
         self.marks == Marks::Plain && name.after.is_none() && left_out
     }
 
-    /// Both sides of a name, if they differ.
-    fn pair(&mut self, place: &Place, path: &Rel, name: &Name, around: &Around) -> Result<Option<Pair>, Stop> {
-        if self.is_as_copied(name, around) {
+    /// Entries of both sides, if they differ.
+    fn pair(&mut self, place: &Place, path: &Rel, name: &Name, inherited: &Inherited) -> Result<Option<Pair>, Stop> {
+        if self.is_as_copied(name, inherited) {
             return Ok(None);
         }
         let after = match &name.after {
@@ -341,15 +342,15 @@ impl Walk<'_> {
             links: name.after.map_or(1, |(_, meta)| if meta.kind == FileKind::Dir { 1 } else { meta.links }),
             after,
             trouble,
-            twin: around.twin,
-            in_bare_repository: around.bare,
+            twin: inherited.twin,
+            in_bare_repository: inherited.bare,
             drifted,
         }))
     }
 
-    /// A directory that we may not look into is a change of its own; what is in it stays unknown.
+    /// Records an unreadable directory as a change of its own; its contents stay unknown.
     fn unreadable(&mut self, item: Item) -> Result<(), Stop> {
-        if let Some(held) = item.around.held {
+        if let Some(held) = item.inherited.held {
             self.found.withheld[held.group].files += 1;
             return Ok(());
         }
@@ -359,7 +360,7 @@ impl Walk<'_> {
         }
         let after = self.stack.meta(&item.path)?.map(|found| bare_entry(&found.meta));
         let before = self.stack.base.meta(&item.path).ok().flatten().map(|meta| bare_entry(&meta));
-        let (trouble, twin, bare) = (Some(UNREADABLE), item.around.twin, item.around.bare);
+        let (trouble, twin, bare) = (Some(UNREADABLE), item.inherited.twin, item.inherited.bare);
         self.found.pairs.push(Pair {
             path: item.path,
             from: None,
@@ -389,7 +390,7 @@ impl Walk<'_> {
     }
 }
 
-/// Why a walk ends before its end.
+/// Reason why a walk ends early.
 enum Stop {
     Io(io::Error),
     Full,
@@ -404,7 +405,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// What the system or a layer says, as a person needs it.
+/// Fault of an I/O error, with a hint for the user.
 pub(crate) fn broken(path: &Rel, error: &io::Error) -> Fault {
     let message =
         format!("{}: {error}", if path.is_top() { "the workspace's top".to_owned() } else { path.to_string() });
@@ -423,8 +424,8 @@ fn bare_entry(meta: &Meta) -> Entry {
     Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: Default::default() }
 }
 
-/// A git repository without a working tree: git would take its config and hooks for its own when it is started in it. It may
-/// stand in two places: a directory with `commondir` takes objects, settings and hooks from the one that this names.
+/// True for a bare git repository: git started in it would obey its config and hooks. It may be split in two: a
+/// directory with `commondir` takes objects, config and hooks from the one it names.
 fn is_bare(place: &Place) -> bool {
     let has = |name: &[u8]| matches!(place.find(name), Ok(Some(_)));
     let stores = || has(b"objects") && has(b"refs");
@@ -434,7 +435,7 @@ fn is_bare(place: &Place) -> bool {
     }
 }
 
-/// Names that were added beside others which some systems take for the same.
+/// Added names that some file systems take for the same as an existing one.
 fn twins(place: &Place, names: &[Name]) -> BTreeSet<Vec<u8>> {
     let added: Vec<&[u8]> =
         names.iter().filter(|n| n.before.is_none() && n.after.is_some()).map(|n| n.name.as_slice()).collect();
@@ -443,10 +444,10 @@ fn twins(place: &Place, names: &[Name]) -> BTreeSet<Vec<u8>> {
     }
     let mut all: BTreeSet<Vec<u8>> = names.iter().filter(|n| n.after.is_some()).map(|n| n.name.clone()).collect();
     if let (Some(base), true) = (&place.base, place.base_shows) {
-        let struck: BTreeSet<&[u8]> = names.iter().filter(|n| n.after.is_none()).map(|n| n.name.as_slice()).collect();
-        // What of the base cannot be listed has no twins that could be shown.
+        let deleted: BTreeSet<&[u8]> = names.iter().filter(|n| n.after.is_none()).map(|n| n.name.as_slice()).collect();
+        // An unreadable base directory yields no collisions.
         let listed = names_in(base).unwrap_or_default();
-        all.extend(listed.into_iter().filter(|name| !struck.contains(name.as_slice())));
+        all.extend(listed.into_iter().filter(|name| !deleted.contains(name.as_slice())));
     }
     twin::among(&added, &all)
 }

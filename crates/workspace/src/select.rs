@@ -1,5 +1,5 @@
-//! Which changes of a diff are meant: all, some by path or pattern, single hunks. What would run on the reviewer's machine is only
-//! meant when it is named; what never lands is never meant. Never reads a file.
+//! Selects changes of a diff: all, some by path or pattern, single hunks. Changes that would run on the reviewer's
+//! machine are selected only by name; those that never land are never selected. Reads no file.
 
 use crate::change::{Body, Change, ChangeKind, Class, Diff, FileDiff, Hunk};
 use crate::hunks;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{ErrorKind, Fault, Phase};
 
-/// What somebody asked for. Empty means nothing.
+/// Request of the reviewer. Empty selects no change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// All ordinary changes.
+    /// Selects all ordinary changes.
     pub everything: bool,
-    /// Each a file, a directory with all below it, or a pattern.
+    /// Files, directories with everything below, or patterns.
     pub paths: Vec<Rel>,
-    /// Each the change at that path alone.
+    /// Changes at exactly these paths.
     pub exact: Vec<Rel>,
-    /// Ids of hunks, or beginnings of ids that no other hunk has; with `.N` at the end, the N-th part of what it is split into.
+    /// Ids of hunks, or unique prefixes; with `.N` at the end, the N-th part of a split hunk.
     pub hunks: Vec<String>,
-    /// Among what is selected, also what would run on the reviewer's machine. With nothing else selected: all of that.
+    /// Includes selected changes that would run on the reviewer's machine. Alone, selects all of these.
     pub runs_on_host: bool,
 }
 
@@ -38,18 +38,18 @@ impl Selection {
     }
 }
 
-/// A change that is meant, whole or in part.
+/// A selected change, whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick<'a> {
     pub file: &'a FileDiff,
-    /// Only these hunks or parts of hunks; none means all of it.
+    /// Selected hunks or parts of hunks; None selects all.
     pub hunks: Option<Vec<Hunk>>,
 }
 
-/// Why a change stays that nobody asked for.
+/// Reason for a change that was not selected.
 pub const NOT_CHOSEN: &str = "not chosen";
 
-/// How the reason of a change ends that is taken only by its own path.
+/// Suffix of the reason for a change that has to be selected by its own path.
 pub const NEEDS_NAME: &str = "lands only when it is named";
 
 /// A change that is not meant, and why it stays.
@@ -66,10 +66,10 @@ pub struct Chosen<'a> {
     pub left: Vec<Left>,
 }
 
-/// Why single files are only taken when they are named by their whole path, beside their class.
+/// Paths that have to be selected by name for reasons other than their class.
 pub type Marked = BTreeMap<Rel, String>;
 
-/// What a wish to throw changes away means in this diff: nothing needs to be named for that.
+/// Resolves a selection for a rejection, for which no change has to be named.
 pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>, Fault> {
     let wanted = Wanted::read(diff, wish)?;
     let mut chosen = Chosen::default();
@@ -86,8 +86,8 @@ pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>
     Ok(chosen)
 }
 
-/// What a wish to let changes through means in this diff. A path, pattern or hunk that meets nothing is not found; one that
-/// names what never lands is refused with the reason.
+/// Resolves a selection for an approval. A path, pattern or hunk without a match is not found; one that names a change
+/// that never lands is refused with the reason.
 pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<Chosen<'a>, Fault> {
     let wanted = Wanted::read(diff, wish)?;
     let mut chosen = Chosen::default();
@@ -119,7 +119,7 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
     Ok(chosen)
 }
 
-/// The hunks in the order of the file; none where they are the whole change.
+/// Selected hunks in file order; None if they are the whole change.
 fn part(file: &FileDiff, ids: &BTreeSet<String>) -> Option<Vec<Hunk>> {
     let Body::Text(hunks) = &file.body else { return None };
     let mut some: Vec<Hunk> = Vec::new();
@@ -133,20 +133,20 @@ fn part(file: &FileDiff, ids: &BTreeSet<String>) -> Option<Vec<Hunk>> {
             false => some.extend(meant),
         }
     }
-    // All lines of a file that came, went or moved are that file. Of one that stayed they are its lines alone: its
-    // mode or attributes may have changed as well and were not asked for.
+    // The lines of an added, deleted or renamed file are the whole change. For a modified one they are its lines
+    // alone: mode or attributes may have changed as well and were not selected.
     let is_whole = is_all && !matches!(file.change.kind, ChangeKind::Modified | ChangeKind::Type);
     (!is_whole).then_some(some)
 }
 
-/// A wish in terms of a diff.
+/// Selection resolved against a diff.
 struct Wanted {
     everything: bool,
-    /// Literal paths of files, and so the ones that were named.
+    /// Literal paths of files, which count as named.
     named: BTreeSet<Rel>,
-    /// What was moved, by where it was. That does not name what it has become.
+    /// Renamed files selected by their old path, which does not name the new one.
     moved: BTreeSet<Rel>,
-    /// Literal paths that have changes below them.
+    /// Literal paths with changes below them.
     above: BTreeSet<Rel>,
     patterns: Vec<GlobMatcher>,
     hunks: BTreeMap<Rel, BTreeSet<String>>,
@@ -222,15 +222,15 @@ impl Wanted {
     }
 }
 
-/// The path itself, and every directory it is below, up to the top.
+/// The path and all its parents up to the top.
 fn ancestors(path: &Rel) -> impl Iterator<Item = Rel> {
     std::iter::successors(Some(path.clone()), |at| at.split().map(|(above, _)| above))
 }
 
-/// Fewer digits than this name no hunk.
+/// Minimum length of an id prefix.
 const SHORTEST_ID: usize = 4;
 
-/// The file of the hunk that is meant, and its whole id, with the part's number where one is given.
+/// File and full id of a hunk, with the number of the part if one is given.
 fn hunk<'a>(diff: &'a Diff, word: &str) -> Result<(&'a Rel, String), Fault> {
     let (id, number) = word.split_once('.').map_or((word, None), |(id, number)| (id, Some(number)));
     let hunks_of = |file: &'a FileDiff| match &file.body {

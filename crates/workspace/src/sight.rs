@@ -1,7 +1,7 @@
-//! What files of a base held while they were what a workspace was made over. A file whose times changed later can then be told by
-//! its bytes: one that was only touched, or changed there and back, is no drift. Kept beside the layer, where no guest comes, and
-//! only ever of what we read ourselves: nobody's word is taken for it, no index of git's and no time that can be set. Where nothing
-//! is known, times decide as ever.
+//! Contents of base files at the time the workspace was created over them. A file whose times changed later can then
+//! be compared by its bytes: one that was only touched, or changed back, has not drifted. Stored beside the layer, out
+//! of the guest's reach, and only for bytes that were read here: neither git's index nor a settable time is trusted.
+//! Without a record, times decide.
 
 use crate::anchor::{Anchors, Seen};
 use crate::attributes::Marks;
@@ -14,28 +14,28 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 
-/// The list's name, beside the layer's `up`.
+/// Name of the list, beside the layer's `up`.
 const NAME: &str = "sights";
 
-/// So many are kept beside one layer.
+/// Bound on the records beside one layer.
 const MOST: usize = 10_000;
 
-/// What one look after a command may cost: so many files, so large, so much in all.
+/// Bounds on one look after a command: number of files, size of each, total.
 pub const MOST_LOOKED_AT: usize = 1_000;
 const BUDGET: Budget = Budget { largest_file: 4 << 20, bytes: 16 << 20, attributes: 1 << 20 };
 
-/// A file or link of the base, as it was from its last change to a moment later on.
+/// A file or link of the base that was unchanged from its ctime to `until`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Sight {
     path: Rel,
     seen: Seen,
-    /// It was still so then, by the clock that stamps files.
+    /// Time of the last check, by the clock that stamps files.
     until: (i64, u32),
     entry: Entry,
 }
 
 impl Sight {
-    /// Whether it is what a workspace knows to be there: what its anchor says, or else what stood there when it was made.
+    /// True if this is the version that the workspace knows: that of its anchor, or else that of its creation.
     fn is_known(&self, anchors: &Anchors, since: (i64, u32)) -> bool {
         match (anchors.get(&self.path), &self.seen) {
             (Some(known), seen) => known == seen,
@@ -47,7 +47,7 @@ impl Sight {
 
 type Sights = BTreeMap<Rel, Sight>;
 
-/// Looks at files of the base that the topmost layer speaks of. What has changed since the workspace was made is no use any more.
+/// Records base files that the topmost layer mentions. A file that changed since the workspace was created is skipped.
 pub fn look(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
     let Some(top) = stack.layers.last().filter(|_| !paths.is_empty()) else { return Ok(()) };
     let until = rebase::now().max(stack.since);
@@ -56,7 +56,7 @@ pub fn look(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
         if known.get(path).is_some_and(|sight| sight.is_known(&Anchors::default(), stack.since)) {
             continue;
         }
-        // What cannot be read is not known.
+        // An unreadable file is not recorded.
         if let Ok(Some((seen, entry))) = read(stack, path, &mut budget) {
             known.insert(path.clone(), Sight { path: path.clone(), seen, until, entry });
             more = true;
@@ -65,7 +65,7 @@ pub fn look(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
     if more { keep(top, &known) } else { Ok(()) }
 }
 
-/// A file or link as it is, if it is as it was when the workspace was made.
+/// Reads a file or link, if it is unchanged since the workspace was created.
 fn read(stack: &Stack, path: &Rel, budget: &mut Budget) -> io::Result<Option<(Seen, Entry)>> {
     let (dir, name) = place::parent_of(&stack.base, path)?;
     let can_be_told = |kind: FileKind| matches!(kind, FileKind::File | FileKind::Symlink);
@@ -74,24 +74,25 @@ fn read(stack: &Stack, path: &Rel, budget: &mut Budget) -> io::Result<Option<(Se
     };
     let taken = entry::take(&dir, name, &meta, Marks::Foreign, budget)?;
     let entry = taken.filter(|taken| taken.trouble.is_none() && taken.entry.digest.is_some()).map(|taken| taken.entry);
-    // Looked at again: what was read is what the times are of.
+    // Checked again after reading: the bytes belong to the recorded times.
     let seen = Seen::of(Some(&meta));
     Ok(entry.filter(|_| dir.meta_of(name).is_ok_and(|now| Seen::of(now.as_ref()) == seen)).map(|entry| (seen, entry)))
 }
 
-/// Keeps what a diff read of the base, of files that are what the workspace knows. The diff is of this moment.
+/// Records the base entries that a diff read, for files that have not drifted. The diff is current.
 pub fn keep_of(stack: &Stack, anchors: &Anchors, diff: &Diff, before: (i64, u32)) -> io::Result<()> {
     let Some(top) = stack.layers.last() else { return Ok(()) };
-    let told = diff.files.iter().map(|file| &file.change).filter(|change| !change.drifted);
-    let told: Vec<(&Rel, &Entry)> = told.filter_map(|change| Some((source(change), told_of(change)?))).collect();
-    if told.is_empty() {
+    let comparable = diff.files.iter().map(|file| &file.change).filter(|change| !change.drifted);
+    let comparable: Vec<(&Rel, &Entry)> =
+        comparable.filter_map(|change| Some((source(change), comparable_entry(change)?))).collect();
+    if comparable.is_empty() {
         return Ok(());
     }
     let (mut known, mut more) = (list(top), false);
-    for (path, entry) in told.into_iter().take(MOST) {
+    for (path, entry) in comparable.into_iter().take(MOST) {
         let Ok(Some(meta)) = rebase::meta_at(&stack.base, path) else { continue };
         let seen = Seen::of(Some(&meta));
-        // What was stamped a moment ago may change again and bear the same stamp.
+        // A file stamped a moment ago may change again within the same tick of the clock.
         let is_settled = anchors.get(path).is_none() || meta.ctime <= before;
         if anchors.has_drifted(path, Some(&meta), stack.since) || meta.mode != entry.mode || !is_settled {
             continue;
@@ -105,48 +106,49 @@ pub fn keep_of(stack: &Stack, anchors: &Anchors, diff: &Diff, before: (i64, u32)
     if more { keep(top, &known) } else { Ok(()) }
 }
 
-/// The file of the base that a change is of.
+/// Base path of a change.
 fn source(change: &Change) -> &Rel {
     change.kind.from().unwrap_or(&change.path)
 }
 
-/// What of a change can be told again by its bytes.
-fn told_of(change: &Change) -> Option<&Entry> {
-    let told = |entry: &&Entry| matches!(entry.kind, FileKind::File | FileKind::Symlink) && entry.digest.is_some();
-    change.before.as_ref().filter(told)
+/// Base entry of a change that can be compared by its digest.
+fn comparable_entry(change: &Change) -> Option<&Entry> {
+    let comparable =
+        |entry: &&Entry| matches!(entry.kind, FileKind::File | FileKind::Symlink) && entry.digest.is_some();
+    change.before.as_ref().filter(comparable)
 }
 
-/// Takes the mark of drift off files that hold again what the workspace knew, bits and attributes and all.
+/// Clears `drifted` for files whose bytes, mode and attributes are again those that the workspace knew.
 pub fn settle(stack: &Stack, anchors: &Anchors, diff: &mut Diff) {
     if !diff.files.iter().any(|file| file.change.drifted) {
         return;
     }
     let lists: Vec<Sights> = stack.layers.iter().rev().map(list).collect();
     for change in diff.files.iter_mut().map(|file| &mut file.change).filter(|change| change.drifted) {
-        // Of what was moved, the place it came to must be as free as it was.
+        // For a rename, the new path must be as free as it was.
         let is_free = matches!(anchors.get(&change.path), None | Some(Seen::Absent));
         if change.kind.from().is_some() && !is_free {
             continue;
         }
         let sights = lists.iter().filter_map(|sights| sights.get(source(change)));
         let known = sights.into_iter().find(|sight| sight.is_known(anchors, stack.since));
-        change.drifted = !known.is_some_and(|sight| told_of(change) == Some(&sight.entry));
+        change.drifted = !known.is_some_and(|sight| comparable_entry(change) == Some(&sight.entry));
     }
 }
 
-/// What layers below know goes on to one that takes their place.
+/// Copies the records of lower layers to a layer that replaces them.
 pub fn carry_over(from: &[Layer], to: &Layer) -> io::Result<()> {
     let all: Sights = from.iter().flat_map(list).collect();
     if all.is_empty() { Ok(()) } else { keep(to, &all) }
 }
 
-/// What cannot be read back tells nothing.
+/// Reads the records of a layer; unreadable ones count as none.
 fn list(layer: &Layer) -> Sights {
     let found: Vec<Sight> = stage::read_back(&layer.dir, NAME).ok().flatten().unwrap_or_default();
     found.into_iter().map(|sight| (sight.path.clone(), sight)).collect()
 }
 
-/// A power failure may take it: then times decide.
+/// Writes the records without fsync: after a power failure times decide.
 fn keep(layer: &Layer, sights: &Sights) -> io::Result<()> {
-    stage::jot_down(&layer.dir, NAME, &sights.values().take(MOST).collect::<Vec<_>>())
+    stage::write_unsynced(&layer.dir, NAME, &sights.values().take(MOST).collect::<Vec<_>>())
 }

@@ -1,22 +1,9 @@
-//! Bytes as documents carry them: hex for digests and attributes; text, or base64 where it is none, for names and links.
+//! Bytes of names and link targets as documents carry them: text, or base64 where they are not UTF-8.
 
 use crate::change::Target;
 use base64::Engine;
-use std::fmt::Write;
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-pub fn unhex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
-    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
-}
 
 impl Target {
     pub fn of(bytes: &[u8]) -> Target {

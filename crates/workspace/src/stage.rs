@@ -1,6 +1,6 @@
-//! Before anything changes in the base: what shall come is written beside its place under a name of the batch, what will be
-//! replaced is copied into the batch's directory, and the plan of renames is written down. All of it is on disk before the first rename.
-//! Whatever is staged is compared with what was shown: a file that differs is a conflict.
+//! Staging, before the base changes: new files are written beside their place under a name of the batch, files to be
+//! replaced are copied into the batch directory, and the plan of renames is written. All of it is on disk before the
+//! first rename. Staged files are compared with what the reviewer saw: a difference is a conflict.
 
 use crate::attributes::{self, Marks};
 use crate::change::FileKind;
@@ -9,7 +9,6 @@ use crate::layer::Stack;
 use crate::name::Rel;
 use crate::place::{self, Facts};
 use crate::plan::{self, Act, Draft, Goal, Item, Look, Piece, Plan, Shape, Source, Step};
-use crate::spelled::{hex, unhex};
 use crate::{hunks, trouble};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -20,22 +19,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::fd::AsFd;
+use terms::hex;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Where a batch is made.
+/// Directories of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     pub base: &'a Dir,
-    /// The batch's own directory.
+    /// Batch directory.
     pub batch: &'a Dir,
     pub id: &'a str,
-    /// The workspace that changes come from.
+    /// Workspace that changes come from.
     pub view: Option<&'a Stack>,
-    /// The directory of the batch that is undone.
+    /// Directory of the batch that is undone.
     pub undone: Option<&'a Dir>,
 }
 
-/// What shall be done, after a look at everything and before anything is made.
+/// Drafts of a batch: checked against the base, not staged yet.
 #[derive(Debug)]
 pub struct Drawn(Vec<Draft>);
 
@@ -44,14 +44,13 @@ impl Drawn {
         plan::draft(base, goals, made).map(Drawn)
     }
 
-    /// The directories that will hold pieces. To be written down before there are any, so that whoever finds the batch later can
-    /// clear them away.
+    /// Directories that will hold staged files. Recorded before there are any, so that recovery can remove them.
     pub fn holds(&self) -> BTreeSet<Rel> {
         self.0.iter().map(|draft| draft.hold.clone()).collect()
     }
 }
 
-/// Stages it. That its plan is there means that all of it is on the disk. After a fault the caller calls `discard`.
+/// Stages a batch. A plan on disk means that all of it is on disk. After a fault the caller calls `discard`.
 pub fn stage(site: &Site<'_>, Drawn(drafts): &Drawn) -> Result<Plan, Fault> {
     let mut work = Staging { site, drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(drafts) };
     for number in 0..drafts.len() {
@@ -60,18 +59,18 @@ pub fn stage(site: &Site<'_>, Drawn(drafts): &Drawn) -> Result<Plan, Fault> {
     work.finish_dirs()?;
     work.synced.settle(site, drafts)?;
     let plan = work.into_plan()?;
-    write_down(site.batch, PLAN, &plan).map_err(|e| trouble::with(&"the batch", "write its plan", &e))?;
+    write_durably(site.batch, PLAN, &plan).map_err(|e| trouble::with(&"the batch", "write its plan", &e))?;
     Ok(plan)
 }
 
-/// How often a directory that is not in its place is waited for, and how long each time.
+/// Retries for a directory that is not at its path, and the pause before each.
 pub(crate) const PATIENCE: u32 = 200;
 pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// The name of the plan in a batch's directory.
+/// Name of the plan in a batch directory.
 pub const PLAN: &str = "plan";
 
-/// The name that a piece has while it waits, or after it was put aside.
+/// Name of a staged or set-aside file.
 pub(crate) fn name_of(batch: &str, number: usize) -> String {
     format!("{}{number}", prefix_of(batch))
 }
@@ -80,14 +79,14 @@ fn prefix_of(batch: &str) -> String {
     format!(".cofferdam-{batch}-")
 }
 
-/// Takes away all pieces of a batch that never began to land, to the disk.
+/// Removes the staged files of a batch that never began to land, durably.
 pub fn discard(base: &Dir, holds: &BTreeSet<Rel>, id: &str) -> io::Result<()> {
     let prefix = prefix_of(id);
     let mut patience = PATIENCE;
     for hold in holds {
         let dir = loop {
             match place::reach(base, hold) {
-                // Somebody may be swapping it for another just now.
+                // Another process may be swapping the directory just now.
                 Err(e) if crate::dir::is_absent(&e) && patience > 0 => {
                     patience -= 1;
                     std::thread::sleep(PAUSE);
@@ -108,7 +107,7 @@ pub fn discard(base: &Dir, holds: &BTreeSet<Rel>, id: &str) -> io::Result<()> {
 struct Staging<'a> {
     site: &'a Site<'a>,
     drafts: &'a [Draft],
-    /// What each draft does, by its number; those inside a new directory come with it.
+    /// Operation of each draft by its index; drafts inside a new directory come with it.
     steps: BTreeMap<usize, Act>,
     items: Vec<Item>,
     synced: Synced,
@@ -131,7 +130,7 @@ impl Staging<'_> {
         Ok(())
     }
 
-    /// Copies what stands in the base now, with all that is needed to put it back.
+    /// Saves a copy of the base's entry, with everything needed to restore it.
     fn keep(&mut self, number: usize, now: &Facts) -> Result<Shape, Fault> {
         let at = &self.drafts[number].goal.at;
         let fail = |e: io::Error| trouble::with(at, "keep a copy of what is in the base", &e);
@@ -162,17 +161,17 @@ impl Staging<'_> {
                 (shape.digest, shape.target) = (Some(digest_of(&target)), Some(BASE64.encode(&target)));
             }
             FileKind::Dir => shape.xattrs = xattrs_of(dir.dir(&below).map_err(fail)?).map_err(fail)?,
-            kind => return Err(unkept(at, kind)),
+            kind => return Err(not_restorable(at, kind)),
         }
-        // It was one and the same file all the time, or the copy may be of two.
+        // Checked again: the copy is of one and the same file.
         match place::look(&dir, name).map_err(fail)? {
             Some(still) if still == *now => Ok(shape),
             _ => Err(trouble::moved(at)),
         }
     }
 
-    /// Where a draft's piece waits: by its own name of the batch, or inside the new directory that it comes with.
-    fn waits_at(&self, number: usize) -> Rel {
+    /// Path of a staged file: under its own name of the batch, or inside the new directory it comes with.
+    fn staged_path(&self, number: usize) -> Rel {
         let (mut top, mut inner) = (number, Vec::new());
         while let Some(above) = self.drafts[top].inside {
             inner.push(self.drafts[top].goal.at.split().map(|(_, name)| name.to_vec()).unwrap_or_default());
@@ -193,15 +192,15 @@ impl Staging<'_> {
         if draft.stays_dir() {
             return Ok(shape);
         }
-        let waits = self.waits_at(number);
-        let (dir, name) = place::parent_of(self.site.base, &waits).map_err(fail)?;
+        let staged = self.staged_path(number);
+        let (dir, name) = place::parent_of(self.site.base, &staged).map_err(fail)?;
         let owner = self.owner(want, before, &dir).map_err(fail)?;
         match want.kind {
             FileKind::Dir => rustix::fs::mkdirat(&dir, name, Mode::RWXU).map_err(|e| fail(e.into()))?,
             FileKind::Symlink => {
                 let target = want.target.as_deref().and_then(|t| BASE64.decode(t).ok()).unwrap_or_default();
                 rustix::fs::symlinkat(&target[..], &dir, name).map_err(|e| fail(e.into()))?;
-                dress_link(&dir, name, want, owner).map_err(fail)?;
+                set_link_metadata(&dir, name, want, owner).map_err(fail)?;
             }
             FileKind::File => {
                 let file = create(&dir, name).map_err(fail)?;
@@ -210,15 +209,15 @@ impl Staging<'_> {
                     return Err(changed_since(at));
                 }
                 (shape.size, shape.digest) = (size, Some(digest));
-                dress(&file, want, owner).map_err(fail)?;
+                set_metadata(&file, want, owner).map_err(fail)?;
                 self.synced.file(&file).map_err(fail)?;
             }
-            kind => return Err(unkept(at, kind)),
+            kind => return Err(not_restorable(at, kind)),
         }
         Ok(shape)
     }
 
-    /// Who shall own it: only root can choose.
+    /// Owner of a staged file; only root can choose one.
     fn owner(&self, want: &Shape, before: Option<&Shape>, dir: &Dir) -> io::Result<Option<(u32, u32)>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -256,7 +255,7 @@ impl Staging<'_> {
         }
     }
 
-    /// What the plan does about a draft, now that its piece is there.
+    /// Adds the plan operation of a draft whose file is staged.
     fn act(&mut self, number: usize, before: Option<&Shape>, after: Option<&Shape>) -> Result<(), Fault> {
         let draft = &self.drafts[number];
         let act = match (&draft.now, before, after) {
@@ -275,15 +274,15 @@ impl Staging<'_> {
     }
 
     fn piece(&self, number: usize) -> Result<Piece, Fault> {
-        let waits = self.waits_at(number);
-        let found = place::parent_of(self.site.base, &waits).and_then(|(dir, name)| place::look(&dir, name));
+        let staged = self.staged_path(number);
+        let found = place::parent_of(self.site.base, &staged).and_then(|(dir, name)| place::look(&dir, name));
         match found.map_err(|e| trouble::with(&self.drafts[number].goal.at, "look at what was staged", &e))? {
             Some(facts) => Ok(Piece::of(&facts)),
             None => Err(trouble::moved(&self.drafts[number].goal.at)),
         }
     }
 
-    /// New directories get their bits last, from the inside out: they may be ones that nobody can write to.
+    /// Sets the mode of new directories, innermost first: it may make them unwritable.
     fn finish_dirs(&mut self) -> Result<(), Fault> {
         for (number, draft) in self.drafts.iter().enumerate().rev() {
             let Some((want, _)) = &draft.goal.want else { continue };
@@ -291,11 +290,11 @@ impl Staging<'_> {
                 continue;
             }
             let fail = |e: io::Error| trouble::with(&draft.goal.at, "stage the directory", &e);
-            let waits = self.waits_at(number);
-            let dir = place::reach(self.site.base, &waits).map_err(fail)?;
-            let (above, _) = place::parent_of(self.site.base, &waits).map_err(fail)?;
+            let staged = self.staged_path(number);
+            let dir = place::reach(self.site.base, &staged).map_err(fail)?;
+            let (above, _) = place::parent_of(self.site.base, &staged).map_err(fail)?;
             let owner = self.owner(want, self.items[number].before.as_ref(), &above).map_err(fail)?;
-            dress(&dir, want, owner).map_err(fail)?;
+            set_metadata(&dir, want, owner).map_err(fail)?;
             self.synced.dir(&dir).map_err(fail)?;
             if draft.inside.is_none() {
                 let piece = self.piece(number)?;
@@ -307,7 +306,7 @@ impl Staging<'_> {
         Ok(())
     }
 
-    /// First what goes, files before the directories they are in; then what comes.
+    /// Orders the steps: removals first, files before their directories; then the rest.
     fn into_plan(self) -> Result<Plan, Fault> {
         let mut order: Vec<(usize, Act)> = self.steps.into_iter().collect();
         order.sort_by_key(|(number, act)| {
@@ -345,10 +344,10 @@ impl Staging<'_> {
     }
 }
 
-/// Up to so many paths are synced one by one; beyond, whole file systems at once are faster.
+/// Number of paths up to which each is synced by itself; beyond it syncfs is faster.
 const SINGLY: usize = 32;
 
-/// What must be on disk, and how it gets there.
+/// Strategy to bring the batch to disk.
 struct Synced {
     singly: bool,
 }
@@ -370,7 +369,7 @@ impl Synced {
         let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
         let fail = |e: io::Error| trouble::with(&"the batch", "bring it to disk", &e);
         let settled = settle(site.base, holds, self.singly).map_err(fail)?;
-        // One by one, the batch's directory follows with its plan.
+        // With single fsyncs, the batch directory is synced together with its plan.
         let device = rustix::fs::fstat(site.batch).map_err(|e| fail(e.into()))?.st_dev;
         if !self.singly && !settled.contains(&device) {
             rustix::fs::syncfs(site.batch).map_err(|e| fail(e.into()))?;
@@ -379,7 +378,7 @@ impl Synced {
     }
 }
 
-/// Brings directories to disk, one by one or with all that is on their file systems; on which these are, in the second case.
+/// Syncs directories, by fsync of each or by syncfs; returns the devices in the second case.
 pub(crate) fn settle<'a>(
     base: &Dir,
     dirs: impl IntoIterator<Item = &'a Rel>,
@@ -397,13 +396,13 @@ pub(crate) fn settle<'a>(
     Ok(done)
 }
 
-/// A regular file of a tree, however long its path is.
+/// Opens a regular file of a tree, also beyond PATH_MAX.
 pub(crate) fn file_of(tree: &Dir, at: &Rel) -> io::Result<File> {
     let (dir, name) = place::parent_of(tree, at)?;
     dir.file(&Rel::top().join(name))
 }
 
-/// A new file; one that is there already is an error.
+/// Creates a file; an existing one is an error.
 pub(crate) fn create(dir: &Dir, name: &[u8]) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     dir.open_at(&Rel::top().join(name), flags, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -411,7 +410,7 @@ pub(crate) fn create(dir: &Dir, name: &[u8]) -> io::Result<File> {
 
 const CHUNK: usize = 128 * 1024;
 
-/// Copies to the end; how many bytes, and their digest. Stretches of zeros become holes.
+/// Copies to the end; returns size and digest. Runs of zeros become holes.
 pub(crate) fn copy_bytes(from: &mut dyn Read, mut to: &File) -> io::Result<(u64, String)> {
     let (mut buffer, mut hasher, mut size) = (vec![0u8; CHUNK], Sha256::new(), 0u64);
     loop {
@@ -431,13 +430,13 @@ pub(crate) fn copy_bytes(from: &mut dyn Read, mut to: &File) -> io::Result<(u64,
         }
     }
     to.set_len(size)?;
-    Ok((size, hex(&hasher.finalize())))
+    Ok((size, hex::encode(hasher.finalize())))
 }
 
 pub(crate) fn digest_of_file(from: &mut File) -> io::Result<String> {
     let mut hasher = Sha256::new();
     io::copy(from, &mut HashWriter(&mut hasher))?;
-    Ok(hex(&hasher.finalize()))
+    Ok(hex::encode(hasher.finalize()))
 }
 
 struct HashWriter<'a>(&'a mut Sha256);
@@ -454,36 +453,44 @@ impl Write for HashWriter<'_> {
 }
 
 pub(crate) fn digest_of(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    hex::encode(Sha256::digest(bytes))
 }
 
-/// Attributes of a file of the base: it is put back with all that we can read.
+/// Attributes of a base file: everything readable, because it may have to be restored.
 fn xattrs_of(file: impl AsFd) -> io::Result<BTreeMap<String, String>> {
     let own = attributes::read(&file, Marks::Foreign)?.own;
-    let mut all: BTreeMap<String, String> =
-        own.into_iter().map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex(&value))).collect();
+    let mut all: BTreeMap<String, String> = own
+        .into_iter()
+        .map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), hex::encode(&value)))
+        .collect();
     let mut value = [0u8; 64];
     if let Ok(length) = rustix::fs::fgetxattr(&file, CAPABILITY, &mut value[..]) {
-        all.insert(CAPABILITY.to_owned(), hex(&value[..length]));
+        all.insert(CAPABILITY.to_owned(), hex::encode(&value[..length]));
     }
     Ok(all)
 }
 
 const CAPABILITY: &str = "security.capability";
 
-/// Gives what is open its attributes, owner and bits, in an order in which none takes another away or forbids it.
-fn dress(file: impl AsFd, want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
+/// Decodes an attribute value of a record.
+fn attribute(value: &str) -> io::Result<Vec<u8>> {
+    hex::decode(value)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an attribute's value is not hexadecimal"))
+}
+
+/// Sets attributes, owner and mode of an open file, in an order in which no step reverts or prevents another.
+fn set_metadata(file: impl AsFd, want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
     let (own, special): (Vec<_>, Vec<_>) = want.xattrs.iter().partition(|(name, _)| name.starts_with("user."));
     for (name, value) in own {
-        rustix::fs::fsetxattr(&file, name.as_str(), &unhex(value), XattrFlags::empty())?;
+        rustix::fs::fsetxattr(&file, name.as_str(), &attribute(value)?, XattrFlags::empty())?;
     }
     if let Some((uid, gid)) = owner {
         rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
     rustix::fs::fchmod(&file, Mode::from_raw_mode(want.mode & 0o7777))?;
     for (name, value) in special {
-        match rustix::fs::fsetxattr(&file, name.as_str(), &unhex(value), XattrFlags::empty()) {
-            // Access lists and capabilities that this file system or user cannot have.
+        match rustix::fs::fsetxattr(&file, name.as_str(), &attribute(value)?, XattrFlags::empty()) {
+            // Access lists and capabilities that this file system or user cannot set.
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {}
             other => other?,
         }
@@ -494,7 +501,7 @@ fn dress(file: impl AsFd, want: &Shape, owner: Option<(u32, u32)>) -> io::Result
     Ok(())
 }
 
-fn dress_link(dir: &Dir, name: &[u8], want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
+fn set_link_metadata(dir: &Dir, name: &[u8], want: &Shape, owner: Option<(u32, u32)>) -> io::Result<()> {
     if let Some((uid, gid)) = owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -510,33 +517,33 @@ fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// Sets a directory's bits and attributes where it stands; attributes that it should not have go.
+/// Sets mode and attributes of a directory in place; other attributes are removed.
 pub(crate) fn set_look(dir: &Dir, look: &Look) -> io::Result<()> {
-    // Its attributes can only be changed while it can be written to.
+    // Attributes can only be set while the directory is writable.
     rustix::fs::fchmod(dir, Mode::from_raw_mode(look.mode & 0o7777 | 0o200))?;
     for name in xattrs_of(dir)?.keys().filter(|name| !look.xattrs.contains_key(*name)) {
         rustix::fs::fremovexattr(dir, name.as_str())?;
     }
     for (name, value) in &look.xattrs {
-        rustix::fs::fsetxattr(dir, name.as_str(), &unhex(value), XattrFlags::empty())?;
+        rustix::fs::fsetxattr(dir, name.as_str(), &attribute(value)?, XattrFlags::empty())?;
     }
     Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(look.mode & 0o7777))?)
 }
 
-/// Writes a document whole or not at all, and brings it to disk.
-pub(crate) fn write_down(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
-    draw_up(dir, name, document)?.sync_all()?;
-    put_in_place(dir, name)?;
+/// Writes a document atomically and durably: temporary file, fsync, rename, fsync of the directory.
+pub(crate) fn write_durably(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
+    write_temporary(dir, name, document)?.sync_all()?;
+    rename_into_place(dir, name)?;
     Ok(rustix::fs::fsync(dir)?)
 }
 
-/// The same for what can be done without: a power failure may leave nothing of it, or something that nobody can read.
-pub(crate) fn jot_down(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
-    draw_up(dir, name, document)?;
-    put_in_place(dir, name)
+/// Writes a dispensable document without fsync: a power failure may leave it missing or unreadable.
+pub(crate) fn write_unsynced(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<()> {
+    write_temporary(dir, name, document)?;
+    rename_into_place(dir, name)
 }
 
-fn draw_up(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<File> {
+fn write_temporary(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Result<File> {
     let waiting = format!("{name}.new");
     match rustix::fs::unlinkat(dir, &*waiting, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -547,14 +554,14 @@ fn draw_up(dir: &Dir, name: &str, document: &impl serde::Serialize) -> io::Resul
     out.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
-fn put_in_place(dir: &Dir, name: &str) -> io::Result<()> {
+fn rename_into_place(dir: &Dir, name: &str) -> io::Result<()> {
     Ok(rustix::fs::renameat(dir, format!("{name}.new"), dir, name)?)
 }
 
-/// So much of our own writing is read back.
+/// Size bound of a document that is read back.
 const LARGEST_DOCUMENT: u64 = 1 << 30;
 
-/// None where it was never written.
+/// Reads a document; None if it was never written.
 pub(crate) fn read_back<T: serde::de::DeserializeOwned>(dir: &Dir, name: &str) -> io::Result<Option<T>> {
     let file = match dir.file(&Rel::top().join(name.as_bytes())) {
         Err(e) if crate::dir::is_absent(&e) => return Ok(None),
@@ -568,7 +575,7 @@ fn changed_since(at: &Rel) -> Fault {
     Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
 }
 
-fn unkept(at: &Rel, kind: FileKind) -> Fault {
+fn not_restorable(at: &Rel, kind: FileKind) -> Fault {
     let message = format!("{at} is a {kind:?} in the base, which cannot be put back if this is undone");
     Fault::new(ErrorKind::Conflict, message.to_lowercase())
         .hint("remove it by hand, then try again")

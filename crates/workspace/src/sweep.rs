@@ -1,5 +1,5 @@
-//! Clears out of the writable layer what says nothing: copies that are as the base has them, and names struck out that the base
-//! does not have. Left there, they would hide what the base becomes.
+//! Removes redundant entries from the writable layer: copies equal to the base, and whiteouts of names that the base
+//! does not have. They would hide later changes of the base.
 
 use crate::attributes::{self, Marks};
 use crate::change::FileKind;
@@ -15,38 +15,34 @@ use std::fs::File;
 use std::io::{self, Read};
 use terms::Fault;
 
-/// What `spoken_of` names is left alone, and so is all that belongs to git.
-pub(crate) fn drop_what_is_as_in_the_base(
-    stack: &Stack,
-    top: &Top<'_>,
-    spoken_of: &BTreeSet<Rel>,
-) -> Result<(), Fault> {
+/// Removes redundant entries, except for paths in `mentioned` and everything in `.git`.
+pub(crate) fn drop_redundant(stack: &Stack, top: &Top<'_>, mentioned: &BTreeSet<Rel>) -> Result<(), Fault> {
     let Some(layer) = stack.layers.last().filter(|_| stack.driver == Driver::Overlay) else { return Ok(()) };
-    let looker = Looker { base: &stack.base, up: &layer.up, spoken_of, at: Vec::new(), found: Vec::new() };
-    let found = walk::walk(&[&layer.up], Marks::Mean, looker)?.found;
+    let finder = RedundantEntries { base: &stack.base, up: &layer.up, mentioned, at: Vec::new(), found: Vec::new() };
+    let found = walk::walk(&[&layer.up], Marks::Mean, finder)?.found;
     for path in found {
         let fail = |e: io::Error| trouble::with(&path, "take it out of the workspace", &e);
         if top.shows_base(&path).map_err(fail)? {
-            top.take_away(&path).and_then(|()| top.prune(&path)).map_err(fail)?;
+            top.remove_entry(&path).and_then(|()| top.prune(&path)).map_err(fail)?;
         }
     }
     Ok(())
 }
 
-struct Looker<'a> {
+struct RedundantEntries<'a> {
     base: &'a Dir,
     up: &'a Dir,
-    spoken_of: &'a BTreeSet<Rel>,
+    mentioned: &'a BTreeSet<Rel>,
     at: Vec<Rel>,
     found: Vec<Rel>,
 }
 
-impl Looker<'_> {
+impl RedundantEntries<'_> {
     fn path(&self, name: &[u8]) -> Rel {
         self.at.last().cloned().unwrap_or_default().join(name)
     }
 
-    fn is_as_in_the_base(&self, path: &Rel, own: &Meta) -> io::Result<bool> {
+    fn equals_base(&self, path: &Rel, own: &Meta) -> io::Result<bool> {
         let base = meta_at(self.base, path)?;
         match (own.is_struck_out(), base) {
             (true, base) => Ok(base.is_none()),
@@ -63,7 +59,7 @@ impl Looker<'_> {
     }
 }
 
-impl Visitor for Looker<'_> {
+impl Visitor for RedundantEntries<'_> {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
         let path = self.path(at.name);
         self.at.push(path);
@@ -73,8 +69,8 @@ impl Visitor for Looker<'_> {
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
         let path = self.path(at.name);
         let of_git = path.parts().any(|part| part.eq_ignore_ascii_case(b".git"));
-        // What cannot be read is left as it is.
-        if !of_git && !self.spoken_of.contains(&path) && self.is_as_in_the_base(&path, &at.meta).unwrap_or(false) {
+        // Unreadable entries are left as they are.
+        if !of_git && !self.mentioned.contains(&path) && self.equals_base(&path, &at.meta).unwrap_or(false) {
             self.found.push(path);
         }
         Ok(())
@@ -91,7 +87,7 @@ fn open(top: &Dir, at: &Rel) -> io::Result<File> {
     dir.file(&Rel::top().join(name))
 }
 
-/// Whether two files have the same bytes.
+/// True if two files have the same bytes.
 fn same(mut a: File, mut b: File) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0u8; 64 << 10], vec![0u8; 64 << 10]);
     loop {

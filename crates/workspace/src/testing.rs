@@ -1,4 +1,4 @@
-//! Trees for the tests of this crate: made below the build's own temporary directory, taken away when dropped.
+//! Trees for the tests of this crate: created below the temporary directory, removed when dropped.
 
 use crate::dir::Dir;
 use crate::name::Rel;
@@ -42,7 +42,7 @@ impl Scratch {
         std::fs::set_permissions(self.path.join(at), std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Strikes a name out, as overlayfs does.
+    /// Creates a whiteout, as overlayfs does.
     pub fn strike(&self, at: &str) {
         let path = self.path.join(at);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -74,7 +74,7 @@ impl Drop for Scratch {
     }
 }
 
-/// All of a tree as text: kind, bits, bytes or target.
+/// A tree as text: kind, mode, bytes or target.
 pub fn picture(top: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![top.to_path_buf()];

@@ -1,39 +1,39 @@
-//! Texts compared by lines: hunks with ids that stay, a text of which only some hunks are taken, and lines compared by words.
-//! What it gives depends on the texts alone, never on the clock.
+//! Diff of texts by lines: hunks with stable ids, texts with only some hunks applied, and lines compared by words. The
+//! result depends on the texts alone, never on the clock.
 
 use crate::change::{Hunk, Line, LineKind};
 use crate::name::Rel;
-use crate::spelled::hex;
 use sha2::{Digest, Sha256};
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 use std::collections::HashMap;
 use std::ops::Range;
+use terms::hex;
 use terms::{ErrorKind, Fault, Phase};
 
 /// Lines shown around a difference.
 const CONTEXT: usize = 3;
 
-/// Digits of an id that a person types, unless more are needed to tell two apart.
+/// Length of a displayed id, unless more digits are needed to tell two apart.
 pub const SHORTEST_ID: usize = 8;
 
-/// A line longer than this makes a file one that is not compared by lines.
+/// Longest line of a file that is compared by lines.
 pub const LONGEST_LINE: usize = 64 * 1024;
 
-/// The text of a file, if it is one that people read line by line.
+/// Text of a file: UTF-8 without NUL bytes.
 pub fn as_text(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     (!bytes.contains(&0)).then_some(text)
 }
 
-/// More lines than this make it such a file, too.
+/// Largest number of lines of a file that is compared by lines.
 pub const MOST_LINES: usize = 100_000;
 
-/// Whether a text is too long in one way or the other to be compared by lines.
+/// True if a text is too long to be compared by lines.
 pub fn is_unwieldy(text: &str) -> bool {
     text.split('\n').enumerate().any(|(number, line)| number > MOST_LINES || line.len() > LONGEST_LINE)
 }
 
-/// Where two texts differ, in lines.
+/// Group of diff operations that makes a hunk.
 struct Place {
     ops: Vec<DiffOp>,
     id: String,
@@ -45,18 +45,18 @@ struct Compared<'a> {
     places: Vec<Place>,
 }
 
-/// Where two texts differ. Ids are of full length; `shorten` makes them such that people can type them.
+/// Hunks between two texts. Ids have full length; `shorten` shortens them for typing.
 pub fn hunks(path: &Rel, before: &str, after: &str) -> Vec<Hunk> {
     let compared = compare(path, before, after);
     compared.places.iter().map(|place| hunk(place, &compared)).collect()
 }
 
-/// How many lines hunks have together.
+/// Number of lines of all hunks.
 pub fn lines_in(hunks: &[Hunk]) -> usize {
     hunks.iter().map(|hunk| hunk.lines.len()).sum()
 }
 
-/// New content of the file at `path` when only these hunks of the difference are taken, named by their ids.
+/// New content of the file at `path` with only these hunks applied, given by id.
 pub fn with_hunks(path: &Rel, before: &[u8], after: &[u8], hunks: &[&str]) -> Result<Vec<u8>, Fault> {
     let invalid = |message: String| Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission);
     let (Some(before), Some(after)) = (as_text(before), as_text(after)) else {
@@ -79,7 +79,7 @@ pub fn with_hunks(path: &Rel, before: &[u8], after: &[u8], hunks: &[&str]) -> Re
     Ok(out.into_bytes())
 }
 
-/// Shortens ids as far as they stay different from all others.
+/// Shortens ids as far as they stay unique.
 pub fn shorten<'a>(hunks: impl Iterator<Item = &'a mut Hunk>) {
     let mut hunks: Vec<&mut Hunk> = hunks.collect();
     hunks.sort_by(|a, b| a.id.cmp(&b.id));
@@ -109,19 +109,19 @@ fn compare<'a>(path: &Rel, before: &'a str, after: &'a str) -> Compared<'a> {
     let places = groups.map(|ops| {
         let lines = digest_of(path, &ops, &before, &after);
         let times = seen.entry(lines).and_modify(|n| *n += 1).or_insert(0);
-        let id = hex(&Sha256::new().chain_update(lines).chain_update(times.to_be_bytes()).finalize());
+        let id = hex::encode(Sha256::new().chain_update(lines).chain_update(times.to_be_bytes()).finalize());
         Place { ops, id }
     });
     let places = places.collect();
     Compared { before, after, places }
 }
 
-/// Lines with their ends; the last may have none.
+/// Lines with their line endings; the last may have none.
 fn lines(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }
 
-/// What differs in a hunk, as bytes that no other difference has.
+/// Digest of the changed lines of a hunk and its path.
 fn digest_of(path: &Rel, ops: &[DiffOp], before: &[&str], after: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut add = |sign: u8, text: &[u8]| {
@@ -159,7 +159,7 @@ fn hunk(place: &Place, compared: &Compared<'_>) -> Hunk {
             }
         }
     }
-    // As `diff -u` counts: the line before, where there are none.
+    // Numbered as by `diff -u`: the line before, for an empty range.
     let start = |span: &Range<usize>| span.start as u64 + u64::from(!span.is_empty());
     Hunk {
         id: place.id.clone(),
@@ -171,13 +171,13 @@ fn hunk(place: &Place, compared: &Compared<'_>) -> Hunk {
     }
 }
 
-/// A stretch of a line, and whether it is different on the other side.
+/// Range of a line, and true if it differs from the other side.
 pub type Stretch = (bool, Range<usize>);
 
-/// The longest line that is compared by words.
+/// Longest line that is compared by words.
 const LONGEST_BY_WORDS: usize = 2000;
 
-/// Which words of two lines differ. None where the lines have too little in common for words to say more than the lines do.
+/// Words of two lines that differ. None if the lines have too little in common.
 pub fn words(before: &str, after: &str) -> Option<(Vec<Stretch>, Vec<Stretch>)> {
     if before.len() > LONGEST_BY_WORDS || after.len() > LONGEST_BY_WORDS {
         return None;

@@ -1,5 +1,5 @@
-//! Writes to the layer that a workspace's guest writes to, while no guest runs: each path changes in one step, and marks are
-//! those that overlayfs makes. Under the copying drivers the layer is the tree itself and has no marks.
+//! Writes to the writable layer of a workspace while no guest runs: each path changes atomically, with whiteouts and
+//! opaque directories as overlayfs makes them. With a copying driver the layer is the tree itself and has neither.
 
 use crate::attributes::{self, Carried, Marks};
 use crate::change::FileKind;
@@ -15,19 +15,19 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io;
 
-/// The writable layer of a stack, to be changed by us.
+/// Writable layer of a stack, opened for changes.
 #[derive(Debug)]
 pub struct Top<'a> {
     stack: &'a Stack,
     up: &'a Dir,
-    /// Where things are made before they get their place, and go before they are taken apart.
+    /// Directory for new entries before they are renamed into place, and for old ones before they are removed.
     aside: Dir,
     marks: bool,
     made: Cell<u32>,
     in_bulk: bool,
 }
 
-/// What shall be put.
+/// Entry to write.
 pub enum Put<'a> {
     File {
         bytes: &'a mut dyn io::Read,
@@ -38,7 +38,7 @@ pub enum Put<'a> {
     Link {
         target: Vec<u8>,
     },
-    /// Hides what lower layers have in it.
+    /// Opaque directory: hides its contents in lower layers.
     Dir {
         look: Look,
     },
@@ -48,7 +48,7 @@ const ASIDE: &str = "aside";
 const OPAQUE: &str = "user.overlay.opaque";
 
 impl<'a> Top<'a> {
-    /// The caller holds the layer's lock.
+    /// Opens the writable layer. The caller holds the layer's lock.
     pub fn of(stack: &'a Stack) -> io::Result<Top<'a>> {
         let layer = stack.layers.last().ok_or(io::ErrorKind::NotFound)?;
         crate::remove::tree(&layer.dir, ASIDE.as_bytes())?;
@@ -58,7 +58,7 @@ impl<'a> Top<'a> {
         Ok(Top { stack, up: &layer.up, aside, marks, made: Cell::new(0), in_bulk: false })
     }
 
-    /// Files are brought to disk by `settle` in the end, not each before it gets its place: for what could be done again.
+    /// Files are synced by `settle` in the end instead of each before its rename: for writes that can be repeated.
     pub fn in_bulk(self) -> Top<'a> {
         Top { in_bulk: true, ..self }
     }
@@ -67,12 +67,12 @@ impl<'a> Top<'a> {
         Ok(rustix::fs::syncfs(&self.aside)?)
     }
 
-    /// What the layer itself has at a path.
+    /// Entry that the layer itself has at a path.
     pub fn own(&self, at: &Rel) -> io::Result<Option<Own>> {
         own_in(self.up, at)
     }
 
-    /// Whether a guest would see what the base has at a path, if this layer had nothing there.
+    /// True if a guest would see the base at a path, if this layer had no entry there.
     pub fn shows_base(&self, at: &Rel) -> io::Result<bool> {
         if !self.marks {
             return Ok(false);
@@ -86,8 +86,8 @@ impl<'a> Top<'a> {
         Ok(true)
     }
 
-    /// The layer no longer says anything about a path and all below it.
-    pub fn take_away(&self, at: &Rel) -> io::Result<()> {
+    /// Removes the layer's entry at a path and everything below.
+    pub fn remove_entry(&self, at: &Rel) -> io::Result<()> {
         let (dir, name) = match place::parent_of(self.up, at) {
             Err(e) if is_absent(&e) => return Ok(()),
             other => other?,
@@ -100,17 +100,17 @@ impl<'a> Top<'a> {
         }
     }
 
-    /// A guest sees nothing at the path, whatever is below.
-    pub fn strike_out(&self, at: &Rel) -> io::Result<()> {
+    /// Hides a path from the guest: by a whiteout, or by removal in a copied tree.
+    pub fn hide(&self, at: &Rel) -> io::Result<()> {
         if !self.marks {
-            return self.take_away(at);
+            return self.remove_entry(at);
         }
         let new = self.new_name();
         rustix::fs::mknodat(&self.aside, &*new, FileType::CharacterDevice, Mode::empty(), 0)?;
         self.place(&new, at)
     }
 
-    /// A guest sees this at the path, instead of whatever was there.
+    /// Replaces whatever the guest sees at a path by a new entry.
     pub fn put(&self, at: &Rel, what: Put<'_>) -> io::Result<()> {
         let new = self.new_name();
         match what {
@@ -128,13 +128,13 @@ impl<'a> Top<'a> {
         self.place(&new, at)
     }
 
-    /// Whether this layer has a directory there that nobody can go into.
-    pub fn is_shut(&self, at: &Rel) -> io::Result<bool> {
+    /// True if this layer has a directory there without full owner permissions.
+    pub fn is_inaccessible(&self, at: &Rel) -> io::Result<bool> {
         let (dir, name) = self.parent(at)?;
         Ok(place::look(&dir, name)?.is_some_and(|own| own.kind == FileKind::Dir && own.mode & 0o700 != 0o700))
     }
 
-    /// Gives a directory of the view other bits; it is made here if only lower layers have it.
+    /// Sets the mode of a directory; copies it up if only lower layers have it.
     pub fn set_mode(&self, at: &Rel, mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(at)?;
         match place::look(&dir, name)? {
@@ -148,11 +148,11 @@ impl<'a> Top<'a> {
         }
     }
 
-    /// Takes away directories above a path that say nothing any more.
+    /// Removes redundant parent directories of a path.
     pub fn prune(&self, at: &Rel) -> io::Result<()> {
         let mut above = at.split().map(|(above, _)| above);
         while let Some(dir) = above.take().filter(|dir| self.marks && !dir.is_top()) {
-            if !self.says_nothing(&dir)? {
+            if !self.is_redundant(&dir)? {
                 break;
             }
             let (parent, name) = place::parent_of(self.up, &dir)?;
@@ -165,8 +165,8 @@ impl<'a> Top<'a> {
         Ok(())
     }
 
-    /// An empty directory that looks as the base's and hides nothing of it.
-    fn says_nothing(&self, at: &Rel) -> io::Result<bool> {
+    /// True for a directory that has the base's mode and hides nothing of the base; `prune` removes it if it is empty.
+    fn is_redundant(&self, at: &Rel) -> io::Result<bool> {
         let Some(Own { facts, opaque: false, .. }) = self.own(at)? else { return Ok(false) };
         let base = match place::parent_of(&self.stack.base, at) {
             Ok((dir, name)) => place::look(&dir, name)?,
@@ -195,7 +195,7 @@ impl<'a> Top<'a> {
         Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode & 0o7777))?)
     }
 
-    /// Gives what was made its place, in one step; what was there is taken apart.
+    /// Renames a new entry into place atomically; removes the old one.
     fn place(&self, new: &str, at: &Rel) -> io::Result<()> {
         let (dir, name) = self.parent(at)?;
         match rustix::fs::renameat_with(&self.aside, new, &dir, name, RenameFlags::NOREPLACE) {
@@ -207,8 +207,8 @@ impl<'a> Top<'a> {
         crate::remove::tree(&self.aside, new.as_bytes()).map(drop)
     }
 
-    /// The directory of the layer that holds a path; those that are missing are made as the view has them. A directory that is
-    /// struck out comes back empty.
+    /// Parent directory of a path in the layer; missing ones are created with the mode of the merged view. A directory
+    /// behind a whiteout is created empty.
     fn parent<'r>(&self, at: &'r Rel) -> io::Result<(Dir, &'r [u8])> {
         let (above, name) = at.split().ok_or(io::ErrorKind::InvalidInput)?;
         if let Ok(dir) = place::reach(self.up, &above) {
@@ -218,16 +218,16 @@ impl<'a> Top<'a> {
         for part in above.parts() {
             so_far = so_far.join(part);
             let found = place::look(&here, part)?;
-            let struck = found.is_some() && is_struck_out(&here, part)?;
+            let whiteout = found.is_some() && is_whiteout(&here, part)?;
             match found {
                 Some(found) if found.kind == FileKind::Dir => {}
-                Some(_) if !struck => return Err(Errno::NOTDIR.into()),
+                Some(_) if !whiteout => return Err(Errno::NOTDIR.into()),
                 _ => {
                     let new = self.new_name();
-                    self.make_dir(&new, self.mode_of(&so_far)?, struck)?;
-                    let flags = if struck { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+                    self.make_dir(&new, self.mode_of(&so_far)?, whiteout)?;
+                    let flags = if whiteout { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
                     rustix::fs::renameat_with(&self.aside, &*new, &here, part, flags)?;
-                    if struck {
+                    if whiteout {
                         crate::remove::tree(&self.aside, new.as_bytes())?;
                     }
                 }
@@ -237,7 +237,7 @@ impl<'a> Top<'a> {
         Ok((here, name))
     }
 
-    /// The bits that a directory has in the view, else in the base.
+    /// Mode of a directory in the merged view, else in the base.
     fn mode_of(&self, at: &Rel) -> io::Result<u32> {
         if let Some(found) = self.stack.meta(at)?.filter(|found| found.meta.kind == FileKind::Dir) {
             return Ok(found.meta.mode);
@@ -247,12 +247,12 @@ impl<'a> Top<'a> {
     }
 }
 
-/// What one layer has at a path.
+/// Entry of one layer at a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     pub facts: Facts,
     pub opaque: bool,
-    pub struck_out: bool,
+    pub whiteout: bool,
 }
 
 fn own_in(up: &Dir, at: &Rel) -> io::Result<Option<Own>> {
@@ -262,10 +262,10 @@ fn own_in(up: &Dir, at: &Rel) -> io::Result<Option<Own>> {
     };
     let Some(facts) = place::look(&dir, name)? else { return Ok(None) };
     let opaque = facts.kind == FileKind::Dir && is_opaque(&dir.dir(&Rel::top().join(name))?)?;
-    Ok(Some(Own { facts, opaque, struck_out: is_struck_out(&dir, name)? }))
+    Ok(Some(Own { facts, opaque, whiteout: is_whiteout(&dir, name)? }))
 }
 
-/// Whether a layer keeps what lies below it from being seen at a path; `itself` says whether what it has right there counts.
+/// True if a layer hides lower layers at a path; `itself` includes its own entry there.
 fn hides(up: &Dir, at: &Rel, itself: bool) -> io::Result<bool> {
     let (mut here, count) = (up.try_clone()?, at.parts().count());
     for (number, part) in at.parts().enumerate() {
@@ -293,7 +293,7 @@ fn is_opaque(dir: &Dir) -> io::Result<bool> {
     }
 }
 
-fn is_struck_out(dir: &Dir, name: &[u8]) -> io::Result<bool> {
+fn is_whiteout(dir: &Dir, name: &[u8]) -> io::Result<bool> {
     Ok(dir.meta_of(name)?.is_some_and(|meta| meta.is_struck_out()))
 }
 

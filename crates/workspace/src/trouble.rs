@@ -1,4 +1,4 @@
-//! What went wrong with a file, in words that name it and say what helps.
+//! Faults of file operations during a landing: message with the path, and a hint.
 
 use crate::name::Rel;
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io;
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// A call that failed for `what`: "cannot `act`".
+/// Fault of a failed system call: "`what`: cannot `act`".
 pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
     let fault = |kind, hint: &str| {
         Fault::new(kind, format!("{what}: cannot {act}: {error}")).hint(hint).phase(Phase::Application)
@@ -32,7 +32,7 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
     }
 }
 
-/// The base is not what the reviewer saw.
+/// Fault for a base file that is not the one the reviewer saw.
 pub(crate) fn moved(at: &Rel) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{at} was changed in the base meanwhile")).phase(Phase::Review);
     fault.hint("look again with `cofferdam diff`; `cofferdam rebase` takes the base's changes in")

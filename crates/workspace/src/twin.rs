@@ -1,9 +1,9 @@
-//! Names that are different to Linux and the same to systems that fold case or compose characters.
+//! Names that differ on Linux and collide on systems that fold case or normalise Unicode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use unicode_normalization::UnicodeNormalization;
 
-/// Those of `added` that another name in `all` is a twin of.
+/// Names of `added` that collide with another one in `all`.
 pub fn among(added: &[&[u8]], all: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
     let mut times: BTreeMap<String, u32> = BTreeMap::new();
     for name in all {
@@ -13,7 +13,7 @@ pub fn among(added: &[&[u8]], all: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
     added.iter().filter(has_twin).map(|name| name.to_vec()).collect()
 }
 
-/// How the most forgiving file systems would spell a name.
+/// A name as the most lenient file systems fold it: NFKC and lower case.
 pub fn fold(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     if text.is_ascii() {
@@ -26,6 +26,7 @@ pub fn fold(name: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    // promise 13
     #[test]
     fn twins_are_found_in_case_and_composition() {
         let all: BTreeSet<Vec<u8>> =

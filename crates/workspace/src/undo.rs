@@ -1,5 +1,6 @@
-//! Takes a landed batch back: what the base had stands there again, byte for byte, and the changes wait in the workspace once
-//! more. What was dropped from a workspace because it had landed comes back from the base before the base changes.
+//! Undoes a landed batch: the base gets its former state back, byte for byte, and the changes wait in the workspace
+//! again. Changes that were dropped from a workspace because they had landed are copied back from the base before the
+//! base changes.
 
 use crate::anchor::Seen;
 use crate::attributes::{self, Marks};
@@ -16,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use terms::{ErrorKind, Fault, Phase};
 
-/// How each path of a batch was right after it landed.
+/// Metadata of each path of a batch right after the landing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landed(pub Vec<(Rel, Seen)>);
 
 const LANDED: &str = "landed";
 
-/// Looks at what has just landed, and writes it down beside the plan: who undoes it then need not read what nobody touched.
+/// Records the metadata of landed paths beside the plan, so that an undo need not read untouched files.
 pub fn landed(base: &Dir, batch: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     let mut seen = Vec::with_capacity(plan.items.len());
     for item in &plan.items {
@@ -30,12 +31,13 @@ pub fn landed(base: &Dir, batch: &Dir, plan: &Plan) -> Result<Landed, Fault> {
         seen.push((item.at.clone(), now.map_or(Seen::Absent, look)));
     }
     let landed = Landed(seen);
-    stage::jot_down(batch, LANDED, &landed).map_err(|e| trouble::with(&"the batch", "write down what landed", &e))?;
+    stage::write_unsynced(batch, LANDED, &landed)
+        .map_err(|e| trouble::with(&"the batch", "write down what landed", &e))?;
     Ok(landed)
 }
 
-/// Paths of a batch that was taken back and are again what they were, as they look now: moving them away and back gave them another
-/// time of change, and that is no drift.
+/// Paths that a rollback restored, with their present metadata: the renames changed their ctime, and that is not
+/// drift.
 pub fn restored(base: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     let mut seen = Vec::new();
     for item in &plan.items {
@@ -53,15 +55,15 @@ fn look(facts: place::Facts) -> Seen {
     Seen::Present { ino: facts.id.ino, size: facts.size, mode: facts.mode, ctime: facts.ctime }
 }
 
-/// What a batch did, as it was written down.
+/// Reads plan and landed metadata of a batch.
 pub fn read(batch: &Dir, id: &str) -> Result<(Plan, Landed), Fault> {
     let plan = read_plan(batch, id)?;
-    // It does not wait for the disk; without it all is compared by its bytes.
+    // Written without fsync; without it every file is compared by its bytes.
     let found = stage::read_back(batch, LANDED).ok().flatten();
     Ok((plan, found.unwrap_or_default()))
 }
 
-/// Whether all that it needs was on the disk when it was cut off: its plan is the last thing that is staged.
+/// True if the batch was fully staged before an interruption: the plan is staged last.
 pub fn was_staged(batch: &Dir) -> io::Result<bool> {
     Ok(batch.meta_of(stage::PLAN.as_bytes())?.is_some())
 }
@@ -74,13 +76,13 @@ pub fn read_plan(batch: &Dir, id: &str) -> Result<Plan, Fault> {
     })
 }
 
-/// What taking it back means for the base, and what a reader should know. Refused where the base has moved since.
+/// Goals of an undo, and notes for the reader. Refused if the base has changed since the landing.
 pub fn goals(base: &Dir, plan: &Plan, landed: &Landed) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     let seen: BTreeMap<&Rel, &Seen> = landed.0.iter().map(|(at, seen)| (at, seen)).collect();
     let (mut goals, mut notes) = (Vec::new(), Vec::new());
     let mut occupied: BTreeSet<Rel> = BTreeSet::new();
     let ours: BTreeSet<&Rel> = plan.items.iter().map(|item| &item.at).collect();
-    // From the inside out, so that a directory knows whether something in it stays.
+    // Innermost first, so that it is known if entries of a directory stay.
     for item in plan.items.iter().rev() {
         let before = standing(base, item, seen.get(&item.at).copied())?;
         let is_new_dir = item.before.is_none() && item.after.as_ref().is_some_and(|a| a.kind == FileKind::Dir);
@@ -105,7 +107,8 @@ fn has_others(base: &Dir, at: &Rel, ours: &BTreeSet<&Rel>) -> Result<bool, Fault
     Ok(names.iter().any(|name| !ours.contains(&at.join(name))))
 }
 
-/// What must stand at a path if nobody changed it since it landed. A file that was only touched is compared by its bytes.
+/// Expected state of a path that is unchanged since the landing. A file that was only touched is compared by its
+/// bytes.
 fn standing(base: &Dir, item: &Item, seen: Option<&Seen>) -> Result<Option<Expected>, Fault> {
     let now = plan::now_at(base, &item.at)?;
     let Some(after) = &item.after else {
@@ -117,7 +120,7 @@ fn standing(base: &Dir, item: &Item, seen: Option<&Seen>) -> Result<Option<Expec
     if !as_landed && (now.mode != bits || !has_bytes(base, &item.at, after)?) {
         return Err(moved_since(&item.at));
     }
-    // The digest is compared while the copy is made, so it holds for the very bytes that are replaced.
+    // The digest is compared while the copy is made, so it holds for the bytes that are replaced.
     let digest = after.digest.clone().filter(|_| after.kind != FileKind::Dir);
     Ok(Some(Expected { kind: now.kind, mode: Some(now.mode), digest }))
 }
@@ -140,21 +143,21 @@ fn moved_since(at: &Rel) -> Fault {
     fault.hint("nothing was undone; put it back by hand, or undo what came later first").phase(Phase::Application)
 }
 
-/// Puts what landed back into the workspace wherever it only shows its base, so that it is a change again once the base is
-/// as before. The caller holds the layer's lock.
+/// Copies landed entries back into the workspace at paths that only show the base, so that they are changes again once
+/// the base is restored. The caller holds the layer's lock.
 pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
     let top = Top::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?.in_bulk();
-    let mut struck: Option<&Rel> = None;
+    let mut hidden: Option<&Rel> = None;
     for item in &plan.items {
         let at = &item.at;
         let fail = |e: io::Error| trouble::with(at, "put it back into the workspace", &e);
-        if struck.is_some_and(|dir| at.is_at_or_below(dir)) || !must_come_back(&top, stack, at).map_err(fail)? {
+        if hidden.is_some_and(|dir| at.is_at_or_below(dir)) || !must_come_back(&top, stack, at).map_err(fail)? {
             continue;
         }
         match &item.after {
             None => {
-                top.strike_out(at).map_err(fail)?;
-                struck = Some(at);
+                top.hide(at).map_err(fail)?;
+                hidden = Some(at);
             }
             Some(after) => put_one(&top, &stack.base, at, after).map_err(fail)?,
         }
@@ -162,7 +165,7 @@ pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
     top.settle().map_err(|e| trouble::with(&"the workspace's layer", "bring it to disk", &e))
 }
 
-/// Under overlayfs, where no layer says anything; a copied tree still has everything.
+/// True with overlayfs if no layer has an entry; a copied tree still has everything.
 fn must_come_back(top: &Top<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
     Ok(stack.driver == crate::layer::Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
 }
@@ -176,19 +179,20 @@ fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()>
             top.put(at, Put::File { bytes: &mut file, mode: after.mode, mtime: after.mtime, carried })
         }
         FileKind::Symlink => top.put(at, Put::Link { target: dir.link_target(name)? }),
-        // Until the base is as before it shows the same; then it has only its own, or is merged as it was.
+        // The mode suffices: for now the base shows through; afterwards the directory has its own entries, or is
+        // merged as before.
         _ => top.set_mode(at, after.mode),
     }
 }
 
-/// Takes what has landed out of the workspace wherever it then shows the base, which is the same. Cut short it does no harm:
-/// what is left equals the base and is no change. The caller holds the layer's lock.
+/// Removes landed entries from the workspace at paths that then show the identical base. An interruption is harmless:
+/// remaining entries equal the base and are not changes. The caller holds the layer's lock.
 pub fn drop_landed(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
     let top = Top::of(stack)?;
     for at in paths.iter().rev() {
         let Some(own) = top.own(at)? else { continue };
         if own.facts.kind != FileKind::Dir && top.shows_base(at)? {
-            top.take_away(at)?;
+            top.remove_entry(at)?;
         }
     }
     for at in paths.iter().rev() {

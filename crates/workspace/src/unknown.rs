@@ -1,9 +1,10 @@
-//! What the table in `runs.rs` does not know and a tool may run or obey all the same, told by what it is and not by its name:
-//! machine code that can be executed, and hidden names that the base has not.
+//! Changes that the table in `runs.rs` does not name and that a tool may still run or obey, recognised by kind instead
+//! of name: executable machine code, and hidden names that the base does not have.
 //!
-//! Held back are those that agents seldom have a reason to add: machine code, which nobody can review, and hidden directories and
-//! top-level hidden files that are new, which is where tools look for settings. Scripts and executable bits are marked by flags
-//! and not held: `scripts/release.sh` is everyday work, and a class that holds everyday work is approved unread.
+//! Classed as running on the reviewer's machine are those that agents seldom have a reason to add: machine code, which
+//! cannot be reviewed, and new hidden directories and top-level hidden files, where tools look for settings. Scripts and
+//! executable bits only get flags: `scripts/release.sh` is everyday work, and a class that includes everyday work is
+//! approved unread.
 
 use crate::change::{Entry, FileKind};
 use crate::class::{Bytes, folded_part};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 /// Hidden directories that are served or shown and never obeyed.
 const HARMLESS_DIRS: &[&str] = &[".well-known"];
 
-/// Hidden files that only list names, keep a directory in place, or describe how text looks.
+/// Hidden files that only list names, keep a directory in place, or describe formatting.
 const HARMLESS_FILES: &[&str] = &[
     ".editorconfig",
     ".mailmap",
@@ -29,7 +30,7 @@ const HARMLESS_FILES: &[&str] = &[
 ];
 const HARMLESS_ENDINGS: &[&str] = &["ignore", "keep", ".example", ".sample", ".template"];
 
-/// Why a change is held back though no rule names it.
+/// Returns the reason to class a change as running on the reviewer's machine although no rule names it.
 pub fn held(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Option<&'static str> {
     let after = pair.after.as_ref()?;
     if is_new_machine_code(pair, after, bytes) {
@@ -42,7 +43,7 @@ pub fn held(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Option<&'stat
         .then_some("new hidden file at the top, which tools may obey")
 }
 
-/// Whether a part of the path is hidden, so that a tool may look there for settings.
+/// True if a component of the path is hidden, so that a tool may look there for settings.
 pub fn is_hidden(pair: &Pair) -> bool {
     let Some(after) = &pair.after else { return false };
     let own = || pair.path.split().is_some_and(|(_, name)| is_hidden_file(name));
@@ -63,11 +64,11 @@ fn is_hidden_file(name: &[u8]) -> bool {
     (name.starts_with(b".") || folded.starts_with('.')) && !harmless
 }
 
-/// Parts of a path that are looked at: trees that are deeper than this are nobody's work, and going down each costs its length.
+/// Bound on the components that are examined: no real project is deeper, and each lookup costs its length.
 const DEEPEST: usize = 128;
 
-/// The hidden directories on the way to a path, the path itself included where it is one. What is below a directory of build
-/// artefacts belongs to the tool that made it.
+/// Hidden directories of a path, itself included if it is one. Contents of build artefacts belong to the tool that
+/// made them and are skipped.
 fn hidden_dirs<'a>(path: &'a Rel, after: &Entry) -> impl Iterator<Item = Rel> + use<'a> {
     let is_dir = after.kind == FileKind::Dir;
     let dirs = path.parts().count().saturating_sub(usize::from(!is_dir)).min(DEEPEST);
@@ -81,7 +82,7 @@ fn hidden_dirs<'a>(path: &'a Rel, after: &Entry) -> impl Iterator<Item = Rel> + 
     })
 }
 
-/// Whether a file can be executed, is no text, and was not the same before. What is too large to be looked at counts.
+/// True for an executable file that is not text and was different before. A file too large to be read counts.
 fn is_new_machine_code(pair: &Pair, after: &Entry, bytes: Bytes<'_>) -> bool {
     if !is_executable(after) {
         return false;
@@ -100,8 +101,9 @@ pub fn is_executable(entry: &Entry) -> bool {
     entry.kind == FileKind::File && entry.mode & 0o111 != 0
 }
 
-/// ELF, PE, Mach-O in its byte orders and as a fat file (and Java classes, which share that mark), WebAssembly; and scripts
-/// that carry something else behind their text. Not just any binary: on some file systems every picture has the execute bit.
+/// Magic numbers: ELF, PE, Mach-O in its byte orders and as a fat file (and Java classes, which share that number),
+/// WebAssembly; and scripts with binary data behind their text. Not just any binary: on some file systems every
+/// picture has the execute bit.
 fn is_machine_code(bytes: &[u8]) -> bool {
     const MARKS: &[&[u8]] = &[
         b"\x7fELF",
@@ -117,7 +119,7 @@ fn is_machine_code(bytes: &[u8]) -> bool {
     is_binary && (bytes.starts_with(b"#!") || MARKS.iter().any(|mark| bytes.starts_with(mark)))
 }
 
-/// Which directories the base has; each is looked up once.
+/// Cached lookups of directories in the base.
 pub struct BaseDirs<'a> {
     base: &'a Dir,
     known: RefCell<BTreeMap<Rel, bool>>,
@@ -128,7 +130,7 @@ impl<'a> BaseDirs<'a> {
         BaseDirs { base, known: RefCell::default() }
     }
 
-    /// A directory that cannot be looked up is none that the reviewer knows.
+    /// True if the base has the directory; one that cannot be looked up counts as missing.
     fn has(&self, path: &Rel) -> bool {
         if let Some(known) = self.known.borrow().get(path) {
             return *known;

@@ -1,5 +1,5 @@
-//! The merged view of a stack for readers on the host: what a guest would see, found by walking the layers from the top down.
-//! Nothing is mounted and nothing is written.
+//! Merged view of a stack for readers on the host: the tree that a guest would see, found by walking the layers from
+//! the top down. Mounts and writes nothing.
 
 use crate::change::FileKind;
 use crate::dir::{Dir, Meta, is_absent};
@@ -10,28 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 
-/// What stands at a path of the view, and who holds it: a layer by its number from the bottom, or the base.
+/// Entry of the merged view and its origin: the index of a layer from the bottom, or the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub meta: Meta,
     pub layer: Option<usize>,
 }
 
-/// A directory of the view, as the directories it is made of.
+/// A directory of the merged view, as handles on its parts.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Those of layers that take part, the topmost first, with their numbers from the bottom.
+    /// Contributing layers, topmost first, with their indices from the bottom.
     pub up: Vec<(usize, Dir)>,
-    /// What the base has at the path, whether it shows through or not.
+    /// Directory of the base, whether or not it shows through.
     pub base: Option<Dir>,
-    /// Whether names that no layer mentions are those of the base.
+    /// Names without an entry in any layer come from the base.
     pub base_shows: bool,
-    /// Whether layers hold the marks of overlayfs.
+    /// Layers hold whiteouts and overlayfs attributes.
     marks: bool,
 }
 
 impl Stack {
-    /// What a guest sees at a path, itself; none where it sees nothing.
+    /// Entry that a guest sees at a path, links not followed; None if it sees none.
     pub fn meta(&self, at: &Rel) -> io::Result<Option<Found>> {
         let Some((parent, name)) = at.split() else {
             let (layer, dir) =
@@ -44,7 +44,7 @@ impl Stack {
         }
     }
 
-    /// A regular file of the view, to read.
+    /// Opens a regular file of the view for reading.
     pub fn file(&self, at: &Rel) -> io::Result<File> {
         let (parent, name) = at.split().ok_or(io::ErrorKind::IsADirectory)?;
         let place = self.place(&parent)?.ok_or(io::ErrorKind::NotFound)?;
@@ -53,7 +53,7 @@ impl Stack {
         dir.file(&Rel::top().join(name))
     }
 
-    /// Where a symbolic link of the view leads.
+    /// Target of a symbolic link of the view.
     pub fn link_target(&self, at: &Rel) -> io::Result<Vec<u8>> {
         let (parent, name) = at.split().ok_or(io::ErrorKind::IsADirectory)?;
         let place = self.place(&parent)?.ok_or(io::ErrorKind::NotFound)?;
@@ -61,7 +61,7 @@ impl Stack {
         place.holder(found.layer).ok_or(io::ErrorKind::NotFound)?.link_target(name)
     }
 
-    /// What a guest sees in a directory.
+    /// Entries that a guest sees in a directory.
     pub fn names(&self, dir: &Rel) -> io::Result<BTreeMap<Vec<u8>, Meta>> {
         let place = self.place(dir)?.ok_or(io::ErrorKind::NotFound)?;
         if place.up.is_empty() && !place.base_shows {
@@ -79,8 +79,8 @@ impl Stack {
         .collect()
     }
 
-    /// The parts of a directory of the view. None where neither the view nor the base has one; where only the base has, nothing
-    /// in it shows.
+    /// Parts of a directory of the view. None if neither the view nor the base has it; if only the base has it, no
+    /// entry in it shows.
     pub(crate) fn place(&self, at: &Rel) -> io::Result<Option<Place>> {
         let mut place = self.top()?;
         for name in at.parts() {
@@ -92,7 +92,7 @@ impl Stack {
         Ok(Some(place))
     }
 
-    /// The top of the view. A copying driver's topmost layer is the whole tree; nothing below it counts.
+    /// Top of the view. With a copying driver the topmost layer is the whole tree, and lower ones do not contribute.
     pub(crate) fn top(&self) -> io::Result<Place> {
         let overlay = self.driver == Driver::Overlay;
         let taking_part = if overlay { self.layers.len() } else { 1 };
@@ -102,42 +102,42 @@ impl Stack {
     }
 }
 
-/// What the layers say about a name.
-pub(crate) enum Said {
-    Nothing,
-    StruckOut,
+/// Result of looking up a name in the layers.
+pub(crate) enum LayerEntry {
+    Absent,
+    Whiteout,
     Holds(usize, Meta),
 }
 
 impl Place {
-    /// What the layers say about a name here; a number is a place in `up`.
-    pub fn ask(&self, name: &[u8]) -> io::Result<Said> {
+    /// Looks up a name in the layers; `Holds` gives an index in `up`.
+    pub fn lookup(&self, name: &[u8]) -> io::Result<LayerEntry> {
         for (index, (_, dir)) in self.up.iter().enumerate() {
             match dir.meta_of(name)? {
                 None => {}
-                Some(meta) if self.marks && meta.is_struck_out() => return Ok(Said::StruckOut),
-                Some(meta) => return Ok(Said::Holds(index, meta)),
+                Some(meta) if self.marks && meta.is_struck_out() => return Ok(LayerEntry::Whiteout),
+                Some(meta) => return Ok(LayerEntry::Holds(index, meta)),
             }
         }
-        Ok(Said::Nothing)
+        Ok(LayerEntry::Absent)
     }
 
-    /// What a guest sees under a name here.
+    /// Entry that a guest sees under a name here.
     pub fn find(&self, name: &[u8]) -> io::Result<Option<Found>> {
-        match self.ask(name)? {
-            Said::Holds(index, meta) => Ok(Some(Found { meta, layer: Some(self.up[index].0) })),
-            Said::StruckOut => Ok(None),
-            Said::Nothing if self.base_shows => Ok(self.before(name)?.map(|meta| Found { meta, layer: None })),
-            Said::Nothing => Ok(None),
+        match self.lookup(name)? {
+            LayerEntry::Holds(index, meta) => Ok(Some(Found { meta, layer: Some(self.up[index].0) })),
+            LayerEntry::Whiteout => Ok(None),
+            LayerEntry::Absent if self.base_shows => Ok(self.before(name)?.map(|meta| Found { meta, layer: None })),
+            LayerEntry::Absent => Ok(None),
         }
     }
 
-    /// What the base has under a name here.
+    /// Entry of the base under a name here.
     pub fn before(&self, name: &[u8]) -> io::Result<Option<Meta>> {
         self.base.as_ref().map_or(Ok(None), |base| base.meta_of(name))
     }
 
-    /// Every name that a layer mentions, marks included.
+    /// Names with an entry in any layer, whiteouts included.
     pub fn layer_names(&self) -> io::Result<BTreeSet<Vec<u8>>> {
         let mut names = BTreeSet::new();
         for (_, dir) in &self.up {
@@ -153,12 +153,12 @@ impl Place {
         }
     }
 
-    /// How many handles it holds.
+    /// Number of open handles.
     pub fn handles(&self) -> usize {
         self.up.len() + usize::from(self.base.is_some())
     }
 
-    /// One level down. None where neither side has a directory of that name.
+    /// Enters a subdirectory. None if neither side has a directory of that name.
     pub fn enter(&self, name: &[u8]) -> io::Result<Option<Place>> {
         let (mut up, mut shows) = (Vec::new(), self.base_shows);
         for (number, dir) in &self.up {
@@ -185,10 +185,10 @@ impl Place {
     }
 }
 
-/// Most names in one directory that are looked at; more than a million would be no tree that people review.
+/// Bound on the names of one directory; a larger one is not a tree that people review.
 const MOST_NAMES: usize = 1_000_000;
 
-/// The names in a directory, unless they are too many.
+/// Names in a directory; more than the bound is an error.
 pub(crate) fn names_in(dir: &Dir) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -203,7 +203,7 @@ pub(crate) fn names_in(dir: &Dir) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// A directory by its name; none where there is none, or something else.
+/// Opens a subdirectory; None if it is missing or not a directory.
 fn open(dir: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     match dir.dir(&Rel::top().join(name)) {
         Ok(found) => Ok(Some(found)),
@@ -212,8 +212,8 @@ fn open(dir: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     }
 }
 
-/// Whether a directory of a layer hides what is below it. A layer that says more than we ever have the kernel write was tampered
-/// with: it could lead a reader elsewhere.
+/// True for an opaque directory. An attribute value that our mounts never have the kernel write means tampering: it
+/// could direct a reader elsewhere.
 fn is_opaque(dir: &Dir) -> io::Result<bool> {
     let mut value = [0u8; 8];
     match rustix::fs::fgetxattr(dir, OPAQUE, &mut value) {
@@ -231,10 +231,10 @@ fn tampered(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the layer was tampered with: it holds {name}"))
 }
 
-/// The longest path that is given to the kernel at once, below what it takes.
+/// Longest path passed to one system call, below PATH_MAX.
 const LONGEST_STEP: usize = 3500;
 
-/// A regular file below a directory, however long the path is.
+/// Opens a regular file below a directory, also beyond PATH_MAX.
 pub(crate) fn file_below(dir: &Dir, at: &Rel) -> io::Result<File> {
     let (parent, name) = at.split().ok_or(io::ErrorKind::IsADirectory)?;
     match at.as_bytes().len() > LONGEST_STEP {
@@ -243,7 +243,7 @@ pub(crate) fn file_below(dir: &Dir, at: &Rel) -> io::Result<File> {
     }
 }
 
-/// A directory below another, however long the path is.
+/// Opens a directory below another, also beyond PATH_MAX.
 pub(crate) fn dir_below(dir: &Dir, at: &Rel) -> io::Result<Dir> {
     let mut here = dir.try_clone()?;
     let mut rest = at.as_bytes();

@@ -1,5 +1,6 @@
-//! Goes through the merged view of layers, topmost first, without the base: what a mount of these layers alone would show, with
-//! the marks that hide names of the base. Sorted, by handles, never recursing, following nothing.
+//! Walks the merged view of layers, topmost first, without the base: the tree that a mount of these layers alone would
+//! show, with the whiteouts that hide names of the base. Sorted, by handles, without recursion, without following
+//! links.
 
 use crate::attributes::{self, Marks};
 use crate::change::FileKind;
@@ -11,53 +12,53 @@ use std::fs::File;
 use std::io;
 use terms::{ErrorKind, Fault, LimitKind};
 
-/// Most files and directories of one walk.
+/// Bound on the entries of one walk.
 pub const MOST_ENTRIES: u64 = 4_000_000;
 
-/// Paths in messages are cut to so many bytes.
+/// Length to which paths in messages are truncated.
 const SHOWN: usize = 1024;
 
-/// Where the walk is.
+/// Visited entry.
 #[derive(Debug)]
 pub struct At<'a> {
     pub name: &'a [u8],
     pub meta: Meta,
-    /// The directory that it is in, in the layer that decides.
+    /// Parent directory in the topmost layer that has the entry.
     pub parent: &'a Dir,
-    /// 0 for what is in the top directory.
+    /// Depth; 0 for entries of the top directory.
     pub depth: usize,
-    /// The directory, opened in the layer that decides; none for anything else.
+    /// Handle on a directory in the topmost layer that has it; None for other entries.
     pub opened: Option<&'a Dir>,
-    /// The directory hides what the base has in it.
+    /// The directory hides its counterpart in the base.
     pub opaque: bool,
     pub marks: Marks,
 }
 
-/// What a visitor knows of a directory before it is entered.
+/// Cached knowledge of a visitor about a directory before it is entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     Nothing,
-    /// Of what is in it only these names need a look.
+    /// Only these names in it have to be visited.
     But(Vec<Vec<u8>>),
-    /// All that is in it; it is not entered.
+    /// Contents fully known; the directory is not entered.
     All,
 }
 
 pub trait Visitor {
-    /// Asked of each directory, of the top one with an empty name. Who walks several layers knows nothing.
+    /// Called for each directory, for the top one with an empty name. A visitor of several layers returns `Nothing`.
     fn known(&mut self, _name: &[u8], _meta: &Meta) -> io::Result<Known> {
         Ok(Known::Nothing)
     }
-    /// A directory; what is in it comes next, then `leave`.
+    /// Directory; its entries follow, then `leave`.
     fn enter(&mut self, at: &At<'_>) -> io::Result<()>;
-    /// Anything else, a name that is struck out included.
+    /// Any other entry, whiteouts included.
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()>;
     fn leave(&mut self) -> io::Result<()>;
-    /// A directory that was there when it was looked at, and was gone when it was to be entered.
+    /// Directory that vanished between `stat` and open.
     fn vanished(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
     }
-    /// A directory that may not be looked into; only where the walk may not open it by force.
+    /// Directory without read permission, in a tree whose permissions the walk may not change.
     fn shut(&mut self, _at: &At<'_>) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
@@ -65,11 +66,11 @@ pub trait Visitor {
 
 struct Frame {
     name: Vec<u8>,
-    /// What is still to come, last first.
+    /// Names still to visit, in descending order.
     names: Vec<Vec<u8>>,
     /// Layers that have this directory, topmost first.
     layers: Vec<usize>,
-    /// Directories that were opened by force, with the bits they must get back.
+    /// Layers in which owner permissions were added, with the mode to restore.
     lifted: Vec<(usize, u32)>,
 }
 
@@ -81,12 +82,12 @@ pub struct Walk<V> {
     visitor: V,
 }
 
-/// Walks layers that are given from the bottom up; a tree without marks can be but one.
+/// Walks layers given from the bottom up; a tree without whiteouts has only one.
 pub fn walk<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Fault> {
     through(layers, marks, visitor).map_err(|ended| fault(&ended.at, &ended.error))
 }
 
-/// The same, for who has a better name for the top, or other words.
+/// Walks layers and returns the raw error, for callers with a message of their own.
 pub fn through<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<V, Ended> {
     let ways = layers.iter().rev().map(|dir| Descent::at(dir)).collect::<io::Result<Vec<_>>>();
     let ways = ways.map_err(|error| Ended { at: Rel::top(), error })?;
@@ -97,10 +98,10 @@ pub fn through<V: Visitor>(layers: &[&Dir], marks: Marks, visitor: V) -> Result<
     }
 }
 
-/// Where a walk ended before its end, and why.
+/// Path and error of a failed walk.
 #[derive(Debug)]
 pub struct Ended {
-    /// From the top of what was walked.
+    /// Path relative to the top of the walk.
     pub at: Rel,
     pub error: io::Error,
 }
@@ -153,13 +154,13 @@ impl<V: Visitor> Walk<V> {
         self.visitor.leaf(&At { name, meta, parent, depth, opened: None, opaque: false, marks: self.marks })
     }
 
-    /// Goes into a directory in every layer that has it, down to one that hides the rest.
+    /// Enters a directory in every layer that has it, down to an opaque one.
     fn enter(&mut self, name: &[u8], found: &[(usize, Meta)], known: Known) -> io::Result<()> {
         let (mut layers, mut lifted, mut opaque) = (Vec::new(), Vec::new(), false);
         let depth = self.frames.len() - 1;
         for &(layer, meta) in found {
             if meta.kind != FileKind::Dir {
-                // A file or a strike-out below a directory: whatever the base has there is hidden.
+                // A file or whiteout below a directory: the base's entry is hidden.
                 opaque = true;
                 break;
             }
@@ -213,7 +214,7 @@ impl<V: Visitor> Walk<V> {
         Ok(())
     }
 
-    /// The names here that need a look, last first.
+    /// Names here that have to be visited, in descending order.
     fn names_but(&self, known: Known, layers: &[usize]) -> io::Result<Vec<Vec<u8>>> {
         let mut names = match known {
             Known::Nothing => return self.names(layers),
@@ -224,7 +225,7 @@ impl<V: Visitor> Walk<V> {
         Ok(names)
     }
 
-    /// All names that these layers have here, last first.
+    /// Names of these layers here, in descending order.
     fn names(&self, layers: &[usize]) -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         for &layer in layers {
@@ -240,7 +241,7 @@ impl<V: Visitor> Walk<V> {
     }
 }
 
-/// A path for a message: short enough to be read.
+/// A path for a message, truncated.
 pub fn path_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Rel {
     let mut path = Rel::top();
     for part in parts.filter(|p| !p.is_empty()) {
@@ -252,23 +253,24 @@ pub fn path_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Rel {
     path
 }
 
-/// Nothing is there any more, or something else.
+/// True if the entry vanished or is no longer a directory.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Only an owner who is not root must open what is shut.
+/// True if the mode has to be and can be changed: for an owner who is not root.
 fn may_lift(meta: &Meta) -> bool {
     let own = rustix::process::geteuid();
     !own.is_root() && own.as_raw() == meta.uid
 }
 
-/// Opens a regular file to read. Its owner may have shut it: then it is opened for a moment, which nobody but the owner could do.
+/// Opens a regular file for reading. If its mode denies the owner, read permission is added for a moment, which only
+/// the owner can do.
 pub fn open_file(at: &At<'_>) -> io::Result<File> {
     open_sized(at).map(|(file, _)| file)
 }
 
-/// The same, with how long it is.
+/// Opens a regular file and returns its size.
 pub fn open_sized(at: &At<'_>) -> io::Result<(File, u64)> {
     let rel = Rel::top().join(at.name);
     let open = || at.parent.open_at(&rel, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
@@ -288,7 +290,7 @@ pub fn open_sized(at: &At<'_>) -> io::Result<(File, u64)> {
     }
 }
 
-/// What went wrong at a path of a tree.
+/// Fault at a path of a tree.
 pub fn fault(path: &Rel, error: &io::Error) -> Fault {
     let shown = if path.is_top() { "the top directory".to_owned() } else { path.to_string() };
     let message = format!("{shown}: {error}");
@@ -299,7 +301,7 @@ pub fn fault(path: &Rel, error: &io::Error) -> Fault {
         }
         io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
             .hint("do not trust this layer; go back to a snapshot, or drop the sandbox with `cofferdam rm`"),
-        // However often one asks again.
+        // A retry would fail again.
         io::ErrorKind::PermissionDenied => {
             Fault::new(ErrorKind::PolicyDenied, message).hint("change its permission bits")
         }

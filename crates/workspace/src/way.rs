@@ -1,4 +1,5 @@
-//! The way to a directory of a view, kept open: the next one is mostly near, and a deep tree must not be gone down anew each time.
+//! Cache of open directories of a view: the next one visited is mostly near, and a deep tree must not be descended
+//! anew each time.
 
 use crate::layer::Stack;
 use crate::name::Rel;
@@ -6,17 +7,17 @@ use crate::view::Place;
 use std::io;
 use std::rc::Rc;
 
-/// Most descriptors held open for directories on the way.
+/// Bound on the open descriptors.
 const MOST_HANDLES: usize = 300;
 
-/// Directories on the way to the one that was looked at last; the lowest of them, as descriptors are few.
+/// Directories on the path to the one visited last; only the deepest, as descriptors are few.
 #[derive(Debug, Default)]
 pub struct Way {
     open: Vec<(Rel, Rc<Place>)>,
 }
 
 impl Way {
-    /// The parts of a directory, from the nearest one above it that is still open. None where there is none on either side.
+    /// Parts of a directory, opened from its nearest parent that is still open. None if it exists on neither side.
     pub fn to(&mut self, stack: &Stack, path: &Rel) -> io::Result<Option<Rc<Place>>> {
         while self.open.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {
             self.open.pop();
@@ -36,7 +37,7 @@ impl Way {
         Ok(Some(place))
     }
 
-    /// Closes the uppermost where too many are open; the last always stays.
+    /// Closes the uppermost directories beyond the bound; the last always stays open.
     fn let_go(&mut self) {
         let mut held: usize = self.open.iter().map(|(_, place)| place.handles()).sum();
         let mut surplus = 0;

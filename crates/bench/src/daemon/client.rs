@@ -1,4 +1,4 @@
-//! As much of an HTTP client as a measurement needs: one connection that is kept open, one document out and one back.
+//! A minimal HTTP client for measurements: one keep-alive connection, one document per request and response.
 
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Longer than anything that is not stuck.
+/// Timeout; longer than any request that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The largest answer that is taken.
+/// Bound on a response in bytes.
 const MOST: usize = 4 << 20;
 const MOST_HEAD_LINES: usize = 100;
 
@@ -24,7 +24,7 @@ impl Client {
         Ok(Client { line: BufReader::new(line) })
     }
 
-    /// The document of an answer that is no refusal.
+    /// Sends a request and returns the document of a successful response.
     pub fn ask(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Fault> {
         let (status, text) = self.exchange(method, path, body).map_err(|e| lost(&format!("{method} {path}: {e}")))?;
         let document: Value = serde_json::from_slice(&text).map_err(|e| lost(&format!("{method} {path}: {e}")))?;

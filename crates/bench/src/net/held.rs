@@ -1,8 +1,8 @@
-//! Many connections open at once through the broker, twice, and what memory the supervisor has meanwhile: what the
-//! first thousand took must do for the second.
+//! Memory of the supervisor with many connections open at once through the broker, twice: the second batch must reuse
+//! the memory of the first.
 
-use super::super::work::Place;
-use super::super::{Ask, Progress};
+use super::super::work::WorkDir;
+use super::super::{BenchConfig, Progress};
 use super::{INSPECTED, RELAYED, inspected, ours, relayed};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -16,25 +16,26 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
 
-/// What one curl holds; it takes 300 at most.
+/// Connections per curl; its maximum is 300.
 const OF_ONE: usize = 250;
 const CURLS: usize = 4;
 const MANY: usize = OF_ONE * CURLS;
-/// One connection before and after, so that a supervisor at rest is seen that has done the same.
+/// Batches. One connection before and after, so that an idle supervisor is measured in the same state.
 const BATCHES: [usize; 4] = [1, MANY, MANY, 1];
-/// Descriptors of this process beside the connections.
+/// Descriptors of this process besides the connections.
 const OTHERS: u64 = 200;
 
-/// Somewhat less than its clients have.
-const PATIENCE: Duration = Duration::from_secs(100);
-/// Connections that are there may still be taken up, and memory that was given back is counted a little later: figures count once they
-/// have been the same so often, this long apart.
+/// Timeout, somewhat shorter than that of its clients.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Interval, number and deadline of equal readings: the broker may still accept connections, and freed memory is
+/// counted a little later.
 const SETTLE: Duration = Duration::from_millis(150);
 const SAME: u32 = 3;
 const SETTLED: Duration = Duration::from_secs(15);
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The same batches of connections, held by clients inside. `$1` is curl, `$2` the place, `$3` what each client holds.
+/// Shell script that holds the batches of connections inside. `$1` is curl, `$2` the URL, `$3` the connections per
+/// client.
 const CLIENTS: &str = r#"
 hold() { "$curl" -q -sS -m 120 --noproxy '*' -o /dev/null -Z --parallel-immediate --parallel-max 300 "$url?[1-$1]"; }
 many() { hold "$each" & hold "$each" & hold "$each" & hold "$each" & wait; }
@@ -49,7 +50,7 @@ pub struct Held {
     pub connections: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident_kb: Option<Resident>,
-    /// Why it was not measured.
+    /// The reason why it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
 }
@@ -62,16 +63,18 @@ pub struct Resident {
     pub after: u64,
 }
 
-pub fn measure(ask: &Ask, place: &Place, curl: &Path, progress: Progress<'_>) -> Result<Vec<Held>, Fault> {
+pub fn measure(config: &BenchConfig, place: &WorkDir, curl: &Path, progress: Progress<'_>) -> Result<Vec<Held>, Fault> {
     let fault = |e: std::io::Error| Fault::internal(format!("held connections: {e}")).phase(Phase::Preparation);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fault)?;
+    // Backlog for all connections at once: if the queue overflows, clients see connections that the kernel dropped.
+    rustix::net::listen(&listener, MANY as i32).map_err(|e| fault(e.into()))?;
     listener.set_nonblocking(true).map_err(fault)?;
     let port = listener.local_addr().map_err(fault)?.port();
     let kinds = [(RELAYED, relayed(&[port])), (INSPECTED, inspected(place, &[port])?)];
     let mut rows = Vec::with_capacity(kinds.len());
     for (at, (name, flags)) in (1..).zip(kinds) {
         let measured = want_descriptors().and_then(|()| {
-            let mut words = ours(ask, &flags);
+            let mut words = ours(config, &flags);
             words.extend(["/bin/sh", "-c", CLIENTS, "sh"].map(OsString::from));
             words.extend([curl.into(), format!("http://127.0.0.1:{port}/").into(), OF_ONE.to_string().into()]);
             run(&words, &place.root, &listener)
@@ -86,7 +89,7 @@ pub fn measure(ask: &Ask, place: &Place, curl: &Path, progress: Progress<'_>) ->
     Ok(rows)
 }
 
-/// Every connection is a descriptor of this process, too.
+/// Raises the descriptor limit: every connection is a descriptor of this process, too.
 fn want_descriptors() -> Result<(), String> {
     let wanted = MANY as u64 + OTHERS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -107,7 +110,7 @@ fn run(words: &[OsString], directory: &Path, listener: &TcpListener) -> Result<R
         .spawn()
         .map_err(|e| e.to_string())?;
     let measured = batches(&mut child, listener);
-    // When all went well, it ends by itself.
+    // On success the child ends by itself.
     if measured.is_err() {
         let _ = child.kill();
     }
@@ -122,19 +125,38 @@ fn run(words: &[OsString], directory: &Path, listener: &TcpListener) -> Result<R
 fn batches(child: &mut Child, listener: &TcpListener) -> Result<[u64; BATCHES.len()], String> {
     let mut seen = [0; BATCHES.len()];
     for (seen, count) in seen.iter_mut().zip(BATCHES) {
-        let streams = collect(child, listener, count)?;
-        *seen = settled(child.id()).ok_or("its memory cannot be read")?;
+        let mut streams = Vec::with_capacity(count);
+        // Repeated if some were closed meanwhile.
+        *seen = loop {
+            collect(child, listener, &mut streams, count)?;
+            let now = settled(child.id()).ok_or("its memory cannot be read")?;
+            streams.retain(is_open);
+            if streams.len() == count {
+                break now;
+            }
+        };
         streams.into_iter().for_each(release);
     }
     Ok(seen)
 }
 
-fn collect(child: &mut Child, listener: &TcpListener, count: usize) -> Result<Vec<TcpStream>, String> {
+/// Accepts until `count` connections are open. On a busy machine a guest retries before it is answered; the broker then
+/// drops its first connection, which does not count.
+fn collect(
+    child: &mut Child,
+    listener: &TcpListener,
+    streams: &mut Vec<TcpStream>,
+    count: usize,
+) -> Result<(), String> {
     let deadline = Instant::now() + PATIENCE;
-    let mut streams = Vec::with_capacity(count);
     while streams.len() < count {
         match listener.accept() {
-            Ok((stream, _)) => streams.push(stream),
+            Ok((stream, _)) => {
+                streams.push(stream);
+                if streams.len() == count {
+                    streams.retain(is_open);
+                }
+            }
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 let ended = child.try_wait().map_err(|e| e.to_string())?;
                 if ended.is_some() || Instant::now() >= deadline {
@@ -145,23 +167,35 @@ fn collect(child: &mut Child, listener: &TcpListener, count: usize) -> Result<Ve
             Err(e) => return Err(e.to_string()),
         }
     }
-    Ok(streams)
+    Ok(())
 }
 
-/// Answers. What was asked is read first: an end with unread bytes would be a reset. A client that does not hear it tells.
+/// Returns true if the other side has neither closed nor reset a connection.
+fn is_open(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let blocking = stream.set_nonblocking(false).is_ok();
+    blocking
+        && match looked {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+}
+
+/// Sends the response. The request is read first: closing with unread bytes would be a reset. A client that misses the
+/// response fails.
 fn release(mut stream: TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     let _ = stream.read(&mut [0; 4096]);
     let _ = stream.write_all(ANSWER).and_then(|()| stream.shutdown(Shutdown::Write));
 }
 
-/// What it has once it takes no more; or what it has then, if it never rests.
+/// Returns the resident size once it is stable, or at the deadline.
 fn settled(pid: u32) -> Option<u64> {
     let (end, mut last, mut same) = (Instant::now() + SETTLED, resident(pid)?, 0);
     while same < SAME && Instant::now() < end {
         sleep(SETTLE);
         let now = resident(pid)?;
-        // A page more or less is no news.
+        // A difference of a few pages counts as equal.
         same = if now.abs_diff(last) <= 16 { same + 1 } else { 0 };
         last = now;
     }

@@ -1,6 +1,6 @@
-//! The neighbour srt, installed for this measurement alone.
+//! The contender srt, installed for this measurement only.
 
-use super::super::{Ask, find};
+use super::super::{BenchConfig, find};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const PACKAGE: &str = "@anthropic-ai/sandbox-runtime";
-/// What it needs, and what installs it.
+/// Programs that srt and its installation need.
 const NEEDED: [&str; 5] = ["npm", "node", "bwrap", "socat", "rg"];
 const PATIENCE: Duration = Duration::from_secs(180);
 const LONGEST_REASON: usize = 200;
 
-/// Lets it reach the server here, and nothing else.
+/// Settings that allow the test server only.
 const SETTINGS: &str = r#"{"network": {"allowedDomains": ["localhost", "127.0.0.1"], "deniedDomains": []},
  "filesystem": {"denyRead": [], "allowWrite": ["."], "denyWrite": []}}"#;
 
@@ -24,18 +24,18 @@ pub struct Srt {
 }
 
 impl Srt {
-    /// What is said before the text of a command.
+    /// Returns the command prefix.
     pub fn words(&self) -> Vec<OsString> {
         vec![self.program.clone().into(), "-s".into(), self.settings.clone().into(), "-c".into()]
     }
 }
 
-/// Installs it below a directory; an error says why it is left out.
-pub fn install(ask: &Ask, below: &Path) -> Result<Srt, String> {
-    if let Some(missing) = NEEDED.iter().find(|name| find(name, ask.path.as_deref()).is_none()) {
+/// Installs srt below a directory; an error is the reason why it is left out.
+pub fn install(config: &BenchConfig, below: &Path) -> Result<Srt, String> {
+    if let Some(missing) = NEEDED.iter().find(|name| find(name, config.path.as_deref()).is_none()) {
         return Err(format!("{missing} is not on PATH"));
     }
-    let npm = find("npm", ask.path.as_deref()).ok_or("npm is not on PATH")?;
+    let npm = find("npm", config.path.as_deref()).ok_or("npm is not on PATH")?;
     let at = below.join("srt");
     fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
     let log = at.join("npm.txt");
@@ -61,7 +61,7 @@ pub fn install(ask: &Ask, below: &Path) -> Result<Srt, String> {
     Ok(Srt { program: at.join("node_modules/.bin/srt"), settings, version })
 }
 
-/// How it ended; nothing when it had to be ended.
+/// Waits for a child; `None` if it was killed at the timeout.
 fn within(mut child: Child) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,5 +1,5 @@
-//! The server that all contenders talk to: `/small`, and `/bulk/N` with N bytes. A few threads, each with one connection
-//! at a time.
+//! The server of all contenders: `/small`, and `/bulk/N` with N bytes. A few threads, each with one connection at a
+//! time.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// More than any contender opens at once.
+/// Number of threads; more than any contender opens connections at once.
 const THREADS: usize = 8;
 const LONGEST_HEAD: usize = 16 * 1024;
 const CHUNK: usize = 256 * 1024;
@@ -45,7 +45,7 @@ impl Upstream {
 impl Drop for Upstream {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Each of them waits for a connection.
+        // Each thread blocks in accept.
         let calls: Vec<_> = self.threads.iter().map(|_| TcpStream::connect(self.at)).collect();
         drop(calls);
         for thread in self.threads.drain(..) {
@@ -56,7 +56,7 @@ impl Drop for Upstream {
 
 fn work(listener: &TcpListener, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        // Whatever goes wrong with one connection, its client tells.
+        // A failed connection is reported by its client.
         let _ = listener.accept().and_then(|(stream, _)| serve(stream));
     }
 }
@@ -76,7 +76,7 @@ fn serve(mut stream: TcpStream) -> Result<(), Error> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// The next head; what follows it stays in `bytes`.
+/// Reads the next request head; the bytes after it stay in `bytes`.
 fn read_head(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<Option<String>, Error> {
     let mut buffer = [0; 4096];
     loop {

@@ -8,6 +8,7 @@ use std::io::Write;
 pub mod daemon;
 pub mod events;
 pub mod files;
+mod groups;
 pub mod operations;
 pub mod questions;
 pub mod review;
@@ -23,7 +24,7 @@ use self::run::{exec, limit_args, policy_args, rule_args, run, shell};
 
 const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
 
-/// The verbs of each file beside this one.
+/// Verbs of the files beside this one.
 const OTHERS: &[&[&str]] = &[
     daemon::VERBS,
     events::VERBS,
@@ -37,13 +38,13 @@ const OTHERS: &[&[&str]] = &[
     snapshots::VERBS,
 ];
 
-/// Every verb there is.
+/// Returns the names of all verbs.
 pub fn all_verbs() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().chain(OTHERS.iter().copied().flatten().copied())
 }
 
-/// Short verbs take as long as it takes to build the tree of all verbs. Those that come by the dozen get a tree of their own file's
-/// verbs alone; where that does not understand the words, the whole tree says why.
+/// Parses the words of a line. For short verbs, most of the time goes into building the tree of all verbs: verbs that are called
+/// often get a tree of their own file's verbs only. If that cannot parse the line, the whole tree reports why.
 pub fn parse(words: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
     let line = || std::iter::once(OsString::from("cofferdam")).chain(words.iter().cloned());
     let verb = words.first().and_then(|word| word.to_str()).unwrap_or_default();
@@ -56,28 +57,46 @@ pub fn parse(words: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
     if let Some(Ok(matches)) = own.map(|own| bare().subcommands(own()).try_get_matches_from(line())) {
         return Ok(matches);
     }
-    whole().try_get_matches_from(line())
+    let tree = match verb {
+        // Only these lines can show the top page, which needs the list of verbs.
+        "" | "-h" | "--help" | "help" => whole(),
+        _ => tree(),
+    };
+    tree.try_get_matches_from(line())
 }
 
 fn bare() -> Command {
     Command::new("cofferdam").subcommand_required(true).disable_help_subcommand(true).args(server::args())
 }
 
-/// The verb that a word is a slip of, if it is one.
+/// Returns the verb that a mistyped word is closest to.
 pub fn near_verb(word: &OsStr) -> Option<&'static str> {
     node::policies::nearest(word.to_str()?, all_verbs())
 }
 
+/// The tree of all verbs, with help that lists them by group.
 pub fn whole() -> Command {
+    groups::grouped(tree())
+}
+
+/// The tree of all verbs as the manual page and completions need it, with every verb visible.
+fn tree() -> Command {
     Command::new("cofferdam")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed")
+        .about("Run AI agents in kernel-enforced sandboxes, and review changes before they land")
         .long_about(
-            "A place for agents to work: sealed by the Linux kernel, metered, watched, reviewed.\n\n\
-             `cofferdam run -- COMMAND` runs a command that sees the system's programs and works on the current directory. \
-             What it changes there stays in a workspace until you let it through; it has no network. \
-             What it is refused is reported, with the flag that would allow it.\n\n\
+            "Run AI agents in kernel-enforced sandboxes, and review changes before they land.\n\n\
+             `cofferdam run -- COMMAND` runs a command on the current directory. It sees the\n\
+             system's programs and has no network. Its changes stay in a workspace until you\n\
+             approve them. Refused operations are reported with the flag that allows them.\n\n\
              The word `run` may be left out: `cofferdam -- COMMAND`.",
+        )
+        .after_help(
+            "Examples:\n  \
+               cofferdam run -- make test\n  \
+               cofferdam diff\n  \
+               cofferdam approve\n\n\
+             `cofferdam help COMMAND` describes a command with all its options.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -104,7 +123,7 @@ pub fn whole() -> Command {
                 Arg::new("shell")
                     .required(true)
                     .value_parser(["bash", "zsh", "fish", "elvish", "powershell"])
-                    .help("The shell to complete for"),
+                    .help("Shell to complete for"),
             ),
         )
         .subcommand(Command::new("man").about("Print the manual page (roff)"))
@@ -119,47 +138,52 @@ fn policy() -> Command {
         .arg_required_else_help(true)
         .subcommand(
             Command::new("check")
-                .about("Say whether a policy is well formed and can be enforced here")
-                .arg(positional("file", "FILE").help("The policy file, or `-`"))
+                .about("Check that a policy is valid and can be enforced on this host")
+                .arg(positional("file", "FILE").help("Policy file, or `-` for standard input"))
                 .arg(json()),
         )
         .subcommand(
             Command::new("show")
-                .about("Print a preset or an effective policy; without a name, list the presets")
+                .about("Print a preset or a merged policy; without a name, list the presets")
                 .arg(
                     positional("name", "NAME|FILE")
                         .action(ArgAction::Append)
                         .required(false)
-                        .help("Presets and files; several are merged"),
+                        .help("Presets or policy files to merge"),
                 )
                 .arg(flag("toml").help("Print TOML")),
         )
         .subcommand(
             Command::new("explain")
-                .about("Say what a policy decides about a path, a host or a command, and why")
+                .about("Explain what a policy decides about a path, a host or a command")
                 .arg(
                     positional("what", "PATH|HOST|CMD")
-                        .help("A path with a slash, a host name or address, icmp:HOST, unix:PATH, or a command"),
+                        .help("Path with a slash, host name, address, icmp:HOST, unix:PATH, or command"),
                 )
-                .arg(source().help("Presets and files [default: default]"))
+                .arg(source().help("Presets or policy files to merge [default: default]"))
                 .args(rule_args())
                 .arg(json()),
         )
         .subcommand(
             Command::new("import")
-                .about("Turn srt settings JSON or codex permissions TOML into a policy")
-                .arg(positional("file", "FILE").help("The file to import"))
-                .arg(Arg::new("profile").long("profile").value_name("NAME").help("Which codex permission profile"))
+                .about("Convert srt settings JSON or codex permissions TOML to a policy")
+                .arg(positional("file", "FILE").help("File to import"))
+                .arg(Arg::new("profile").long("profile").value_name("NAME").help("Codex permission profile to import"))
                 .arg(flag("toml").help("Print TOML")),
         )
         .subcommand(
             Command::new("learn")
-                .about("Run a command, watch it, and print the smallest policy under which it passes")
+                .about("Run a command and print the smallest policy under which it passes")
                 .long_about(
-                    "Run a command, watch it, and print the smallest policy under which it passes.\n\n\
-                    While learning the command may read everything the caller may read but credentials, write only \
-                    where --write says, and reach only what --net says. What else it tries to write or to reach fails, \
-                    and becomes a rule or a note.",
+                    "Run a command and print the smallest policy under which it passes.\n\n\
+                     While it is watched, the command may read everything that you may read, except\n\
+                     credentials. It may write only to --write paths and connect only to --net hosts.\n\
+                     Any other write or connection fails and becomes a rule or a note.",
+                )
+                .after_help(
+                    "Examples:\n  \
+                       cofferdam policy learn -o learned.json -- make test\n  \
+                       cofferdam run -p learned.json -- make test",
                 )
                 .args([
                     Arg::new("write")
@@ -167,12 +191,10 @@ fn policy() -> Command {
                         .value_name("PATH")
                         .action(ArgAction::Append)
                         .value_delimiter(',')
-                        .help("Where the command may write while it is watched"),
-                    Arg::new("net")
-                        .long("net")
-                        .value_name("HOST")
-                        .action(ArgAction::Append)
-                        .help("What it may reach meanwhile: HOST[:PORTS], unix:PATH, or `*` for every public host"),
+                        .help("Path that the command may write to while it is watched"),
+                    Arg::new("net").long("net").value_name("HOST").action(ArgAction::Append).help(
+                        "Host that it may connect to meanwhile: HOST[:PORTS], unix:PATH,\nor `*` for every public host",
+                    ),
                     path("output").short('o').value_name("FILE").help("Write the policy to FILE instead of stdout"),
                     flag("toml").help("Print TOML"),
                     Arg::new("command")
@@ -181,57 +203,64 @@ fn policy() -> Command {
                         .num_args(1..)
                         .trailing_var_arg(true)
                         .value_parser(OsStringValueParser::new())
-                        .help("The command and its arguments"),
+                        .help("Command and its arguments"),
                 ]),
         )
         .subcommand(
             Command::new("diff")
-                .about("Say what one policy allows more or less than another")
-                .arg(positional("old", "OLD").help("A preset or file"))
-                .arg(positional("new", "NEW").help("A preset or file"))
+                .about("Show what one policy allows more or less than another")
+                .arg(positional("old", "OLD").help("Preset or policy file"))
+                .arg(positional("new", "NEW").help("Preset or policy file"))
                 .arg(json()),
         )
 }
 
 fn doctor() -> Command {
     Command::new("doctor")
-        .about("Say what this host can enforce, and the smallest fix for what it cannot")
+        .about("Check what this host can enforce, with a fix for each gap")
         .long_about(
-            "Say what this host can enforce, and the smallest fix for what it cannot.\n\n\
-             Everything is tried, at last with a real enclosure; nothing is changed. Exit status: 0 when all walls stand, else 1. \
-             Limits that need control groups are listed beside and do not count: a run that asks for one is refused.",
+            "Check what this host can enforce, with the smallest fix for each gap.\n\n\
+             Every mechanism is tried, at the end in a real enclosure. Nothing is changed.\n\
+             Limits that need control groups are listed apart and do not count: a run that\n\
+             asks for one is refused.\n\n\
+             Exit status: 0 if every mechanism works, else 1.",
         )
         .arg(flag("json").help("Print JSON: protocol_version, level, missing, degrade, checks, limits"))
 }
 
 fn setup() -> Command {
     Command::new("setup")
-        .about("As root, once: delegate control groups to a user, so that all limits work for them")
+        .about("Delegate control groups to a user (once, as root)")
+        .long_about("Delegate control groups to a user (once, as root).\n\nAll limits then work for that user.")
         .arg(
             Arg::new("user")
                 .long("user")
                 .required(true)
                 .value_name("NAME")
-                .help("Who gets them: an account's name or a uid"),
+                .help("User who gets the control groups, by name or uid"),
         )
-        .arg(flag("undo").help("Take them back"))
+        .arg(flag("undo").help("Take the delegation back"))
 }
 
 fn bench() -> Command {
     Command::new("bench")
-        .about("Measure start-up against a bare fork+exec and bubblewrap, side by side")
+        .about("Measure start-up time, side by side with fork+exec and bubblewrap")
         .arg(
             Arg::new("runs")
                 .long("runs")
                 .value_name("N")
                 .default_value("200")
                 .value_parser(clap::value_parser!(u32).range(10..=100_000))
-                .help("Rounds; every round runs each contender once"),
+                .help("Number of rounds; each runs every contender once"),
         )
         .arg(flag("json").help("Print JSON"))
-        .arg(flag("work").help("Also compare work inside and outside: Python start-up, a compile, git status, single calls"))
+        .arg(
+            flag("work").help(
+                "Also compare work inside and outside: Python start-up, a\ncompile, git status, single system calls",
+            ),
+        )
         .arg(flag("net").conflicts_with("work").help(
-            "Instead: what the network costs, against none of ours and against srt's proxy (installed with npm for this)",
+            "Measure the network instead: against no sandbox and against\nsrt's proxy (installed with npm for this)",
         ))
         .arg(
             Arg::new("bulk")
@@ -243,7 +272,7 @@ fn bench() -> Command {
                 .help("Size of the large downloads of --net"),
         )
         .arg(flag("workspace").conflicts_with_all(["work", "net"]).help(
-            "Instead: what workspaces cost, against git worktree, cp -a and an overlay by hand, on trees of two sizes",
+            "Measure workspaces instead: against git worktree, cp -a and an\noverlay by hand, on trees of two sizes",
         ))
         .arg(
             Arg::new("files")
@@ -252,10 +281,10 @@ fn bench() -> Command {
                 .requires("workspace")
                 .default_value("100000")
                 .value_parser(clap::value_parser!(u32).range(1_000..=1_000_000))
-                .help("Files in the larger tree of --workspace; the smaller has a hundredth"),
+                .help("Files in the larger tree of --workspace; the smaller has 1%"),
         )
         .arg(flag("daemon").conflicts_with_all(["work", "net", "workspace"]).help(
-            "Instead: what a daemon does under load, on a state of its own: commands, live sandboxes, what cycles leave",
+            "Measure a daemon under load instead, on its own state: commands,\nlive sandboxes, leftovers of cycles",
         ))
         .arg(
             Arg::new("sandboxes")
@@ -273,13 +302,13 @@ fn bench() -> Command {
                 .requires("daemon")
                 .default_value("1000")
                 .value_parser(clap::value_parser!(u32).range(20..=1_000_000))
-                .help("Cycles of create, command and delete of --daemon; exit status 1 when they leave anything"),
+                .help("Cycles of create, command and delete of --daemon;\nexit status 1 if they leave anything"),
         )
         .arg(
             flag("quick")
                 .requires("daemon")
                 .conflicts_with_all(["runs", "sandboxes", "cycles"])
-                .help("Few of everything with --daemon: to see that it works, not for figures"),
+                .help("Use small numbers with --daemon: a test that it works, not a\nmeasurement"),
         )
         .arg(
             Arg::new("soak")
@@ -287,7 +316,7 @@ fn bench() -> Command {
                 .value_name("N")
                 .conflicts_with_all(["work", "net", "workspace", "daemon"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
-                .help("Instead: run N times, then count what is left behind; exit status 1 when anything is"),
+                .help("Run N times instead, then count leftovers; exit status 1 if\nthere are any"),
         )
 }
 
@@ -307,12 +336,12 @@ fn positional(name: &'static str, value: &'static str) -> Arg {
         .value_hint(ValueHint::FilePath)
 }
 
-/// Every value of a repeated option, where the verb has it.
+/// Returns every value of a repeated option, or none if the verb does not have the option.
 pub fn all<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a OsStr> {
     matches.try_get_many::<OsString>(name).ok().flatten().unwrap_or_default().map(OsString::as_os_str)
 }
 
-/// The script for a shell.
+/// Returns the completion script for a shell.
 pub fn completion(matches: &ArgMatches) -> Vec<u8> {
     use clap_complete::Shell;
     let shell = match matches.get_one::<String>("shell").map(String::as_str) {
@@ -323,11 +352,11 @@ pub fn completion(matches: &ArgMatches) -> Vec<u8> {
         _ => Shell::Bash,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut whole(), "cofferdam", &mut script);
+    clap_complete::generate(shell, &mut tree(), "cofferdam", &mut script);
     script
 }
 
-/// One page: the binary, then every verb with its own flags.
+/// Returns the manual page: the binary, then every verb with its own flags.
 pub fn man() -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man_page(&mut page)?;
@@ -335,14 +364,15 @@ pub fn man() -> std::io::Result<Vec<u8>> {
 }
 
 fn man_page(page: &mut Vec<u8>) -> std::io::Result<()> {
-    let mut whole = whole();
-    whole.build();
-    let head = clap_mangen::Man::new(whole.clone());
+    let mut tree = tree();
+    tree.build();
+    let head = clap_mangen::Man::new(tree.clone());
     head.render_title(page)?;
     head.render_name_section(page)?;
     head.render_synopsis_section(page)?;
     head.render_description_section(page)?;
-    verbs(&whole, "cofferdam", page)
+    examples(&tree, page)?;
+    verbs(&tree, "cofferdam", page)
 }
 
 fn verbs(of: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
@@ -350,17 +380,30 @@ fn verbs(of: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
         let name = format!("{name} {}", verb.get_name());
         writeln!(page, ".SH \"{}\"", name.to_uppercase())?;
         let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
-        // A line that starts with a dot or a quote would be an instruction.
-        about.lines().try_for_each(|line| match line.is_empty() {
-            true => writeln!(page, ".PP"),
-            false => writeln!(page, "\\&{}", line.replace('\\', "\\e")),
-        })?;
+        about.lines().try_for_each(|line| text_line(line, page))?;
         let man = clap_mangen::Man::new(verb.clone());
         man.render_synopsis_section(page)?;
         if verb.get_arguments().any(|a| a.get_id() != "help") {
             man.render_options_section(page)?;
         }
+        examples(verb, page)?;
         verbs(verb, &name, page)?;
     }
     Ok(())
+}
+
+/// Writes the text after a verb's options, line by line as it is.
+fn examples(of: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
+    let Some(text) = of.get_after_help() else { return Ok(()) };
+    writeln!(page, ".PP\n.nf")?;
+    text.to_string().lines().try_for_each(|line| text_line(line, page))?;
+    writeln!(page, ".fi")
+}
+
+/// Writes a line so that a dot or a quote at its start is no roff request.
+fn text_line(line: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    match line.is_empty() {
+        true => writeln!(page, ".PP"),
+        false => writeln!(page, "\\&{}", line.replace('\\', "\\e")),
+    }
 }

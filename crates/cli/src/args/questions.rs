@@ -1,4 +1,4 @@
-//! The verbs for questions that rules put to a person: questions, answer.
+//! Verbs for questions that rules ask, with their flags: questions, answer.
 
 use super::flag;
 use clap::{Arg, Command};
@@ -11,27 +11,28 @@ pub fn commands() -> Vec<Command> {
 
 fn questions() -> Command {
     Command::new("questions")
-        .about("List what waits for an answer in live sandboxes, because a rule says `ask`")
+        .about("List operations that wait for an answer because a rule says `ask`")
         .long_about(
-            "List what waits for an answer in live sandboxes, because a rule says `ask`. Nothing of it has happened yet; without \
-             an answer it is refused after a minute. `cofferdam answer` lets it through, or does not.",
+            "List operations that wait for an answer because a rule says `ask`.\n\n\
+             The operations of all live sandboxes are listed. None of them has happened yet.\n\
+             `cofferdam answer` allows or denies one. Without an answer it is refused after\n\
+             60 seconds, or after the sandbox's --ask-timeout.",
         )
-        .arg(Arg::new("sandbox").value_name("SANDBOX").help("Only of this one: its id, the start of it, or its name"))
-        .arg(flag("follow").short('f').help("Stay, and tell of each question as it is asked"))
-        .arg(flag("json").help("Print JSON; with --follow, a line for each question"))
+        .arg(Arg::new("sandbox").value_name("SANDBOX").help("Only questions of this sandbox (id, id prefix or name)"))
+        .arg(flag("follow").short('f').help("Keep running and print each question as it is asked"))
+        .arg(flag("json").help("Print JSON; with --follow, one line per question"))
 }
 
 fn answer() -> Command {
     Command::new("answer")
-        .about("Answer a question: what waits goes on, or is refused")
-        .arg(Arg::new("question").value_name("ID").required(true).help("As `cofferdam questions` lists it"))
+        .about("Answer a question: allow or deny the waiting operation")
         .arg(
-            Arg::new("answer")
-                .value_name("ANSWER")
+            Arg::new("question")
+                .value_name("ID")
                 .required(true)
-                .value_parser(["allow", "deny"])
-                .help("What becomes of it"),
+                .help("Question id, as listed by `cofferdam questions`"),
         )
-        .arg(flag("remember").help("The same answer to the same question, as long as the sandbox is live"))
+        .arg(Arg::new("answer").value_name("ANSWER").required(true).value_parser(["allow", "deny"]).help("Decision"))
+        .arg(flag("remember").help("Give the same answer to the same question while the sandbox is live"))
         .arg(flag("json").help("Print JSON"))
 }

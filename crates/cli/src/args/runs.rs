@@ -1,9 +1,9 @@
-//! The verbs that `runs.rs` carries out, with their flags: logs, attach, wait, kill.
+//! Verbs that `runs.rs` carries out, with their flags: logs, attach, wait, kill.
 
 use super::flag;
 use clap::{Arg, Command};
 
-/// Known without building anything: the hot path must tell verbs from commands to run.
+/// Names of the verbs, known without building the tree: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] = &["logs", "attach", "wait", "kill"];
 
 pub fn commands() -> Vec<Command> {
@@ -11,7 +11,7 @@ pub fn commands() -> Vec<Command> {
 }
 
 fn run() -> Arg {
-    Arg::new("run").value_name("RUN").required(true).help("Its id, or the beginning of it (`cofferdam ps`)")
+    Arg::new("run").value_name("RUN").required(true).help("Run id or id prefix (see `cofferdam ps`)")
 }
 
 fn from() -> Arg {
@@ -20,51 +20,55 @@ fn from() -> Arg {
 
 fn logs() -> Command {
     Command::new("logs")
-        .about("Print what a command in a live sandbox said, also when it has ended")
+        .about("Print the output of a command in a live sandbox, running or ended")
         .long_about(
-            "Print what a command in a live sandbox said, also when it has ended: its standard output on ours, its standard error \
-             on ours. What is told with --json carries the offset of each piece, and --from goes on at one.\n\nOn a terminal lines, tabs and \
-             colours are shown as they are, and other control characters are written out, so that a log drives no terminal. In a pipe or a \
-             file, and with --raw, every byte is as it was said.",
+            "Print the output of a command in a live sandbox, running or ended.\n\n\
+             The command's standard output goes to standard output, its standard error to\n\
+             standard error. With --json each piece has an offset; --from resumes there.\n\n\
+             On a terminal, lines, tabs and colours are shown as they are, and other control\n\
+             characters are escaped, so that a log cannot control the terminal. In a pipe or\n\
+             a file, and with --raw, every byte is unchanged.",
         )
         .arg(run())
-        .arg(flag("follow").short('f').help("Go on as it says more, until it has ended"))
-        .arg(from().help("Begin at this offset [default: 0]"))
-        .arg(flag("raw").help("Print every byte as it was said, also on a terminal").conflicts_with("json"))
-        .arg(flag("json").help("Print JSON, one document for each piece"))
+        .arg(flag("follow").short('f').help("Continue with new output until the command has ended"))
+        .arg(from().help("Start at this offset [default: 0]"))
+        .arg(flag("raw").help("Print every byte unchanged, also on a terminal").conflicts_with("json"))
+        .arg(flag("json").help("Print JSON, one document per piece of output"))
 }
 
 fn attach() -> Command {
     Command::new("attach")
-        .about("Be at a command that runs: see what it says from now on, and type to it")
+        .about("Attach to a running command: show its output and send it input")
         .long_about(
-            "Be at a command that runs: see what it says from now on, and type to it. What it says reaches the terminal as it is, as with \
-             any program that is run there. On a terminal, Ctrl-P Ctrl-Q leaves it running. Exit status: the command's own, once it has ended.",
+            "Attach to a running command: show its output and send it input.\n\n\
+             Output reaches the terminal unchanged, as from any program that runs there. On a\n\
+             terminal, Ctrl-P Ctrl-Q detaches and leaves the command running.\n\n\
+             Exit status: that of the command, once it has ended.",
         )
         .arg(run())
-        .arg(flag("no-stdin").help("Only watch"))
-        .arg(from().help("Begin at this offset [default: now]"))
+        .arg(flag("no-stdin").help("Only show output; send no input"))
+        .arg(from().help("Start at this offset [default: now]"))
 }
 
 fn wait() -> Command {
     Command::new("wait")
-        .about("Wait until a command has ended, and end with its status")
+        .about("Wait until a command has ended, and exit with its status")
         .arg(run())
-        .arg(Arg::new("timeout").long("timeout").value_name("TIME").help("No longer than this, e.g. 30s"))
+        .arg(Arg::new("timeout").long("timeout").value_name("TIME").help("Wait no longer than TIME, e.g. 30s"))
         .arg(flag("json").help("Print the outcome as JSON"))
 }
 
 fn kill() -> Command {
     Command::new("kill")
-        .about("Send a signal to a command; without one, end it and all that came of it at once")
-        .arg(run().num_args(1..).help("Ids of runs, or the beginnings of them"))
+        .about("Kill a command with all its processes, or send it a signal")
+        .arg(run().num_args(1..).help("Run ids or id prefixes"))
         .arg(
             Arg::new("signal")
                 .short('s')
                 .long("signal")
                 .value_name("SIGNAL")
                 .default_value("KILL")
-                .help("By name or number, e.g. TERM or 15"),
+                .help("Signal name or number, e.g. TERM or 15"),
         )
         .arg(flag("json").help("Print JSON"))
 }

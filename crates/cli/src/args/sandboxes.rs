@@ -1,10 +1,11 @@
-//! The verbs that `sandboxes.rs` carries out, with their flags: create, ls, ps, inspect, start, stop, rm, gc, audit.
+//! Verbs that `sandboxes.rs` carries out, with their flags: from create to rm, and ps, gc and audit.
 
+use super::run::driver;
 use super::{flag, limit_args, path, policy_args, rule_args};
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
-/// Known without building anything: the hot path must tell verbs from commands to run.
+/// Names of the verbs, known without building the tree: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] =
     &["create", "ls", "ps", "inspect", "start", "stop", "suspend", "resume", "publish", "rm", "gc", "audit"];
 
@@ -14,19 +15,26 @@ pub fn commands() -> Vec<Command> {
 
 fn create() -> Command {
     Command::new("create")
-        .about("Make a sandbox over a directory: commands in it write to a layer of their own")
+        .about("Create a sandbox over a directory")
         .long_about(
-            "Make a sandbox over a directory: commands in it write to a layer of their own, and nothing reaches the directory \
-             until it is approved. The tree is neither walked nor copied. Prints the id.",
+            "Create a sandbox over a directory.\n\n\
+             Commands in the sandbox write to its own layer. Nothing reaches the directory\n\
+             until it is approved. The directory tree is neither walked nor copied. Prints\n\
+             the id.",
+        )
+        .after_help(
+            "Examples:\n  \
+               cofferdam create --name lab\n  \
+               cofferdam create --name web --service 'site=python3 -m http.server 8000' docs",
         )
         .arg(
             Arg::new("dir")
                 .value_name("DIR")
                 .value_parser(OsStringValueParser::new())
                 .value_hint(ValueHint::DirPath)
-                .help("The directory to cover [default: the current one]"),
+                .help("Directory to cover [default: the current one]"),
         )
-        .arg(flag("empty").conflicts_with("dir").help("Cover an empty directory of its own instead of one that is there"))
+        .arg(flag("empty").conflicts_with("dir").help("Cover a new empty directory instead of an existing one"))
         .args(sandbox_args())
         .next_help_heading("Reservations")
         .args(reserve_args())
@@ -40,24 +48,21 @@ fn create() -> Command {
 fn sandbox_args() -> [Arg; 11] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
-        value("name", "NAME").help("A name to call it by"),
-        value("template", "NAME").help("Begin from a template"),
-        value("ttl", "TIME").help("May be collected after so long, e.g. 7d [default: never]"),
-        value("idle", "TIME").help("May be collected when unused for so long, e.g. 4h"),
-        value("idempotency-key", "KEY")
-            .help("The same request under the same key is answered with the same sandbox, for a day"),
-        value("driver", "NAME")
-            .value_parser(["auto", "overlay", "reflink", "copy"])
-            .help("How changes are kept apart from the directory [default: auto]"),
+        value("name", "NAME").help("Name of the sandbox"),
+        value("template", "NAME").help("Template to create the sandbox from"),
+        value("ttl", "TIME").help("Time after which it may be collected, e.g. 7d [default: never]"),
+        value("idle", "TIME").help("Time without use after which it may be collected, e.g. 4h"),
+        value("idempotency-key", "KEY").help("Return the same sandbox for the same request and key, for one day"),
+        driver(),
         value("service", "NAME=COMMAND")
             .action(ArgAction::Append)
-            .help("A command, as text for a shell, that runs as long as the sandbox is live"),
+            .help("Shell command that runs while the sandbox is live"),
         value("restart", "[NAME=]WHEN")
             .action(ArgAction::Append)
             .requires("service")
-            .help("When a service that ended is started again: always, on-failure or never [default: on-failure]"),
-        flag("report-reads").help("Report denied reads of its commands too; every open then waits for cofferdam"),
-        value("ask-timeout", "TIME").help("How long a rule that asks waits for an answer [default: 60s]"),
+            .help("When to restart a service that ended: always, on-failure\nor never [default: on-failure]"),
+        flag("report-reads").help("Report denied reads of its commands too; every open then\nwaits for cofferdam"),
+        value("ask-timeout", "TIME").help("Time that a question waits for an answer [default: 60s]"),
         json(),
     ]
 }
@@ -68,40 +73,41 @@ fn reserve_args() -> [Arg; 3] {
             .value_name("PATH")
             .action(ArgAction::Append)
             .value_hint(ValueHint::AnyPath)
-            .help("Have PATH below the directory for this sandbox alone; `.` is all of it"),
-        flag("shared").requires("reserve").help("Others that say so, too, may reserve the same"),
+            .help("Reserve PATH below the directory for this sandbox; `.` is all of it"),
+        flag("shared").requires("reserve").help("Share the reservation with others that use --shared too"),
         Arg::new("reserve-until")
             .long("reserve-until")
             .value_name("WHEN")
             .value_parser(["stop", "rm"])
+            .hide_possible_values(true)
             .requires("reserve")
-            .help("Which verb lets it go [default: rm]"),
+            .help("Verb that ends the reservation: stop or rm [default: rm]"),
     ]
 }
 
 fn ls() -> Command {
     Command::new("ls")
-        .about("List sandboxes, the one used last first")
-        .arg(flag("all").short('a').help("Also those that stand ready for templates, and those that were removed"))
+        .about("List sandboxes, the last used first")
+        .arg(flag("all").short('a').help("Include spares of templates and removed sandboxes"))
         .arg(json())
 }
 
 fn ps() -> Command {
-    Command::new("ps").about("List the commands that run in sandboxes").arg(json())
+    Command::new("ps").about("List running commands in sandboxes").arg(json())
 }
 
 fn inspect() -> Command {
     Command::new("inspect")
-        .about("Say all that is known of a sandbox")
+        .about("Show all details of a sandbox")
         .arg(sandbox())
-        .arg(json().help("Print JSON (which is also what is printed without)"))
+        .arg(json().help("Print JSON (the default)"))
 }
 
 fn start() -> Command {
-    Command::new("start").about("Let commands run in a stopped sandbox again").args([
+    Command::new("start").about("Start a stopped sandbox, so that commands can run in it").args([
         sandbox(),
         flag("live")
-            .help("Have it live until it is stopped: its services run, and commands start at once, many at a time"),
+            .help("Keep it live until it is stopped: its services run, and\ncommands start at once, many at a time"),
         if_version(),
         json(),
     ])
@@ -109,20 +115,22 @@ fn start() -> Command {
 
 fn suspend() -> Command {
     Command::new("suspend")
-        .about("Freeze a sandbox until it is resumed or something is asked of it")
+        .about("Freeze a sandbox until it is resumed or used")
         .long_about(
-            "Freeze a sandbox until it is resumed or something is asked of it: a new command, a connection to a port, or input, a \
-             signal or an attach to a command in it. Its processes stay in memory, which the kernel may take back. With --hibernate \
-             they are ended instead, in order: the workspace is kept, and services start again when it is resumed. The answer says \
-             which was reached.",
+            "Freeze a sandbox until it is resumed or used.\n\n\
+             A new command, a connection to a published port, or input, a signal or an attach\n\
+             to a command in it resumes the sandbox. Its processes stay in memory, which the\n\
+             kernel may reclaim. With --hibernate they are ended in order instead: the\n\
+             workspace is kept, and services start again on resume. The output says which\n\
+             state was reached.",
         )
         .arg(sandbox())
-        .arg(flag("hibernate").help("End what runs; only the workspace and the services stay"))
+        .arg(flag("hibernate").help("End all processes; keep only the workspace and the services"))
         .args([patience(), if_version(), json()])
 }
 
 fn resume() -> Command {
-    Command::new("resume").about("Wake a sandbox that is suspended").args([sandbox(), if_version(), json()])
+    Command::new("resume").about("Resume a suspended sandbox").args([sandbox(), if_version(), json()])
 }
 
 fn publish() -> Command {
@@ -130,20 +138,27 @@ fn publish() -> Command {
         Arg::new(name).long(name).value_name("[ADDRESS:]HOST:GUEST").action(ArgAction::Append).help(help)
     };
     Command::new("publish")
-        .about("Have ports of the host lead into a sandbox, as long as it is live")
+        .about("Publish ports of a live sandbox on the host")
         .long_about(
-            "Have ports of the host lead into a sandbox, as long as it is live: they are opened at once where it is, and again \
-             whenever it becomes live. A port that is removed is closed, and connections to it are broken off. Without a port, \
-             lists those that there are.",
+            "Publish ports of a live sandbox on the host.\n\n\
+             A port opens at once if the sandbox is live, and again whenever it becomes live.\n\
+             Removing a port closes it and ends its connections. Without a port, lists the\n\
+             published ports.",
+        )
+        .after_help(
+            "Examples:\n  \
+               cofferdam publish web --port 8080:8000\n  \
+               cofferdam publish web\n  \
+               cofferdam publish web --remove 8080",
         )
         .arg(sandbox())
-        .arg(ports("port", "A port of the host, and the port inside that it leads to").short('p'))
-        .arg(ports("remove", "One that shall lead inside no more; the port inside can be left out"))
+        .arg(ports("port", "Forward port HOST of the host to port GUEST inside").short('p'))
+        .arg(ports("remove", "Stop forwarding a port; GUEST may be left out"))
         .args([if_version(), json()])
 }
 
 fn stop() -> Command {
-    Command::new("stop").about("End what runs in a sandbox, and let nothing start").args([
+    Command::new("stop").about("Stop a sandbox: end its commands and let none start").args([
         sandbox(),
         patience(),
         if_version(),
@@ -153,18 +168,24 @@ fn stop() -> Command {
 
 fn rm() -> Command {
     Command::new("rm")
-        .about("Remove a sandbox, with all that was not approved")
-        .arg(sandbox().num_args(0..).action(ArgAction::Append).help("Which: ids, beginnings of ids, or names"))
-        .arg(flag("force").short('f').help("End what runs in it first"))
+        .about("Remove sandboxes with all changes that were not approved")
+        .arg(
+            sandbox()
+                .num_args(0..)
+                .action(ArgAction::Append)
+                .help("Sandbox ids, id prefixes or names [default: that of the current directory]"),
+        )
+        .arg(flag("force").short('f').help("End running commands first"))
         .args([patience(), if_version(), json()])
 }
 
 fn gc() -> Command {
     Command::new("gc")
-        .about("Collect expired sandboxes, dead layers and what crashes left")
+        .about("Collect expired sandboxes, unused layers and leftovers of crashes")
         .long_about(
-            "Collect expired sandboxes, dead layers and what crashes left. What a crashed run changed is not collected but \
-             becomes a sandbox of its own, to be reviewed. Nothing is ever collected but by this verb.",
+            "Collect expired sandboxes, unused layers and leftovers of crashes.\n\n\
+             Changes of a crashed run are not collected: they become a sandbox of their own,\n\
+             for review. Sandboxes and layers are collected by this verb only.",
         )
         .arg(flag("dry-run").short('n').help("Only list what would be collected"))
         .arg(json())
@@ -172,13 +193,13 @@ fn gc() -> Command {
 
 fn audit() -> Command {
     Command::new("audit")
-        .about("Read the journal, and see whether it is as it was written")
+        .about("Print or verify the journal")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             Command::new("log")
                 .about("Print the last entries of the journal")
-                .arg(sandbox().help("Of one sandbox, by id or name [default: of all]"))
+                .arg(sandbox().help("Only entries of this sandbox, by id or name [default: all]"))
                 .arg(
                     Arg::new("lines")
                         .short('n')
@@ -186,21 +207,20 @@ fn audit() -> Command {
                         .value_name("N")
                         .default_value("100")
                         .value_parser(clap::value_parser!(u32).range(1..=10_000))
-                        .help("How many"),
+                        .help("Number of entries"),
                 )
                 .arg(json()),
         )
         .subcommand(
             Command::new("verify")
-                .about("Go along the whole journal; exit status 1 when an entry was changed, dropped or moved")
+                .about("Verify the whole journal")
+                .long_about("Verify the whole journal.\n\nExit status 1 if an entry was changed, dropped or moved.")
                 .arg(json()),
         )
 }
 
 fn sandbox() -> Arg {
-    Arg::new("sandbox")
-        .value_name("ID")
-        .help("Which: an id, its beginning, or a name [default: the one that covers the current directory]")
+    Arg::new("sandbox").value_name("ID").help("Sandbox id, id prefix or name [default: that of the current directory]")
 }
 
 fn patience() -> Arg {
@@ -209,7 +229,7 @@ fn patience() -> Arg {
         .long("timeout")
         .value_name("TIME")
         .default_value("10s")
-        .help("How long a command may take to end before it is killed")
+        .help("Time that a command has to end before it is killed")
 }
 
 fn if_version() -> Arg {
@@ -217,7 +237,7 @@ fn if_version() -> Arg {
         .long("if-version")
         .value_name("N")
         .value_parser(clap::value_parser!(u64))
-        .help("Only if it still has this version (see `inspect`)")
+        .help("Only if the sandbox still has this version (see `inspect`)")
 }
 
 fn json() -> Arg {

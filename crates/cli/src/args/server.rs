@@ -1,4 +1,4 @@
-//! Which daemon is spoken to, if one is: flags that every verb takes, before it or behind it.
+//! Flags that select a daemon. Every verb takes them, before or after its name.
 
 use super::{all_verbs, path};
 use clap::{Arg, ArgMatches};
@@ -7,18 +7,18 @@ use std::ffi::OsString;
 pub fn args() -> [Arg; 4] {
     [
         Arg::new("server").long("server").value_name("URL|SOCKET").help(
-            "Speak to a daemon: a socket's path, unix:PATH, https://HOST:PORT, or http:// on this machine \
-             [environment: COFFERDAM_SERVER]",
+            "Use a daemon: socket path, unix:PATH, https://HOST:PORT, or\n\
+             http:// on this machine [environment: COFFERDAM_SERVER]",
         ),
         path("token-file")
             .value_name("FILE")
-            .help("Prove who asks with the token in FILE, which only you can read [environment: COFFERDAM_TOKEN_FILE]"),
-        path("server-ca")
-            .value_name("FILE")
-            .help("Believe the certificates in FILE (PEM) instead of the system's [environment: COFFERDAM_SERVER_CA]"),
+            .help("Authenticate with the token in FILE (mode 0600)\n[environment: COFFERDAM_TOKEN_FILE]"),
+        path("server-ca").value_name("FILE").help(
+            "Trust the CA certificates in FILE (PEM) instead of the system's\n[environment: COFFERDAM_SERVER_CA]",
+        ),
         Arg::new("server-timeout").long("server-timeout").value_name("TIME").help(
-            "How long the daemon may say nothing before it is given up, e.g. 30s [default: as long as a verb may take; \
-             environment: COFFERDAM_SERVER_TIMEOUT]",
+            "Give up if the daemon is silent for TIME, e.g. 30s [default: as\n\
+             long as a verb may take; environment: COFFERDAM_SERVER_TIMEOUT]",
         ),
     ]
     .map(|arg| arg.global(true).help_heading("Daemon"))
@@ -26,7 +26,7 @@ pub fn args() -> [Arg; 4] {
 
 const FLAGS: [&str; 4] = ["--server", "--server-timeout", "--token-file", "--server-ca"];
 
-/// What stands before a verb is put behind it, where every verb finds it. A command to run has no verb, and its flags stand first.
+/// Moves the flags before a verb to the place after it, where every verb parses them. A line without a verb stays as it is.
 pub fn behind_the_verb(words: Vec<OsString>) -> Vec<OsString> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -49,7 +49,7 @@ pub fn behind_the_verb(words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// The same flags once more, for a verb that uses another.
+/// Returns the given flags as words, for a verb that calls another one.
 pub fn given(m: &ArgMatches) -> Vec<OsString> {
     let mut words = Vec::new();
     for flag in &FLAGS[..2] {
@@ -65,7 +65,7 @@ pub fn given(m: &ArgMatches) -> Vec<OsString> {
     words
 }
 
-/// Whether a daemon may be meant: it is found out before anything is begun that only a run here needs.
+/// Returns true if the line or the environment may name a daemon. Checked before a local run prepares anything.
 pub fn may_be_meant(words: &[OsString]) -> bool {
     words.iter().any(|word| word.to_string_lossy().starts_with(FLAGS[0]))
         || std::env::var_os("COFFERDAM_SERVER").is_some_and(|server| !server.is_empty())

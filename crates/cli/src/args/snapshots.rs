@@ -1,10 +1,11 @@
-//! The verbs that `snapshots.rs` carries out, with their flags: snapshot, fork, restore, template, export, import.
+//! Verbs that `snapshots.rs` carries out, with their flags: snapshot, fork, restore, template, export, import.
 
+use super::run::driver;
 use super::{flag, limit_args, policy_args, positional, rule_args};
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, ArgGroup, Command, ValueHint};
 
-/// Known without building anything: the hot path must tell verbs from commands to run.
+/// Names of the verbs, known without building the tree: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] = &["snapshot", "fork", "restore", "template", "export", "import"];
 
 pub fn commands() -> Vec<Command> {
@@ -13,34 +14,52 @@ pub fn commands() -> Vec<Command> {
 
 fn snapshot() -> Command {
     Command::new("snapshot")
-        .about("Keep a sandbox as it is now, to go back to or to fork from")
+        .about("Take a snapshot of a sandbox, to restore or to fork")
         .long_about(
-            "Keep a sandbox as it is now, to go back to or to fork from. What changed so far is frozen and read once, for a digest \
-             that is compared before anything is built upon it; the tree itself is neither walked nor copied. A command that \
-             runs in the sandbox is held still meanwhile. Prints the id.",
+            "Take a snapshot of a sandbox, to restore or to fork.\n\n\
+             The changes so far are frozen and read once, for a digest that is verified\n\
+             before anything is built on the snapshot. The directory tree is neither walked\n\
+             nor copied. Commands in the sandbox are paused meanwhile. Prints the id.",
+        )
+        .after_help(
+            "Examples:\n  \
+               cofferdam snapshot lab --name before-upgrade\n  \
+               cofferdam restore before-upgrade\n  \
+               cofferdam fork before-upgrade --count 3",
         )
         .args_conflicts_with_subcommands(true)
-        .args([sandbox(), name("A name for the snapshot"), flag("sync").help("Wait until it is on the disk, so that it outlives a power failure"), json()])
-        .subcommand(Command::new("ls").about("List snapshots, oldest first").args([
-            sandbox().help("Only those of this sandbox: an id, its beginning, or a name"),
+        .args([
+            sandbox(),
+            name("Name of the snapshot"),
+            flag("sync").help("Wait until it is on disk, so that it survives a power failure"),
             json(),
-        ]))
+        ])
+        .subcommand(
+            Command::new("ls")
+                .about("List snapshots, oldest first")
+                .args([sandbox().help("Only snapshots of this sandbox (id, id prefix or name)"), json()]),
+        )
         .subcommand(
             Command::new("rm")
-                .about("Forget snapshots, and remove the layers that only they have")
-                .arg(one("snapshot", "SNAPSHOT", "Which: ids, beginnings of ids, or names").num_args(1..).action(ArgAction::Append))
+                .about("Remove snapshots and the layers that only they use")
+                .arg(
+                    one("snapshot", "SNAPSHOT", "Snapshot ids, id prefixes or names")
+                        .num_args(1..)
+                        .action(ArgAction::Append),
+                )
                 .arg(json()),
         )
 }
 
 fn fork() -> Command {
     Command::new("fork")
-        .about("Make new sandboxes that begin where a snapshot or a sandbox is")
-        .arg(sandbox().value_name("SNAPSHOT|ID").help(
-            "What to begin from; of a sandbox a snapshot is taken first [default: the sandbox that covers the current \
-             directory]",
-        ))
-        .arg(name("A name for the new sandbox; of several, each gets a number behind it"))
+        .about("Create sandboxes from a snapshot or from another sandbox")
+        .arg(
+            sandbox()
+                .value_name("SNAPSHOT|ID")
+                .help("Snapshot, or sandbox to snapshot and fork [default: that of the current directory]"),
+        )
+        .arg(name("Name of the new sandbox; with --count, a number is added to each"))
         .arg(
             Arg::new("count")
                 .long("count")
@@ -48,40 +67,40 @@ fn fork() -> Command {
                 .value_name("N")
                 .default_value("1")
                 .value_parser(clap::value_parser!(u32).range(1..=256))
-                .help("How many"),
+                .help("Number of sandboxes"),
         )
         .arg(json())
 }
 
 fn restore() -> Command {
     Command::new("restore")
-        .about("Go back to a snapshot")
-        .arg(one("snapshot", "SNAPSHOT", "Where to go back to: an id, its beginning, or a name"))
-        .arg(sandbox().help("Which sandbox goes back [default: the one that the snapshot was taken of]"))
-        .arg(flag("discard").help("Drop what changed since; else it is kept as a snapshot of its own"))
+        .about("Restore a sandbox to a snapshot")
+        .arg(one("snapshot", "SNAPSHOT", "Snapshot id, id prefix or name"))
+        .arg(sandbox().help("Sandbox to restore [default: the one that the snapshot was taken of]"))
+        .arg(flag("discard").help("Discard later changes; without it they are kept as a snapshot"))
         .arg(json())
 }
 
 fn template() -> Command {
-    let which = || one("template", "TEMPLATE", "Which: a name, or NAME@sha256:DIGEST");
+    let which = || one("template", "TEMPLATE", "Template name, or NAME@sha256:DIGEST");
     Command::new("template")
-        .about("Places to begin from, prepared once")
+        .about("Manage templates, from which sandboxes are created")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             Command::new("create")
-                .about("Name what a snapshot or a sandbox holds, or prepare it with a command")
+                .about("Create a template from a snapshot or a sandbox, or with a command")
                 .override_usage(
                     "cofferdam template create [OPTIONS] NAME --from SNAPSHOT|ID\n       \
                      cofferdam template create [OPTIONS] NAME --prepare 'SHELL TEXT' [DIR]",
                 )
-                .arg(one("name", "NAME", "Its name"))
+                .arg(one("name", "NAME", "Name of the template"))
                 .group(ArgGroup::new("source").args(["from", "prepare"]).required(true))
                 .arg(
                     Arg::new("from")
                         .long("from")
                         .value_name("SNAPSHOT|ID")
-                        .help("What it shall hold"),
+                        .help("Snapshot or sandbox whose content the template gets"),
                 )
                 .arg(
                     Arg::new("prepare")
@@ -95,7 +114,7 @@ fn template() -> Command {
                         .requires("prepare")
                         .value_parser(OsStringValueParser::new())
                         .value_hint(ValueHint::DirPath)
-                        .help("The directory to prepare for [default: the current one]"),
+                        .help("Directory to prepare for [default: the current one]"),
                 )
                 .arg(json())
                 .next_help_heading("Policy, with --prepare")
@@ -107,16 +126,18 @@ fn template() -> Command {
         .subcommand(Command::new("ls").about("List templates").arg(json()))
         .subcommand(
             Command::new("inspect")
-                .about("Say all that is known of a template")
+                .about("Show all details of a template")
                 .arg(which())
-                .arg(json().help("Print JSON (which is also what is printed without)")),
+                .arg(json().help("Print JSON (the default)")),
         )
         .subcommand(
             Command::new("warm")
-                .about("Have sandboxes stand ready for a template, for `create --template` to take over")
+                .about("Keep spare sandboxes of a template ready for `create --template`")
                 .long_about(
-                    "Have sandboxes stand ready for a template: made, live and unused. `create --template` with the same policy and \
-                     limits takes one over at once, and a daemon (`cofferdam serve`) makes the next. Any other is made as usual.",
+                    "Keep spare sandboxes of a template ready for `create --template`.\n\n\
+                     A spare is created, live and unused. `create --template` with the same policy\n\
+                     and limits takes one at once, and a daemon (`cofferdam serve`) creates the next.\n\
+                     With another policy or other limits, a sandbox is created as usual.",
                 )
                 .arg(which())
                 .arg(
@@ -125,7 +146,7 @@ fn template() -> Command {
                         .value_name("N")
                         .required(true)
                         .value_parser(clap::value_parser!(u32).range(0..=64))
-                        .help("So many; with 0 none"),
+                        .help("Number of spares; 0 for none"),
                 )
                 .arg(json())
                 .next_help_heading("Policy of their commands")
@@ -134,29 +155,34 @@ fn template() -> Command {
                 .next_help_heading("Limits of their commands")
                 .args(limit_args()),
         )
-        .subcommand(Command::new("rm").about("Forget a template; sandboxes made from it stay").args([which(), json()]))
+        .subcommand(
+            Command::new("rm").about("Remove a template; sandboxes created from it stay").args([which(), json()]),
+        )
 }
 
 fn export() -> Command {
     Command::new("export")
-        .about("Write the changes of a sandbox or a snapshot to one file")
+        .about("Export the changes of a sandbox or a snapshot to a file")
         .long_about(
-            "Write the changes of a sandbox or a snapshot to one file: tar, packed with zstd, with a manifest that lists every \
-             change with its digest. The same workspace makes the same bytes.",
+            "Export the changes of a sandbox or a snapshot to a file.\n\n\
+             The file is a tar archive compressed with zstd, with a manifest that lists every\n\
+             change and its digest. The same workspace gives the same bytes.",
         )
-        .arg(one("sandbox", "ID|SNAPSHOT", "What to write"))
-        .arg(positional("file", "FILE").help("Where to; `-` is standard output"))
+        .arg(one("sandbox", "ID|SNAPSHOT", "Sandbox or snapshot to export"))
+        .arg(positional("file", "FILE").help("File to write; `-` is standard output"))
         .arg(json())
 }
 
 fn import() -> Command {
     Command::new("import")
-        .about("Make a sandbox from a file that `export` wrote")
+        .about("Create a sandbox from a file that `export` wrote")
         .long_about(
-            "Make a sandbox from a file that `export` wrote. The file may be anybody's: it is unpacked into a layer and nowhere else, \
-             and one that is not what its own manifest says is refused without a trace. Its policy is not taken over.",
+            "Create a sandbox from a file that `export` wrote.\n\n\
+             The file may come from an untrusted source: it is unpacked into a layer and\n\
+             nowhere else. A file that does not match its own manifest is refused, and\n\
+             nothing of it stays. The policy in the file is not used.",
         )
-        .arg(positional("file", "FILE").help("What to read; `-` is standard input"))
+        .arg(positional("file", "FILE").help("File to read; `-` is standard input"))
         .arg(
             Arg::new("onto")
                 .long("onto")
@@ -164,22 +190,16 @@ fn import() -> Command {
                 .value_name("DIR")
                 .value_parser(OsStringValueParser::new())
                 .value_hint(ValueHint::DirPath)
-                .help("The directory that the sandbox covers"),
+                .help("Directory that the sandbox covers"),
         )
-        .arg(name("A name for the sandbox"))
+        .arg(name("Name of the sandbox"))
         .arg(
             Arg::new("max-size")
                 .long("max-size")
                 .value_name("SIZE")
-                .help("Most that may come out of the file, e.g. 100g, however small it is itself [default: 16g]"),
+                .help("Limit on the unpacked size, e.g. 100g [default: 16g]"),
         )
-        .arg(
-            Arg::new("driver")
-                .long("driver")
-                .value_name("NAME")
-                .value_parser(["auto", "overlay", "reflink", "copy"])
-                .help("How changes are kept apart from the directory [default: auto]"),
-        )
+        .arg(driver())
         .arg(json())
         .next_help_heading("Policy of its commands")
         .args(policy_args())
@@ -187,9 +207,7 @@ fn import() -> Command {
 }
 
 fn sandbox() -> Arg {
-    Arg::new("sandbox")
-        .value_name("ID")
-        .help("Which: an id, its beginning, or a name [default: the one that covers the current directory]")
+    Arg::new("sandbox").value_name("ID").help("Sandbox id, id prefix or name [default: that of the current directory]")
 }
 
 fn one(id: &'static str, value: &'static str, help: &'static str) -> Arg {

@@ -1,11 +1,11 @@
 //! The page of `cofferdam bench --daemon`.
 
-use bench::{Count, DaemonAnswer, Growth, Idle, LoadRow, Weight};
+use bench::{Count, DaemonReport, Growth, Idle, LoadRow, Weight};
 use std::fmt::Write as _;
 
-pub fn page(answer: &DaemonAnswer) -> String {
+pub fn page(answer: &DaemonReport) -> String {
     let mut text = String::new();
-    let DaemonAnswer { command, unit_us, kernel, cpus, load, .. } = answer;
+    let DaemonReport { command, unit_us, kernel, cpus, load, .. } = answer;
     let _ = writeln!(
         text,
         "a daemon as a second process, asked over its socket; the unit is start to end of {command} without us, {:.0} µs \

@@ -1,12 +1,12 @@
 //! The page of `cofferdam bench --net`.
 
 use crate::render;
-use bench::{NetAnswer, NetContender};
+use bench::{NetContender, NetReport};
 use std::fmt::Write as _;
 
-pub fn page(answer: &NetAnswer) -> String {
+pub fn page(answer: &NetReport) -> String {
     let mut text = String::new();
-    let NetAnswer { rounds, connections_a_round, bulk_rounds, kernel, cpus, load, .. } = answer;
+    let NetReport { rounds, connections_a_round, bulk_rounds, kernel, cpus, load, .. } = answer;
     let mib = answer.bulk_bytes / (1024 * 1024);
     let _ = writeln!(
         text,

@@ -1,12 +1,12 @@
 //! The page of `cofferdam bench --workspace`.
 
 use crate::render;
-use bench::{WorkspaceAnswer, WorkspaceRow};
+use bench::{WorkspaceReport, WorkspaceRow};
 use std::fmt::Write as _;
 
-pub fn page(answer: &WorkspaceAnswer) -> String {
+pub fn page(answer: &WorkspaceReport) -> String {
     let mut text = String::new();
-    let WorkspaceAnswer { rounds, kernel, cpus, .. } = answer;
+    let WorkspaceReport { rounds, kernel, cpus, .. } = answer;
     let _ = writeln!(text, "{rounds} rounds, every step once a round by each; Linux {kernel}, {cpus} cpus\n");
     let _ = writeln!(text, "{:<28}{:<18}{:>9}{:>12}{:>12}", "step", "by", "files", "p50 ms", "p95 ms");
     for row in &answer.rows {

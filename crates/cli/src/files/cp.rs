@@ -1,10 +1,10 @@
-//! `cofferdam cp`. Both sides are directories by handle, so that neither's links lead anywhere, and directories go from one to
-//! the other as a tar stream.
+//! `cofferdam cp`. Both sides are directories by handle, so that symbolic links of either side lead nowhere else;
+//! directories are copied as a tar stream.
 
-use super::place::Place;
-use crate::engine::Engine;
+use crate::pipe::Pipe;
 use crate::render::print_document;
 use clap::ArgMatches;
+use client::{Engine, Place};
 use node::files::tar::{self, LeftOut};
 use node::files::write::{self, Ask};
 use node::files::{self, FileKind, Rel, Root};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terms::{ErrorKind, Fault, Phase};
 
-/// One end of a copy.
+/// An end of a copy.
 enum End {
     Sandbox(Place),
     Here(PathBuf),
@@ -60,10 +60,10 @@ pub fn cp(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was copied, and special files that were left out. Those make no failure: all that can be copied was.
+/// The copied entries, and special files that were left out, which is no failure.
 type Copied = (Value, LeftOut);
 
-/// Names special files that stayed behind.
+/// Prints the special files that were left out.
 fn tell(left_out: &LeftOut) {
     if left_out.count == 0 {
         return;
@@ -89,7 +89,7 @@ fn mistake(what: &str, hint: &str) -> Fault {
     Fault::invalid(format!("cp: {what}")).hint(hint).phase(Phase::Admission)
 }
 
-/// A directory here, as the one side of a copy: with our own ids and our own rights.
+/// Opens a local directory as one side of a copy, with the caller's ids and rights.
 fn here(dir: &Path) -> Result<Root, Fault> {
     let opened = std::fs::File::open(dir).map_err(|e| trouble(dir, &e))?;
     Ok(Root::new(opened.into(), files::own_ids(), dir.to_owned()))
@@ -104,7 +104,7 @@ fn trouble(path: &Path, error: &io::Error) -> Fault {
     Fault::new(kind, format!("{}: {error}", path.display())).hint("name a file or directory that you can use")
 }
 
-/// Where a path here is: the directory above it, and its name; links on the way are the caller's own.
+/// Splits a local path into the directory above it and its name. Links on the way are followed, as the caller's own.
 fn split(path: &Path) -> Result<(Root, Rel), Fault> {
     let name =
         path.file_name().ok_or_else(|| mistake("the path here ends in no name", "name the file or directory"))?;
@@ -114,12 +114,12 @@ fn split(path: &Path) -> Result<(Root, Rel), Fault> {
     Ok((root, rel))
 }
 
-/// Whether `SRC/.` was written: what is in it, not it.
+/// True for `SRC/.`: the content of the directory, not the directory itself.
 fn is_content(bytes: &[u8]) -> bool {
     bytes == b"." || bytes.ends_with(b"/.")
 }
 
-/// Where it goes: into a directory that is there under its own name, else to the very path.
+/// Returns the destination: below an existing directory under the source's name, else the path itself.
 fn target(engine: &Engine, to: &Place, name: Option<&[u8]>) -> Result<Rel, Fault> {
     let path = engine.rel(to)?;
     let is_dir = match engine.files_stat(to, true) {
@@ -207,7 +207,7 @@ fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
     Ok((json!({ "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 
-/// Standard input, as a file or as a tar stream.
+/// Copies standard input into a sandbox, as a file or as a tar stream.
 fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     if !as_tar {
         return written(&engine.files_write(to, None, Box::new(io::stdin()))?);
@@ -217,7 +217,7 @@ fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     Ok((copied, LeftOut::default()))
 }
 
-/// To standard output: a file's bytes, a directory as a tar stream.
+/// Copies to standard output: a file's bytes, or a directory as a tar stream.
 fn give(from: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     let is_dir = engine.files_stat(from, true)?.kind == FileKind::Dir;
     if io::stdout().is_terminal() {
@@ -234,7 +234,7 @@ fn give(from: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     Ok((Value::Null, left_out))
 }
 
-/// One side gives while the other takes; the giver's trouble is the cause of the taker's.
+/// Copies through a pipe: `give` writes on a thread while `take` reads. The fault that is the cause of the other is returned.
 fn through<T>(
     give: impl FnOnce(&mut dyn Write) -> Result<(), Fault> + Send,
     take: impl FnOnce(Joined) -> Result<T, Fault>,
@@ -244,18 +244,20 @@ fn through<T>(
     let joined = Joined { pipe: reader, failed: failed.clone() };
     std::thread::scope(|scope| {
         let giver = scope.spawn(move || {
-            let mut out = io::BufWriter::with_capacity(64 << 10, writer);
+            let mut out = io::BufWriter::with_capacity(64 << 10, Pipe::new(writer));
             let given = give(&mut out).and_then(|()| out.flush().map_err(|e| trouble(Path::new("-"), &e)));
-            // Before the pipe is closed: its end alone would pass for the end of the file.
+            // Set before the pipe is closed: end of file alone would pass for the end of the data.
             failed.store(given.is_err(), Ordering::SeqCst);
-            given
+            given.map_err(|fault| (fault, out.get_ref().is_broken()))
         });
         let made = take(joined);
-        let given = giver.join().unwrap_or_else(|_| Err(Fault::internal("packing ended without an answer")));
+        let given = giver
+            .join()
+            .unwrap_or_else(|_| Err((Fault::internal("cp: the thread that reads the source panicked"), false)));
         match (given, made) {
-            (Err(fault), Ok(_)) => Err(fault),
-            // A pipe that broke says nothing that the other side does not say better.
-            (Err(fault), Err(_)) if !fault.message.contains("Broken pipe") => Err(fault),
+            (Err((fault, _)), Ok(_)) => Err(fault),
+            // A broken pipe is the effect of the other side's fault.
+            (Err((fault, false)), Err(_)) => Err(fault),
             (_, made) => made,
         }
     })

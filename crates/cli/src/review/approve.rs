@@ -1,17 +1,18 @@
-//! `cofferdam approve`: what was chosen and reviewed goes to the verb; the receipt comes back.
+//! `cofferdam approve`: sends the chosen and reviewed changes to the verb, and prints the receipt.
 
 use super::interactive;
 use super::lexer;
 use super::paint::{self, Brush};
 use super::receipt;
-use crate::engine::Engine;
+use crate::connection;
 use crate::render::fault;
 use clap::ArgMatches;
-use node::lifecycle::stop::Which;
+use client::Engine;
 use node::review::Of;
 use node::review::approve::{Ask, Seen, covered};
 use node::review::commit::{Author, Wish};
 use node::review::diff::{self, Reader};
+use node::sandbox::Which;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use terms::{Fault, Phase};
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
-    let done = Engine::open(matches).and_then(|engine| {
+    let done = connection::open(matches).and_then(|engine| {
         let ask = match matches.get_flag("interactive") {
             true => chosen_by_hand(matches, &engine)?,
             false => as_told(matches, &engine)?,
@@ -50,7 +51,7 @@ fn as_told(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> 
     if ask.seen != Seen::Last || !has_terminal() || engine.was_shown(&ask.of)? {
         return Ok(Some(ask));
     }
-    let digest = shown_now(engine, &ask)?;
+    let digest = confirm_unreviewed(engine, &ask)?;
     Ok(digest.map(|digest| Ask { seen: Seen::Digest(digest), ..ask }))
 }
 
@@ -60,7 +61,7 @@ fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, 
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
-    // Who leaves in the middle has not been shown all of it.
+    // A reader who quits the pager early has not seen the whole diff.
     let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Program, page: None };
     let answer = engine.diff(&ask)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
@@ -97,13 +98,13 @@ fn brush() -> Brush {
     Brush { colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
 }
 
-/// So many changes are listed before a question.
+/// Changes listed at most before the question.
 const MOST_LISTED: usize = 40;
 
-/// Nobody looked yet: what would land of what was chosen is listed, and somebody says yes or no.
-fn shown_now(engine: &Engine, ask: &Ask) -> Result<Option<String>, Fault> {
+/// Lists the chosen changes that would land and asks for confirmation, where no diff was reviewed before.
+fn confirm_unreviewed(engine: &Engine, ask: &Ask) -> Result<Option<String>, Fault> {
     let (sandbox, paths) = engine.meant(&ask.of)?;
-    // All of it: the digest is over all, whatever is chosen. A list of names is no review, so that a no leaves nothing behind.
+    // The digest covers the whole diff, whatever is chosen. A list of names is no review, so a no records nothing.
     let of = Of::sandbox(Which { word: Some(sandbox), version: None });
     let answer = engine.diff(&diff::Ask { of, everything: false, reader: Reader::Program, page: None })?;
     let Some(chosen) = covered(&answer.diff, paths, ask)? else { return Ok(Some(answer.diff.digest)) };

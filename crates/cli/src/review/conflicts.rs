@@ -1,6 +1,6 @@
 //! `cofferdam conflicts`: files that several sandboxes changed, and files that a sandbox and its base changed.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
 use node::review::conflicts::{Answer, Ask, Disputed, Writer};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let ask = Ask { sandbox: matches.get_one::<String>("sandbox").cloned() };
-    match Engine::open(matches).and_then(|engine| engine.conflicts(&ask)) {
+    match connection::open(matches).and_then(|engine| engine.conflicts(&ask)) {
         Ok(answer) if json => print_json(&answer),
         Ok(answer) => tell(&answer),
         Err(error) => return fault(&error, json),

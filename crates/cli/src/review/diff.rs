@@ -1,13 +1,14 @@
-//! `cofferdam diff` and `prune`: asks for the changes and shows them in the form that was asked for.
+//! `cofferdam diff` and `prune`: requests the changes and prints them in the requested format.
 
 use super::pager::Out;
 use super::paint::{self, BOLD, Brush, DIM, GREEN, RED, YELLOW};
-use crate::engine::Engine;
-use crate::render;
+use crate::pipe::Pipe;
+use crate::{connection, render};
 use clap::ArgMatches;
-use node::lifecycle::stop::Which;
+use client::Engine;
 use node::review::diff::{Answer, Ask, Reader};
 use node::review::{Body, ChangeKind, Class, FileDiff, FileKind, LineKind, Of};
+use node::sandbox::Which;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     let everything = matches.get_flag("all");
     let ask = Ask { of: Of::Words(words), everything, reader: Reader::Person, page: None };
     let json = matches.get_flag("json");
-    let shown = Engine::open(matches).and_then(|engine| match matches.get_flag("patch") {
+    let shown = connection::open(matches).and_then(|engine| match matches.get_flag("patch") {
         true => patch(matches, &engine, &ask),
         false => show(matches, &engine.diff(&ask)?),
     });
@@ -62,11 +63,12 @@ fn colours(when: &str) -> bool {
     }
 }
 
-/// Byte for byte into a pipe or file; on a terminal with everything made visible that could drive it.
+/// Prints a patch: unchanged into a pipe or file, with control characters escaped on a terminal.
 fn patch(matches: &ArgMatches, engine: &Engine, ask: &Ask) -> Result<(), Fault> {
-    let (mut out, brush) = (Out::open(!matches.get_flag("no-pager")), brush(matches));
+    let (mut out, brush) = (Pipe::new(Out::open(!matches.get_flag("no-pager"))), brush(matches));
     if !io::stdout().is_terminal() {
-        return engine.patch(ask, &mut out).or_else(left_early);
+        // A reader that left early is no error.
+        return engine.patch(ask, &mut out).or_else(|fault| if out.is_broken() { Ok(()) } else { Err(fault) });
     }
     let mut whole = Vec::new();
     engine.patch(ask, &mut whole)?;
@@ -83,13 +85,6 @@ fn patch(matches: &ArgMatches, engine: &Engine, ask: &Ask) -> Result<(), Fault> 
         }
     }
     Ok(())
-}
-
-fn left_early(fault: Fault) -> Result<(), Fault> {
-    match fault.message.contains("Broken pipe") || fault.message.contains("broken pipe") {
-        true => Ok(()),
-        false => Err(fault),
-    }
 }
 
 fn letter(file: &FileDiff) -> char {
@@ -111,7 +106,7 @@ fn names(out: &mut Out, answer: &Answer, before: impl Fn(&FileDiff) -> String) -
     Ok(())
 }
 
-/// Lines that came and went.
+/// Counts added and removed lines.
 fn counts(file: &FileDiff) -> (usize, usize) {
     let Body::Text(hunks) = &file.body else { return (0, 0) };
     let count = |kind| hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == kind).count();
@@ -141,7 +136,7 @@ fn stat(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     ending(out, answer, brush)
 }
 
-/// What a line of statistics says beside the numbers: why a file does not land by itself, and its flags.
+/// Returns the marks of a line of statistics: why a file does not land by itself, and its flags.
 fn marks(file: &FileDiff) -> String {
     let mut marks = match &file.change.class {
         Class::Ordinary => String::new(),
@@ -201,13 +196,13 @@ fn everything(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     ending(out, answer, brush)
 }
 
-/// A directory that went with what was in it: its files say so.
+/// True for a directory that was removed with its content: its files are listed already.
 fn is_told_below(file: &FileDiff, answer: &Answer) -> bool {
     let is_dir = file.change.before.as_ref().is_some_and(|e| e.kind == FileKind::Dir);
     if !is_dir || file.change.kind != ChangeKind::Deleted {
         return false;
     }
-    // Sorted by path, what is below follows at once, or behind names that only begin alike.
+    // Sorted by path, descendants follow at once, or after names with the same prefix.
     let files = &answer.diff.files;
     let from = files.partition_point(|f| f.change.path <= file.change.path);
     files[from..].iter().take(64).any(|f| f.change.path.is_at_or_below(&file.change.path))
@@ -236,7 +231,7 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
     }
     let (sandbox, seen) = (render::safe(&answer.sandbox), render::safe(&answer.diff.digest));
     writeln!(out, "\ndigest {seen}")?;
-    // What was shown as a whole is remembered; a part of it is approved by the digest of all.
+    // A diff that was shown as a whole is recorded as seen; a part is approved by the digest of the whole.
     let digest = if answer.only.is_empty() { String::new() } else { format!(" --digest {seen}") };
     writeln!(out, "approve with: cofferdam approve {sandbox}{digest}")
 }
@@ -245,7 +240,7 @@ fn ending(out: &mut Out, answer: &Answer, brush: Brush) -> io::Result<()> {
 pub fn prune(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let which = Which { word: matches.get_one::<String>("id").cloned(), version: None };
-    match Engine::open(matches).and_then(|engine| engine.prune(&which)) {
+    match connection::open(matches).and_then(|engine| engine.prune(&which)) {
         Ok(answer) if json => render::print_json(&answer),
         Ok(answer) => {
             let said = format!("{} files, {} taken out of {}", answer.files, bytes(answer.bytes), answer.sandbox);

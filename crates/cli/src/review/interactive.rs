@@ -1,5 +1,6 @@
-//! `approve -i`: asks about one hunk or file after the other, as `git add -p` does. What would run on the reviewer's machine comes
-//! last and is marked. Decides nothing itself; everything of a file is shown through the painter, which lets nothing drive a terminal.
+//! `approve -i`: asks about one hunk or file after the other, as `git add -p` does. Changes that would run on the
+//! reviewer's machine come last and are marked. Decides nothing itself; all content is printed by the painter, which
+//! escapes control sequences.
 
 use super::lexer;
 use super::paint::{self, Brush, RED};
@@ -7,25 +8,25 @@ use node::review::{Body, ChangeKind, Class, Diff, FileDiff, Hunk, Rel, split};
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
-/// What is asked about at once.
+/// The subject of one question.
 struct Card<'a> {
     file: &'a FileDiff,
-    /// A single hunk, or a part of one; none means the whole file.
+    /// A single hunk, or a part of one; `None` for the whole file.
     hunk: Option<Cow<'a, Hunk>>,
 }
 
-/// All questions, and what was answered so far.
+/// The questions, with the answers so far.
 struct Deck<'a> {
     cards: Vec<Card<'a>>,
     answers: Vec<Option<bool>>,
     at: usize,
 }
 
-/// What became of an answer.
+/// Result of an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Turn {
     Next,
-    /// There is nothing to split it at.
+    /// The hunk cannot be split.
     Whole,
     Help,
     Done,
@@ -34,7 +35,7 @@ enum Turn {
 const HELP: &str = "y - let this through\nn - leave it\nq - leave it and all that follow\na - let this and the rest of the file through\n\
                     d - leave this and the rest of the file\ns - split it where unchanged lines lie between its changes\nj - decide later, go on\nk - go back\n? - this help\n";
 
-/// The paths and hunks that shall land.
+/// Asks, and returns the paths and hunks that shall land.
 pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
     let mut deck = Deck::of(diff);
     let (mut lines, mut out) = (io::stdin().lock(), io::stderr().lock());
@@ -47,7 +48,7 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
             write!(out, "({}/{}) let this {what} through [y,n,q,a,d,s,j,k,?]? ", deck.at + 1, deck.cards.len())?;
             out.flush()?;
             let mut line = String::new();
-            // The end of the input is a wish to stop.
+            // End of input means quit.
             let word = if lines.read_line(&mut line)? == 0 { "q" } else { line.trim() };
             match deck.answer(word) {
                 Turn::Help => write!(out, "{HELP}")?,
@@ -60,10 +61,10 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
     Ok(deck.chosen())
 }
 
-/// So many files that nothing is asked about are named.
+/// Files without a question that are named at most.
 const MOST_NAMED: usize = 10;
 
-/// What cannot land as it is would be missed, if nobody said so.
+/// Lists changes that cannot land as they are, and so have no question.
 fn not_asked(diff: &Diff, brush: Brush) -> String {
     let drifted: Vec<&FileDiff> = diff.files.iter().filter(|file| file.change.drifted).collect();
     let mut text = String::new();
@@ -150,7 +151,7 @@ impl Deck<'_> {
         Turn::Next
     }
 
-    /// A file all of whose hunks were taken is taken whole, with its bits.
+    /// Returns the choice. A file with all hunks chosen is chosen as a whole, with its mode.
     fn chosen(&self) -> (Vec<Rel>, Vec<String>) {
         let (mut paths, mut hunks) = (Vec::new(), Vec::new());
         for cards in self.by_file() {
@@ -167,7 +168,7 @@ impl Deck<'_> {
         (paths, hunks)
     }
 
-    /// The numbers of cards, those of one file together.
+    /// Groups the card numbers by file.
     fn by_file(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (number, card) in self.cards.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Where a long answer goes on a terminal: through a pager that may do nothing but show it.
+//! Pager for long output on a terminal, restricted to displaying it.
 
 use crate::render;
 use crate::stdout::{self, Stdout};
@@ -16,7 +16,7 @@ pub enum Out {
 const PASSED: [&str; 9] = ["PATH", "HOME", "TERM", "TERMINFO", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS", "LINES"];
 
 impl Out {
-    /// A pager, if somebody sits there and wants one.
+    /// Starts a pager, if standard output is a terminal and the user wants one.
     pub fn open(wanted: bool) -> Out {
         let plain = || Out::Plain(io::BufWriter::new(stdout::lock()));
         if !wanted || !render::can_draw(&io::stdout()) {
@@ -37,10 +37,11 @@ impl Out {
     }
 }
 
-/// None where there is no such program: the answer is shown without.
+/// Starts the pager; `None` where the program is missing, and the output is printed without.
 fn start(pager: &OsString) -> Option<Child> {
     let mut command = Command::new("/bin/sh");
-    // The shell is there for pagers with arguments; `exec` fails where the program is missing, which `command -v` tells first.
+    // A shell, because $PAGER may have arguments. `exec` of a missing program fails too late, so `command -v` checks
+    // first.
     let first = pager.to_string_lossy().split_whitespace().next().map(str::to_owned)?;
     let is_there = Command::new("/bin/sh")
         .args(["-c", "command -v -- \"$1\" >/dev/null 2>&1", "sh", &first])
@@ -54,7 +55,7 @@ fn start(pager: &OsString) -> Option<Child> {
     script.push(pager);
     command.arg("-c").arg(script).env_clear().stdin(Stdio::piped());
     command.envs(PASSED.into_iter().filter_map(|name| std::env::var_os(name).map(|value| (name, value))));
-    // F: end at once where it fits on the screen; R: let our colours through; X: leave the screen as it is.
+    // F: quit if one screen; R: pass colours; X: keep the screen.
     command.env("LESS", "FRX").env("LESSSECURE", "1").env("LESSHISTFILE", "-").env("LV", "-c");
     command.spawn().ok()
 }

@@ -1,5 +1,5 @@
-//! Changes as people read them: coloured lines in which nothing of a file or name can drive the terminal. Whatever cannot be seen
-//! is spelled out.
+//! Changes for people: coloured lines in which no content or name can drive the terminal. Invisible characters are
+//! escaped.
 
 use super::lexer::{self, Language, State, Token};
 use node::review::{Body, Change, ChangeKind, Class, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target};
@@ -7,7 +7,7 @@ use node::review::{is_invisible, words};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Whether there are colours, and what they are.
+/// Colour setting of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Brush {
     pub colours: bool,
@@ -29,7 +29,7 @@ impl Brush {
     }
 }
 
-/// Text of a file as a terminal may show it: what moves the cursor, hides or reorders is spelled out. Tabs stay.
+/// Escapes what moves the cursor, hides or reorders text. Tabs stay.
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -44,7 +44,7 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// One line about a change: what happened, where, and what to look out for.
+/// Formats a change on one line: kind, path, and warnings.
 pub fn title(change: &Change, brush: Brush) -> String {
     let (word, colour) = match &change.kind {
         ChangeKind::Added => ("added", GREEN),
@@ -92,13 +92,14 @@ pub fn flag_words(flag: Flag) -> &'static str {
     }
 }
 
-/// The mode of a new file where it lets others write to it, or means more. That it can be executed is a flag.
+/// Returns the mode of a new file where it is writable by others or has special bits. The executable bit is a flag of
+/// its own.
 fn bits_of_new(entry: &Entry) -> Option<String> {
     let open = entry.kind != FileKind::Symlink && entry.mode & 0o7022 != 0;
     open.then(|| format!("{:04o}", entry.mode))
 }
 
-/// Kind, mode, target and attributes, where they differ.
+/// Lists differences of kind, mode, target and attributes.
 fn details(change: &Change) -> Vec<String> {
     let mut parts = Vec::new();
     let (before, after) = (change.before.as_ref(), change.after.as_ref());
@@ -150,7 +151,7 @@ fn target_words(target: &Target) -> String {
     }
 }
 
-/// The whole change: its line, and its hunks below.
+/// Formats a whole change: its title, and its hunks below.
 pub fn file(file: &FileDiff, brush: Brush) -> String {
     let mut out = title(&file.change, brush);
     out.push('\n');
@@ -169,7 +170,7 @@ pub fn file(file: &FileDiff, brush: Brush) -> String {
     out
 }
 
-/// One hunk with its id.
+/// Formats a hunk with its id.
 pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> String {
     let span = |start: u64, lines: u64| if lines == 1 { format!("{start}") } else { format!("{start},{lines}") };
     let (old, new) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
@@ -197,7 +198,8 @@ pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> S
     out
 }
 
-/// How the lines of a hunk end. Where all end alike, a carriage return says nothing; where they do not, it may be all that changed.
+/// Line endings of a hunk. Where all lines end alike, the carriage return is not shown; where they differ, it may be
+/// the only change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Alike,
@@ -215,7 +217,7 @@ impl Ends {
     }
 }
 
-/// For each line of a hunk, which stretches of it differ from the line that it replaces or is replaced by.
+/// Returns for each line of a hunk the ranges that differ from the line that it replaces or is replaced by.
 fn pairs(lines: &[Line]) -> Vec<Vec<Range<usize>>> {
     let mut marked = vec![Vec::new(); lines.len()];
     let mut at = 0;
@@ -250,7 +252,7 @@ fn one_line(
         LineKind::Added => ("+", GREEN),
     };
     let text = line.text.strip_suffix('\n').unwrap_or(&line.text);
-    // The carriage return of a line's end is part of the line to a diff, and nothing to see in one where all lines have it.
+    // A trailing carriage return belongs to the line in a diff, and is not shown where all lines have one.
     let plain = ends == Ends::Alike && line.text.ends_with('\n');
     let shown = text.strip_suffix('\r').filter(|_| plain).unwrap_or(text);
     let mut out = brush.paint(colour, sign);
@@ -266,7 +268,7 @@ fn one_line(
     out
 }
 
-/// Paints a line stretch by stretch. Both lists are in order, so each is walked once.
+/// Paints a line range by range. Both lists are sorted, so each is walked once.
 fn styled(text: &str, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>], colour: &str, brush: Brush) -> String {
     let ranges = tokens.iter().map(|(_, range)| range).chain(marked);
     let mut cuts: Vec<usize> = ranges.flat_map(|range| [range.start, range.end]).chain([0, text.len()]).collect();

@@ -1,6 +1,6 @@
-//! `cofferdam provenance`: who let through what stands at a path.
+//! `cofferdam provenance`: the approvals that the file at a path came from.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
 use node::review::provenance::Answer;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let path = matches.get_one::<OsString>("path").cloned().unwrap_or_default();
-    match Engine::open(matches).and_then(|engine| engine.provenance(&path)) {
+    match connection::open(matches).and_then(|engine| engine.provenance(&path)) {
         Ok(answer) if json => print_json(&answer),
         Ok(answer) => tell(&answer),
         Err(error) => return fault(&error, json),
@@ -25,7 +25,7 @@ fn tell(answer: &Answer) {
         let record = &landed.record;
         let verb = if landed.is_undo() { "undone" } else { "approved" };
         let sandbox = record.sandbox_name.as_deref().unwrap_or(&record.sandbox);
-        let when = node::fresh::date(record.at_ms / 1000);
+        let when = terms::clock::date(record.at_ms / 1000);
         let mut line = format!("{} {verb} by {} from {sandbox}, {when}", landed.batch, record.actor);
         if let Some(run) = record.runs.last() {
             line.push_str(&format!(", {run}"));

@@ -1,21 +1,21 @@
-//! `cofferdam rebase`: what became of each file that the base had changed, too.
+//! `cofferdam rebase`: the result for each file that the base had changed as well.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
-use node::lifecycle::stop::Which;
 use node::review::rebase::{Answer, Ask, Fate, Moved};
+use node::sandbox::Which;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Conflicts were left, as with `git merge`.
+/// Exit status when conflicts are left, as with `git merge`.
 const CONFLICTS: u8 = 1;
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let which = Which { word: matches.get_one::<String>("sandbox").cloned(), version: None };
     let ask = Ask { which, dry_run: matches.get_flag("dry-run") };
-    let answer = match Engine::open(matches).and_then(|engine| engine.rebase(&ask)) {
+    let answer = match connection::open(matches).and_then(|engine| engine.rebase(&ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),
     };

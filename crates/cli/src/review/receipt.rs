@@ -1,6 +1,6 @@
-//! What came of an approval, a rejection or an undo, for people and programs.
+//! Receipts of an approval, a rejection or an undo, for people and programs.
 
-use crate::engine::Engine;
+use crate::connection;
 use crate::render::{fault, note, print_json, safe};
 use clap::ArgMatches;
 use node::review::{LandedChange, Left, NEEDS_NAME, NOT_CHOSEN, Of, Receipt};
@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// So many of those that stay are told on a terminal.
+/// Changes left behind that are listed at most on a terminal.
 const MOST_TOLD: usize = 20;
 
 pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
@@ -36,7 +36,7 @@ pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
 pub fn undo(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let batch = matches.get_one::<String>("batch").map(String::as_str);
-    match Engine::open(matches).and_then(|engine| engine.undo(batch)) {
+    match connection::open(matches).and_then(|engine| engine.undo(batch)) {
         Ok(receipt) => show(&receipt, json),
         Err(error) => fault(&error, json),
     }
@@ -50,7 +50,7 @@ pub fn reject(matches: &ArgMatches) -> ExitCode {
         everything: matches.get_flag("all"),
         digest: matches.get_one("digest").cloned(),
     };
-    let answer = match Engine::open(matches).and_then(|engine| engine.reject(&ask)) {
+    let answer = match connection::open(matches).and_then(|engine| engine.reject(&ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),
     };
@@ -80,7 +80,7 @@ fn list(changes: &[LandedChange]) {
     }
 }
 
-/// What stays and was asked for, or could have been meant; the rest is only counted.
+/// Lists the changes left behind that were chosen, or may have been meant; the rest is counted.
 pub fn tell_left(left: &[Left], more: u64) {
     let (others, told): (Vec<&Left>, Vec<&Left>) = left.iter().partition(|left| left.why == NOT_CHOSEN);
     for Left { path, why } in told.iter().take(MOST_TOLD) {

@@ -1,11 +1,11 @@
-//! From flags to what the verbs of sandboxes are asked.
+//! Flags of the sandbox verbs, as requests.
 
-use crate::{args, quantity, run};
+use crate::{args, options, quantity};
 use clap::ArgMatches;
-use node::lifecycle::create::Ask;
-use node::lifecycle::stop::Which;
+use node::create::Ask;
 use node::policies::Source;
-use node::sandbox::{Driver, Restart, Service, Sharing};
+use node::sandbox::Which;
+use node::sandbox::{Restart, Service, Sharing};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         sharing: Sharing { shared: m.get_flag("shared"), until_stop },
         template: text(m, "template").cloned(),
         policies,
-        flags: run::flags(m),
-        limits: run::limits(m)?,
+        flags: options::flags(m),
+        limits: options::limits(m)?,
         cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
         ttl_ms: time(m, "ttl")?,
         idle_ms: time(m, "idle")?,
         key: text(m, "idempotency-key").cloned(),
-        driver: driver(m),
+        driver: options::driver(m),
         services: services(m)?,
         report_reads: m.get_flag("report-reads"),
-        ask_timeout_ms: run::patience(m)?.map(|time| time.as_millis() as u64),
+        ask_timeout_ms: options::ask_timeout(m)?.map(|time| time.as_millis() as u64),
         ..Ask::default()
     })
 }
@@ -56,7 +56,7 @@ fn services(m: &ArgMatches) -> Result<Vec<Service>, Fault> {
     }
 }
 
-/// When each service is started again; under no name, for all that have none of their own.
+/// Returns the restart policy of each service; under the empty name, of all others.
 fn restarts(m: &ArgMatches) -> Result<BTreeMap<String, Restart>, Fault> {
     let read = |word: &String| {
         let (name, when) = word.split_once('=').unwrap_or(("", word));
@@ -71,26 +71,16 @@ fn restarts(m: &ArgMatches) -> Result<BTreeMap<String, Restart>, Fault> {
     m.get_many::<String>("restart").unwrap_or_default().map(read).collect()
 }
 
-/// The driver that was named; none where the best shall be found.
-pub fn driver(m: &ArgMatches) -> Option<Driver> {
-    match text(m, "driver").map(String::as_str) {
-        Some("overlay") => Some(Driver::Overlay),
-        Some("reflink") => Some(Driver::Reflink),
-        Some("copy") => Some(Driver::Copy),
-        _ => None,
-    }
-}
-
 pub fn which(m: &ArgMatches) -> Which {
     let version = m.try_get_one::<u64>("if-version").ok().flatten().copied();
     Which { word: text(m, "sandbox").cloned(), version }
 }
 
-/// How long a command may take to end.
+/// Returns the time that commands have to end.
 pub fn patience(m: &ArgMatches) -> Result<Duration, Fault> {
     const LONGEST_MS: u64 = 24 * 3_600_000;
     let asked = text(m, "timeout").map(String::as_str).unwrap_or("10s");
-    // At once is a time, too.
+    // Zero means at once.
     let ms =
         if asked.trim_end_matches('s') == "0" { 0 } else { quantity::time(asked).map_err(|e| bad("timeout", &e))? };
     Ok(Duration::from_millis(ms.min(LONGEST_MS)))
@@ -108,15 +98,15 @@ fn bad(flag: &str, why: &str) -> Fault {
     Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission)
 }
 
-/// A sandbox to prepare a template in.
+/// Returns the request for the sandbox in which a template is prepared.
 pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
     Ok(Ask {
         dir: m.try_get_one::<OsString>("dir").ok().flatten().map(PathBuf::from),
         policies,
-        flags: run::flags(m),
-        limits: run::limits(m)?,
+        flags: options::flags(m),
+        limits: options::limits(m)?,
         cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
         ..Ask::default()
     })

@@ -1,11 +1,11 @@
-//! How far a long job has come: one line on a terminal that is written over and wiped at the end, and nothing anywhere else.
+//! Progress of a long job: one line on a terminal that is overwritten and erased at the end; no output elsewhere.
 
 use super::table::bytes;
-use node::lifecycle::create::Copied;
+use node::create::Copied;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Jobs that are over before it say nothing.
+/// Delay before the first line; shorter jobs print none.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 pub struct Line {

@@ -1,12 +1,12 @@
-//! Listings for people: columns, short ids, sizes and times at a glance.
+//! Tables for people: columns, short ids, sizes and relative times.
 
 use super::cells;
 use crate::render;
 use std::io::Write;
 
-/// What stands between two columns.
+/// Separator of columns.
 const BETWEEN: &str = "  ";
-/// No narrower does a column become.
+/// Minimum width of a column.
 const LEAST: usize = 8;
 
 pub struct Table {
@@ -23,12 +23,12 @@ impl Table {
         self.rows.push(cells.iter().map(|cell| render::safe(cell)).collect());
     }
 
-    /// Every column as wide as its widest cell, but for the last.
+    /// Prints every column as wide as its widest cell, except for the last.
     pub fn print(&self) {
         self.write(&self.widths(), usize::MAX);
     }
 
-    /// The same on a terminal of so many cells: one column gives way to the others, and what is still too long is cut.
+    /// Prints a table for a terminal of `most` cells: one column is narrowed for the others, and longer lines are cut.
     pub fn print_within(&self, most: usize, gives_way: usize) {
         let mut widths = self.widths();
         let whole = widths.iter().sum::<usize>() + BETWEEN.len() * widths.len().saturating_sub(1);
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// As much of an id as people type: any beginning will do.
+/// Shortens an id to a prefix that people type; any unique prefix is accepted.
 pub fn short(id: &str) -> String {
     id.char_indices().nth(16).map_or(id, |(end, _)| &id[..end]).to_owned()
 }
@@ -74,12 +74,12 @@ pub fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", units[unit]) }
 }
 
-/// How long since.
+/// Formats the time since `at_ms`.
 pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", span(now_ms.saturating_sub(at_ms)))
 }
 
-/// How long until. Rounded: what was made for seven days a while ago has seven days.
+/// Formats the time until `at_ms`, rounded: a lifetime of seven days that began a while ago shows as seven days.
 pub fn from_now(at_ms: u64, now_ms: u64) -> String {
     let left = at_ms.saturating_sub(now_ms);
     format!("in {}", span(left + unit(left).0 * 500))
@@ -90,7 +90,7 @@ fn span(ms: u64) -> String {
     format!("{}{name}", ms / 1000 / seconds)
 }
 
-/// What so much time is told in: its length in seconds, and its name.
+/// Returns the unit for a duration: its length in seconds, and its name.
 fn unit(ms: u64) -> (u64, &'static str) {
     match ms / 1000 {
         0..120 => (1, "s"),

@@ -1,12 +1,13 @@
 //! `cofferdam export` and `import`.
 
 use super::text;
-use crate::engine::Engine;
 use crate::render::say;
-use crate::{args, quantity, render, run};
+use crate::{args, options, quantity, render};
 use clap::ArgMatches;
+use client::Engine;
 use node::policies::Source;
-use node::snapshots::{Bounds, Onto};
+use node::portable::Onto;
+use node::snapshots::Bounds;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use terms::{ErrorKind, Fault, Phase};
 
-/// The file appears whole or not at all: it is written beside its place and renamed.
+/// Exports a snapshot. The file is written to a temporary name and renamed, so it appears whole or not at all.
 pub fn export(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let (word, file) = (text(m, "sandbox").unwrap_or_default(), file(m));
     if file == "-" {
@@ -33,7 +34,7 @@ pub fn export(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
         return Ok(ExitCode::SUCCESS);
     }
     let place = engine.caller().cwd.join(&file);
-    // A device or a pipe is written to, not replaced.
+    // A device or FIFO is written to, not replaced.
     let special = std::fs::metadata(&place).is_ok_and(|found| !found.is_file());
     let draft = if special { place.clone() } else { draft_of(&place)? };
     let made = File::options().write(true).create_new(!special).mode(0o600).open(&draft);
@@ -78,8 +79,8 @@ pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
             Bounds { bytes: quantity::size(amount).map_err(bad)?, ratio: None, ..Bounds::default() }
         }
     };
-    let (name, driver) = (text(m, "name"), crate::sandboxes::ask::driver(m));
-    let onto = Onto { dir: Some(&onto), name, policies, flags: run::flags(m), bounds, driver, once: None };
+    let (name, driver) = (text(m, "name"), options::driver(m));
+    let onto = Onto { dir: Some(&onto), name, policies, flags: options::flags(m), bounds, driver, once: None };
     let input: Box<dyn Read + Send> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
         false => {
@@ -90,7 +91,8 @@ pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
             Box::new(BufReader::new(opened))
         }
     };
-    let made = engine.import(onto, input)?;
+    let (made, notes) = engine.import(onto, input)?;
+    notes.iter().for_each(|note| render::note(note));
     if json {
         render::print_json(&made);
     } else {

@@ -2,16 +2,17 @@
 
 use super::text;
 use crate::args::{self, Runs};
-use crate::engine::Engine;
 use crate::render;
 use crate::render::{print_document, say};
 use crate::run;
 use crate::sandboxes::ask;
 use crate::sandboxes::table::{Table, ago, bytes};
 use clap::ArgMatches;
-use node::lifecycle::create::Ask;
-use node::lifecycle::stop::Which;
-use node::{fresh, snapshots, warm};
+use client::Engine;
+use node::create::Ask;
+use node::sandbox::Which;
+use node::templates;
+use node::warm;
 use serde_json::json;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -42,8 +43,8 @@ fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a sandbox, runs the command in it, and names what it then holds. The sandbox itself does not stay.
-fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Result<snapshots::Templated, Fault> {
+/// Creates a sandbox, runs the command in it, and makes a template of the result. The sandbox is removed.
+fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Result<templates::Templated, Fault> {
     engine.refuse_other_template(name)?;
     let made = engine.create(&ask::prepare(m)?, &mut |_| {})?;
     made.notes.iter().for_each(|note| render::note(note));
@@ -67,14 +68,14 @@ fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Resul
 fn ls(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let found = engine.templates()?;
     if json {
-        let row = |t: &snapshots::Described| {
+        let row = |t: &templates::Described| {
             json!({ "name": t.name, "address": t.address, "base": t.base, "prepared": t.prepared,
                     "bytes": t.bytes, "created_ms": t.created_ms, "warm": t.warm })
         };
         let rows: Vec<_> = found.iter().map(row).collect();
         return Ok(print_document(json!({ "templates": rows })));
     }
-    let now = fresh::now_ms();
+    let now = terms::clock::now_ms();
     let mut table = Table::new(&["NAME", "DIGEST", "SIZE", "MADE", "READY", "DIRECTORY"]);
     for t in &found {
         let digest: String =
@@ -107,7 +108,7 @@ fn warm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
         return Ok(ExitCode::SUCCESS);
     }
     set.notes.iter().for_each(|note| render::note(note));
-    if keep > 0 && matches!(engine, Engine::Here(_)) {
+    if keep > 0 && matches!(engine, Engine::Local(..)) {
         render::note("a daemon makes them and keeps them (`cofferdam serve`); without one nothing stands ready");
     }
     say(&format!("{} {}/{}", set.address, set.warm.ready, set.warm.keep));

@@ -1,7 +1,7 @@
-//! Whom the daemon lets in: A01 to A06 and A08 of the attack list, each with a control that must succeed.
+//! Access to the daemon: credentials, hosts, origins and paths. Each refusal has a control that must succeed.
 
 use crate::support::http::{Ask, Daemon, exchange};
-use crate::support::{As, BOTH, Place, USER};
+use crate::support::{As, Place, USER, either};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,10 +11,11 @@ fn tcp<'a>(daemon: &'a Daemon, method: &str, path: &str) -> Ask<'a> {
     daemon.ask(method, path).over_tcp()
 }
 
-/// A01: over TCP nobody gets in without a token that is good now, sent as a header.
+/// TCP requests need a valid token in the Authorization header.
+// promise 23
 #[test]
-fn a01_only_a_good_token_in_a_header_opens_the_door() {
-    for who in BOTH {
+fn only_a_good_token_in_a_header_opens_the_door() {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start_tcp(&place);
         let good = daemon.operator_token();
@@ -44,16 +45,17 @@ fn a01_only_a_good_token_in_a_header_opens_the_door() {
                 .assert_fault(400, "invalid_request");
             assert!(!fault.to_string().contains(&good), "it is not told back");
         }
-        // A wrong token is wrong also where none is needed.
+        // A wrong token is refused on routes that need none, too.
         daemon.ask("GET", "/v1/sandboxes").bearer(&unknown).send().assert_fault(401, "unauthenticated");
         daemon.ask("GET", "/v1/health/live").bearer(&unknown).send().assert_fault(401, "unauthenticated");
         tcp(&daemon, "GET", "/v1/health/live").send().assert_ok();
     }
 }
 
-/// A01: tokens expire and are revoked, by the daemon and behind its back.
+/// Tokens stop working on expiry and on revocation, by the daemon or by the binary beside it.
+// promise 23
 #[test]
-fn a01_expired_and_revoked_tokens_open_nothing() {
+fn expired_and_revoked_tokens_open_nothing() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let ask = |token: &str| tcp(&daemon, "GET", "/v1/sandboxes").bearer(token).send();
@@ -80,9 +82,10 @@ fn a01_expired_and_revoked_tokens_open_nothing() {
     ask(made["token"].as_str().unwrap()).assert_fault(401, "unauthenticated");
 }
 
-/// A01: a secret is kept nowhere but with its owner: not in the store, the journal, a log or a list.
+/// A token's secret is in no store, journal, log or list: only its owner has it.
+// promise 23
 #[test]
-fn a01_secrets_of_tokens_are_found_nowhere() {
+fn secrets_of_tokens_are_found_nowhere() {
     let place = Place::new(As::User);
     let log = place.root.join("log");
     let mut command = place.cofferdam(["serve", "--json", "--listen", "127.0.0.1:0"]);
@@ -107,9 +110,10 @@ fn find(all: &[u8], part: &[u8]) -> bool {
     all.windows(part.len()).any(|window| window == part)
 }
 
-/// A02: the socket is the user's own; the kernel says who comes, and nobody else is let in who got at it.
+/// The socket belongs to its user: the kernel reports the peer's uid, and every other uid is refused.
+// promise 23
 #[test]
-fn a02_other_users_are_refused_by_the_socket() {
+fn other_users_are_refused_by_the_socket() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     assert_eq!(fs::metadata(&daemon.socket).unwrap().mode() & 0o777, 0o600);
@@ -125,7 +129,7 @@ fn a02_other_users_are_refused_by_the_socket() {
     };
     assert!(curl(USER).ends_with("\n200"), "the control: its own user");
     assert!(curl(USER + 1).ends_with("\n000"), "the directory is closed to others");
-    // Even if somebody opens all doors on the way.
+    // Open permissions on the socket and its directory admit no other uid.
     for path in [place.state(), daemon.socket.clone()] {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     }
@@ -133,7 +137,7 @@ fn a02_other_users_are_refused_by_the_socket() {
         let told = curl(other);
         assert!(told.ends_with("\n401") && told.contains("unauthenticated"), "{told}");
     }
-    // From a user namespace in which they call themselves what they like.
+    // A user namespace that maps the peer to any uid changes nothing.
     let mut inside = Command::new("setpriv");
     inside.args([
         "--reuid",
@@ -152,9 +156,10 @@ fn a02_other_users_are_refused_by_the_socket() {
     assert!(String::from_utf8_lossy(&told.stdout).contains("unauthenticated"), "{told:?}");
 }
 
-/// A03: a request must name the daemon, as it listens, once.
+/// A request must carry exactly one Host header, with a name that the daemon listens on.
+// promise 23
 #[test]
-fn a03_other_hosts_are_not_answered_for() {
+fn other_hosts_are_not_answered_for() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--allow-host", "box.example"]);
     let (token, port) = (daemon.operator_token(), daemon.port.unwrap());
@@ -182,9 +187,10 @@ fn a03_other_hosts_are_not_answered_for() {
     }
 }
 
-/// A04, A05: pages of others get nothing and change nothing, however they ask.
+/// Pages of other sites read nothing and change nothing, by any method, header or body type.
+// promise 23
 #[test]
-fn a04_a05_pages_of_other_sites_get_nothing_and_change_nothing() {
+fn pages_of_other_sites_get_nothing_and_change_nothing() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let (token, port) = (daemon.operator_token(), daemon.port.unwrap());
@@ -217,7 +223,7 @@ fn a04_a05_pages_of_other_sites_get_nothing_and_change_nothing() {
             .send()
             .assert_fault(403, "policy_denied");
     }
-    // What a form can send, and a request without a body that claims to be one.
+    // Body types that an HTML form can send are refused, also on a request without a body.
     for sort in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
         make().body(sort, b"{\"name\":\"form\"}").send().assert_fault(415, "invalid_request");
         tcp(&daemon, "POST", "/v1/gc")
@@ -231,9 +237,10 @@ fn a04_a05_pages_of_other_sites_get_nothing_and_change_nothing() {
     assert_eq!(all["sandboxes"].as_array().unwrap().len(), 1, "{all}");
 }
 
-/// A06: no answer lets a page of another site read it, whatever it asked for.
+/// Responses carry no CORS header that would let a page of another site read them.
+// promise 23
 #[test]
-fn a06_no_answer_opens_itself_to_other_origins() {
+fn no_answer_opens_itself_to_other_origins() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let token = daemon.operator_token();
@@ -254,9 +261,10 @@ fn a06_no_answer_opens_itself_to_other_origins() {
     tcp(&daemon, "GET", "/v1/sandboxes").bearer(&token).header("origin", &own).send().assert_ok();
 }
 
-/// A08: ways around in a path lead nowhere.
+/// Encoded separators and dot segments in a path are refused.
+// promise 23
 #[test]
-fn a08_encoded_ways_around_are_refused() {
+fn encoded_ways_around_are_refused() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     daemon.post("/v1/sandboxes", json!({"name": "plain"})).assert_ok();
@@ -276,9 +284,11 @@ fn a08_encoded_ways_around_are_refused() {
     }
 }
 
-/// A01: what was opened with a token closes with it, whoever revokes it and when it expires; and is told why.
+/// Streams close when their token is revoked, by the daemon or by the binary, or expires; the last event gives the
+/// reason.
+// promise 23
 #[test]
-fn a01_streams_close_with_their_token() {
+fn streams_close_with_their_token() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let mint = |ask: Value| daemon.post("/v1/tokens", ask).assert_ok();

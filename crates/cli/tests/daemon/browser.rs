@@ -1,5 +1,6 @@
-//! Hostile pages in a real browser (A04, A05, A06, A15): of other sites, of other ports, of a name that was turned around to us, and of
-//! guests. The browser sits behind a gateway that signs every request in, so that nothing but the daemon's own rules keeps pages out.
+//! Hostile pages in a real browser: from other sites, from other ports, from a name rebound to this host (DNS
+//! rebinding), and from guests. The browser sits behind a gateway that adds a credential to every request, so that
+//! only the daemon's own rules keep pages out.
 
 mod devtools;
 mod front;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Keeps what it is sent, serves pages, sets a cookie and leads wherever it is told to.
+/// Guest server: records requests, serves pages, sets a cookie and redirects to wherever the query says.
 const GUEST: &str = r#"
 import http.server, json, urllib.parse
 seen = []
@@ -47,13 +48,13 @@ class Guest(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Guest).serve_forever()
 "#;
 
-/// What a page tries against an origin; what it got of it, which should be nothing but errors. Where a page may not even know whether
-/// something was sent (`no-cors`, forms), the daemon's state tells.
+/// Attacks of a page against an origin; returns whatever the page could read, which should be errors only. Where a
+/// page cannot even learn whether a request was sent (`no-cors`, forms), the daemon's state is compared instead.
 const ATTACKS: &str = r#"
 async (base) => {
   const web = base + '/v1/sandboxes/web', got = [];
   const note = (what, value) => got.push(what + ': ' + value);
-  // Also in a document that is no HTML.
+  // Works in documents other than HTML, too.
   const make = tag => document.createElementNS('http://www.w3.org/1999/xhtml', tag);
   const late = (ms, value) => new Promise(r => setTimeout(() => r(value), ms));
   const body = JSON.stringify({ name: 'made-by-a-page' });
@@ -128,25 +129,25 @@ async (base) => {
 }
 "#;
 
-struct World {
+struct BrowserFixture {
     daemon: Daemon,
     place: Place,
     browser: Browser,
-    /// The daemon's address with a credential, as the browser knows it.
+    /// Port of the gateway, which is the daemon's address as the browser knows it.
     gateway: u16,
-    /// Requests that came to it.
+    /// Number of requests that reached the gateway.
     sent: Arc<AtomicUsize>,
     site: u16,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
-impl World {
-    fn new() -> World {
+impl BrowserFixture {
+    fn new() -> BrowserFixture {
         let place = Place::new(As::Root);
         let (listener, gateway) = front::port();
         let host = format!("localhost:{gateway}");
         let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--allow-host", &host]);
-        // Whoever has all that there is to have.
+        // The gateway's credential is the operator's.
         let sent = Arc::default();
         front::gateway(listener, daemon.port.unwrap(), daemon.operator_token(), Arc::clone(&sent));
         let seen = Arc::default();
@@ -161,27 +162,27 @@ impl World {
         let started = place.cofferdam(["exec", "-d", "web", "python3", "-c", GUEST]).output().unwrap();
         assert!(started.status.success(), "{started:?}");
         let browser = Browser::start(&place);
-        let world = World { daemon, place, browser, gateway, sent, site, seen };
+        let fixture = BrowserFixture { daemon, place, browser, gateway, sent, site, seen };
         let begun = Instant::now();
-        while world.daemon.get("/v1/sandboxes/web/ports/8000/").status != 200 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the server inside does not answer");
+        while fixture.daemon.get("/v1/sandboxes/web/ports/8000/").status != 200 {
+            assert!(begun.elapsed() < Duration::from_secs(180), "the server inside does not answer");
             std::thread::sleep(Duration::from_millis(50));
         }
-        world
+        fixture
     }
 
     fn base(&self) -> String {
         format!("http://localhost:{}", self.gateway)
     }
 
-    /// A request over the gateway by a program that is no browser.
+    /// Sends a request through the gateway as a program that is not a browser.
     fn program(&self, method: &str, path: &str, more: &str, body: &str) -> Answer {
         let (host, length) = (format!("localhost:{}", self.gateway), body.len());
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{more}content-length: {length}\r\n\r\n{body}");
         exchange(TcpStream::connect(("127.0.0.1", self.gateway)).unwrap(), head.as_bytes())
     }
 
-    /// All that a page could have changed: sandboxes with their versions, tokens, files, runs.
+    /// Everything that a page could have changed: sandboxes with their versions, tokens, files, runs.
     fn state(&self) -> Vec<Value> {
         let sandbox = self.daemon.get("/v1/sandboxes/web").assert_ok();
         let mut told = vec![json!([sandbox["id"], sandbox["state"], sandbox["standing"], sandbox["version"]])];
@@ -196,12 +197,12 @@ impl World {
         told
     }
 
-    /// What the guest was sent so far.
+    /// Requests that the guest has received so far.
     fn guest_saw(&self) -> Vec<Value> {
         self.daemon.get("/v1/sandboxes/web/ports/8000/seen").assert_ok().as_array().unwrap().clone()
     }
 
-    /// Lets a page try everything; nothing may come of it.
+    /// Loads a page that makes every attack; checks that nothing was read or changed.
     #[track_caller]
     fn attack(&mut self, page: &str) {
         let (before, saw, sent) = (self.state(), self.guest_saw(), self.sent.load(Ordering::Relaxed));
@@ -211,7 +212,7 @@ impl World {
         let got = self.browser.eval(&tab, &format!("({ATTACKS})({:?})", self.base()));
         assert_eq!(got, json!([]), "{page} of {origin}");
         assert_eq!(self.state(), before, "{page}");
-        // The control: it did try, and its browser let it.
+        // The control: the page sent its requests, and the browser let it.
         let tried = self.sent.load(Ordering::Relaxed) - sent;
         assert!(tried > 80, "{page}: only {tried} requests");
         let loads_of_page = |one: &&Value| !one[1].as_str().unwrap().starts_with("/page");
@@ -221,20 +222,22 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for BrowserFixture {
     fn drop(&mut self) {
         let _ = self.place.cofferdam(["rm", "--force", "-t", "0", "web"]).output();
     }
 }
 
-/// A04, A05, A06: another site, another port of the same host, and another name of the same address.
+/// Cross-origin pages: another site, another port of this host, another name of this address.
+// promise 23
 #[test]
-fn a05_pages_of_other_origins_read_nothing_and_change_nothing() {
-    let mut w = World::new();
+fn pages_of_other_origins_read_nothing_and_change_nothing() {
+    let mut w = BrowserFixture::new();
     for host in ["evil.example", "localhost", "127.0.0.1"] {
         w.attack(&format!("http://{host}:{}/", w.site));
     }
-    // The controls: the same request by a program; the same address typed by a person; the same by a page of the daemon's own.
+    // The controls: the same request by a program, by a person who types the address, and by a page of the daemon's
+    // own origin.
     let json = "content-type: application/json\r\n";
     assert_eq!(w.program("POST", "/v1/gc", "", "").status, 200);
     assert_eq!(w.program("POST", "/v1/sandboxes", json, r#"{"name":"made-by-a-program"}"#).status, 201);
@@ -253,7 +256,7 @@ fn a05_pages_of_other_origins_read_nothing_and_change_nothing() {
     w.browser.bypass_rules(&tab);
     assert_eq!(w.browser.go(&tab, &format!("{base}/v1/sandboxes")), None);
     assert_eq!(w.browser.eval(&tab, make), 201);
-    // A daemon on its socket alone is nowhere that a page could ask.
+    // A daemon that listens on its Unix socket only has no address that a page could reach.
     let place = Place::new(As::Root);
     let daemon = Daemon::start(&place);
     assert_eq!(daemon.get("/v1/sandboxes").status, 200);
@@ -265,10 +268,11 @@ fn a05_pages_of_other_origins_read_nothing_and_change_nothing() {
     assert_eq!(heard.lines().find(listens), None);
 }
 
-/// A name of somebody else's that suddenly means this machine: for the browser the daemon is then a part of that site.
+/// DNS rebinding: a foreign name that resolves to this host makes the daemon part of the foreign site for the browser.
+// promise 23
 #[test]
-fn a04_a_name_that_was_turned_around_to_us_is_not_ours() {
-    let mut w = World::new();
+fn a_name_that_was_turned_around_to_us_is_not_ours() {
+    let mut w = BrowserFixture::new();
     let before = w.state();
     for port in [w.gateway, w.daemon.port.unwrap()] {
         let tab = w.browser.tab();
@@ -287,14 +291,15 @@ fn a04_a_name_that_was_turned_around_to_us_is_not_ours() {
     assert_eq!(w.state(), before);
 }
 
-/// What a guest serves comes from the daemon's own address, and is still nobody.
+/// Guest pages share the daemon's address and still get none of its rights.
+// promise 23
 #[test]
-fn a05_a_page_of_a_guest_is_not_a_page_of_the_daemon() {
-    let mut w = World::new();
+fn a_page_of_a_guest_is_not_a_page_of_the_daemon() {
+    let mut w = BrowserFixture::new();
     let (base, site) = (w.base(), w.site);
     let guest = format!("{base}/v1/sandboxes/web/ports/8000");
     let tab = w.browser.tab();
-    // Another server of this host leaves a cookie that goes to every port.
+    // Another server of this host sets a cookie that browsers send to every port.
     assert_eq!(w.browser.go(&tab, &format!("http://localhost:{site}/")), None);
     assert_eq!(w.browser.eval(&tab, "document.cookie"), "session=elsewhere");
     for page in ["/page", "/page.svg", "/page.xhtml"] {
@@ -309,11 +314,11 @@ fn a05_a_page_of_a_guest_is_not_a_page_of_the_daemon() {
         return tried; })()";
     assert_eq!(w.browser.eval(&tab, tell), json!(["null"]), "an origin of its own, and nothing that is kept for ours");
     assert_eq!(w.browser.eval(&tab, "document.body.innerText"), "guest", "the control: it is shown, and runs scripts");
-    // Its own cookie comes back to it under its own name, and that of the other server does not.
+    // The guest gets its own cookie back under the same name, and not the other server's.
     let saw = w.guest_saw();
     let cookies: Vec<&Value> = saw.iter().filter(|one| one[1] == "/page").map(|one| &one[2]).collect();
     assert_eq!(cookies, [&Value::Null, &json!("own=guest")]);
-    // Wherever it leads, it leads to itself, or not to us.
+    // Redirects of the guest stay below its own path or leave the daemon.
     for to in
         ["/../../../../tokens", "../../../../../v1/tokens", "/%252e%252e/%252e%252e/tokens", "%2F..%2F..%2Ftokens"]
     {
@@ -328,11 +333,11 @@ fn a05_a_page_of_a_guest_is_not_a_page_of_the_daemon() {
     assert!(w.browser.eval(&tab, "document.body.innerText").as_str().unwrap().contains("it leads to this daemon"));
     w.browser.go(&tab, &format!("{guest}/lead?http://other.example:{site}/"));
     assert_eq!(w.browser.eval(&tab, "document.title"), "elsewhere", "the control");
-    // A page that sends its reader on by itself is a page that asks.
+    // A meta refresh of a guest page is a cross-site navigation.
     w.browser.go(&tab, &format!("{guest}/refresh"));
     let begun = Instant::now();
     while w.browser.eval(&tab, "location.pathname") != "/v1/sandboxes" {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it is not sent on");
+        assert!(begun.elapsed() < Duration::from_secs(180), "it is not sent on");
         std::thread::sleep(Duration::from_millis(50));
     }
     let shown = w.browser.eval(&tab, "document.body ? document.body.innerText : ''");
@@ -341,10 +346,11 @@ fn a05_a_page_of_a_guest_is_not_a_page_of_the_daemon() {
     assert!(!seen.iter().any(|head| head.contains("cof_")), "no credential went elsewhere: {seen:?}");
 }
 
-/// A15: nothing is shown in a frame, and no bytes of a guest become a page.
+/// Responses cannot be framed, and bytes of a guest are never rendered as a page.
+// promise 23
 #[test]
-fn a15_no_answer_is_framed_or_taken_for_a_page() {
-    let mut w = World::new();
+fn no_answer_is_framed_or_taken_for_a_page() {
+    let mut w = BrowserFixture::new();
     let (base, site) = (w.base(), w.site);
     let web = format!("{base}/v1/sandboxes/web");
     let all = [
@@ -367,7 +373,7 @@ fn a15_no_answer_is_framed_or_taken_for_a_page() {
         w.browser.eval(&tab, &open);
         let shown: Vec<String> = w.browser.frames().into_iter().filter(|url| url.starts_with(&base)).collect();
         assert!(shown.is_empty(), "{path} is framed: {shown:?}");
-        // Also where no rule about origins helps: the answer itself says so.
+        // The response headers forbid it, also where no origin rule applies.
         let answer = w.program("GET", path, "", "");
         let rules = answer.header("content-security-policy").unwrap_or_default();
         assert!(rules.contains("frame-ancestors 'none'"), "{path}: {answer:?}");
@@ -375,7 +381,7 @@ fn a15_no_answer_is_framed_or_taken_for_a_page() {
         assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"), "{path}");
         assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
     }
-    // The control: a page that lets itself be framed is.
+    // The control: a page that permits framing is framed.
     let tab = w.browser.tab();
     w.browser.go(&tab, &format!("http://evil.example:{site}/"));
     let open = format!(
@@ -384,7 +390,7 @@ fn a15_no_answer_is_framed_or_taken_for_a_page() {
     );
     w.browser.eval(&tab, &open);
     assert!(w.browser.frames().contains(&format!("http://other.example:{site}/")));
-    // A file that is a page is saved, not shown.
+    // An HTML file is downloaded, not rendered.
     let tab = w.browser.tab();
     for at in ["/files/content?path=page.html", "/files/archive?path=."] {
         let why = w.browser.go(&tab, &format!("{web}{at}"));

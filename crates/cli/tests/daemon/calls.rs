@@ -1,18 +1,19 @@
-//! What a call can say (A10), what it leaves behind of secrets (A14), and what becomes of calls where walls are missing (A16).
+//! Parameters of a run, secrets that a run leaves behind, and runs on hosts that lack a mechanism.
 
 use crate::support::HIDE;
 use crate::support::http::{Answer, Daemon, with_daemon};
-use crate::support::world::{PUBLIC, World as Net};
-use crate::support::{As, BOTH, Place, binary, holders};
+use crate::support::world::{PUBLIC, World as NetworkWorld};
+use crate::support::{As, Place, binary, either, holders};
 use serde_json::{Value, json};
 use std::process::Command;
 
 const CANARY: &str = "canary-5d7e21c49f";
 
-/// A10: whatever a call says, it reaches what the sandbox's policy lets it, or less.
+/// Parameters of a run can narrow what the sandbox's policy allows, never widen it.
+// promise 23
 #[test]
-fn a10_no_parameter_of_a_call_widens_the_policy() {
-    for who in BOTH {
+fn no_parameter_of_a_call_widens_the_policy() {
+    for who in either() {
         let place = Place::new(who);
         for path in ["home/project/vault/secret", "home/private/secret", "home/project/open"] {
             place.file(path, CANARY);
@@ -25,8 +26,8 @@ fn a10_no_parameter_of_a_call_widens_the_policy() {
         let made =
             json!({ "name": "s", "dir": place.project, "policies": [rules], "limits": { "max_wall_ms": 20_000 } });
         daemon.post("/v1/sandboxes", made).assert_ok();
-        let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
-        // The control: what is let is had.
+        let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=120s", ask);
+        // The control: a path that the policy allows is readable.
         assert_eq!(run(json!({ "shell": "cat open" })).assert_ok()["outcome"]["stdout"], CANARY);
         let look = format!(
             "cat secret vault/secret way/secret ../private/secret {0}/secret {1}/secret 2>/dev/null; ls {0} {1} 2>/dev/null; true",
@@ -55,7 +56,7 @@ fn a10_no_parameter_of_a_call_widens_the_policy() {
             assert!(!answer.text().contains(CANARY), "{who:?} {ask}: {answer:?}");
             assert!(answer.status != 500, "{answer:?}");
         }
-        // What a call has no word for is refused, not passed over.
+        // Unknown fields are refused, not ignored.
         for (field, value) in [
             ("dir", json!(private)),
             ("policies", json!(["networked"])),
@@ -72,14 +73,14 @@ fn a10_no_parameter_of_a_call_widens_the_policy() {
             let fault = run(base(json!({ field: value }))).assert_fault(400, "invalid_request");
             assert!(fault["message"].as_str().unwrap().contains(field), "{fault}");
         }
-        // Limits are the tightest of all; those of the whole sandbox are no call's.
+        // The tightest limit wins; limits of the whole sandbox cannot be set for one run.
         let long = json!({ "shell": "head -c 9000 /dev/zero", "limits": { "max_output_bytes": 1_000_000, "max_wall_ms": 3_600_000 } });
         assert_eq!(run(long).assert_ok()["outcome"]["limit_kind"], "output_bytes");
         for limit in ["max_memory_mb", "max_processes", "max_disk_mb", "max_net_bytes", "max_open_files", "max_files"] {
             let answer = run(json!({ "command": ["true"], "limits": { limit: 1_000_000 } }));
             assert!(answer.status >= 400 && answer.status != 500, "{limit}: {answer:?}");
         }
-        // The workspace's own verbs are no way around, either.
+        // File verbs of the workspace give no way around the policy.
         for path in ["vault/secret", "way/secret", "../private/secret", private.join("secret").to_str().unwrap()] {
             let path = path.replace('/', "%2F");
             let answer = daemon.get(&format!("/v1/sandboxes/s/files/content?path={path}"));
@@ -112,8 +113,8 @@ rules = {"version": 1, "extends": ["workspace-write"], "net": {"rules": [{"actio
     "secrets": [{"name": "TOKEN", "inject": {"host": "api.test", "header": "authorization", "format": "Bearer {}"}}]}
 tell("POST", "/v1/sandboxes", {"name": "s", "policies": [rules]})
 text = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; env > kept; cat /proc/1/environ >> kept; true"
-done = tell("POST", "/v1/sandboxes/s/runs?wait=30s", {"shell": text})
-# The control: it reached the one it is for, who says it backwards.
+done = tell("POST", "/v1/sandboxes/s/runs?wait=120s", {"shell": text})
+# The control: the secret reached its host, which returns it reversed.
 assert VALUE[::-1] in done["outcome"]["stdout"], done
 tell("POST", "/v1/sandboxes/s/runs", {"shell": "sleep 100"})
 tell("GET", "/v1/sandboxes/s/workspace/diff")
@@ -125,7 +126,7 @@ for words in (["inspect", "s"], ["audit", "log"], ["logs", done["run"]], ["netwo
 # The control: cores are written here.
 subprocess.run(["sh", "-c", "mkdir cores; cd cores; ulimit -c unlimited; kill -ABRT $$"], stderr=subprocess.DEVNULL)
 assert os.listdir("cores")
-# All who held it die badly: what they leave tells nothing.
+# Processes that held the value are aborted: their core dumps do not contain it.
 resource = __import__("resource")
 for card in glob.glob(state + "/keepers/*/keeper.json"):
     pid = json.load(open(card))["pid"]
@@ -139,11 +140,13 @@ assert not any(VALUE in text for text in said), [text for text in said if VALUE 
 print("told", len(said) > 15, any("event: " in text for text in said))
 "#;
 
-/// A14: after a whole life over HTTP, the value of a secret is in its own file and nowhere else: in no answer, log, spool, layer,
-/// figure, event or core.
+/// After a full lifecycle over HTTP, the value of a secret is in its own file and nowhere else: in no response, log,
+/// spool, layer, metric, event or core dump.
+// promise 23
 #[test]
-fn a14_a_secret_leaves_no_trace_in_a_whole_life() {
-    let world = Net::new(As::Root).host(PUBLIC, "api.test").certificate(&["api.test"]).server("https", PUBLIC, 443);
+fn a_secret_leaves_no_trace_in_a_whole_life() {
+    let world =
+        NetworkWorld::new(As::Root).host(PUBLIC, "api.test").certificate(&["api.test"]).server("https", PUBLIC, 443);
     let told = with_daemon(&world, &format!("VALUE = '{CANARY}'\n{LIFE}"));
     assert_eq!(told, "told True True\n");
     let mut holding = holders(&world.place.root, CANARY.as_bytes());
@@ -155,11 +158,12 @@ fn a14_a_secret_leaves_no_trace_in_a_whole_life() {
     );
 }
 
-/// A16: a daemon on a host where a wall is missing does not start, or says so to everybody who wants a command run; none runs behind
-/// fewer walls.
+/// On a host that lacks a required mechanism the daemon does not start, or refuses every run with the reason; no run
+/// starts with fewer mechanisms.
+// promise 23
 #[test]
-fn a16_where_a_wall_is_missing_no_command_runs() {
-    for who in BOTH {
+fn where_a_wall_is_missing_no_command_runs() {
+    for who in either() {
         let place = Place::new(who);
         let hide = place.c_program("hide", HIDE);
         let mark = place.project.join("ran");
@@ -184,7 +188,7 @@ fn a16_where_a_wall_is_missing_no_command_runs() {
             }
             let id = made.json()["id"].as_str().unwrap().to_owned();
             let text = "echo ran > ran; cat ran";
-            let run = daemon.post(&format!("/v1/sandboxes/{id}/runs?wait=20s"), json!({ "shell": text }));
+            let run = daemon.post(&format!("/v1/sandboxes/{id}/runs?wait=120s"), json!({ "shell": text }));
             let _ = daemon.ask("DELETE", &format!("/v1/sandboxes/{id}?force=true&timeout=0s")).send();
             Some(run)
         };
@@ -202,7 +206,7 @@ fn a16_where_a_wall_is_missing_no_command_runs() {
             assert_eq!(fault["error_kind"], "unsupported_host", "{who:?} without {name}: {fault}");
             assert!(fault["hint"].is_string() && !mark.exists(), "{fault}");
         }
-        // The control: without a call that no wall needs it runs.
+        // The control: runs work without a system call that no mechanism needs.
         let run = attempt(332, "38").expect("it starts").assert_ok();
         assert_eq!(run["outcome"]["stdout"], "ran\n", "{run}");
     }

@@ -1,30 +1,29 @@
-//! Defaults and ceilings of limits: what an agent's sandbox gets that names nothing, what it may ask for, and who is bound by none
-//! of it.
+//! Defaults and ceilings of limits: values for an agent's sandbox that sets none, the largest values it may request,
+//! and callers that are exempt.
 
 use crate::support::http::{Answer, Daemon};
 use crate::support::left::soon;
 use crate::support::{As, Place, to_the_end};
 use serde_json::{Value, json};
-use std::time::Duration;
 
-struct World {
+struct CeilingsFixture {
     daemon: Daemon,
     place: Place,
 }
 
-impl World {
-    fn new(who: As, config: &str) -> World {
+impl CeilingsFixture {
+    fn new(who: As, config: &str) -> CeilingsFixture {
         let place = Place::new(who);
         let daemon = start(&place, config);
-        World { daemon, place }
+        CeilingsFixture { daemon, place }
     }
 
-    /// The same state under another configuration.
-    fn again(self, config: &str) -> World {
-        let World { daemon, place } = self;
+    /// Restarts the daemon on the same state with another configuration.
+    fn again(self, config: &str) -> CeilingsFixture {
+        let CeilingsFixture { daemon, place } = self;
         drop(daemon);
         let daemon = start(&place, config);
-        World { daemon, place }
+        CeilingsFixture { daemon, place }
     }
 
     fn agent(&self, tenant: &str) -> String {
@@ -46,7 +45,7 @@ impl World {
     }
 
     fn run(&self, token: &str, name: &str, body: Value) -> Answer {
-        self.ask(token, "POST", &format!("/v1/sandboxes/{name}/runs?wait=60s"), body)
+        self.ask(token, "POST", &format!("/v1/sandboxes/{name}/runs?wait=120s"), body)
     }
 }
 
@@ -55,7 +54,7 @@ fn start(place: &Place, config: &str) -> Daemon {
     Daemon::start_with(place, &["--listen", "127.0.0.1:0", "--config", file.to_str().unwrap()])
 }
 
-/// Starts so many sleepers, tells how many there are, and ends them.
+/// Shell text that starts `count` sleepers, prints how many exist, and kills them.
 fn sleepers(count: u32) -> String {
     format!(
         "n=0; for i in $(seq {count}); do sleep 60 & p=\"$p $!\"; kill -0 $! 2> /dev/null && n=$((n+1)); done; echo $n; kill $p"
@@ -70,13 +69,13 @@ fn is_over(answer: &Answer, kind: &str, parts: &[&str]) {
         (&json!(kind), &json!("admission"), &json!("never"))
     );
     parts.iter().for_each(|part| assert!(fault["message"].as_str().unwrap().contains(part), "{part}: {fault}"));
-    // Waiting would not help.
+    // A retry would not help, so none is suggested.
     assert_eq!(answer.header("retry-after"), None);
 }
 
 #[test]
 fn an_agent_that_names_no_limit_is_held_and_the_hosts_operator_is_not() {
-    let w = World::new(
+    let w = CeilingsFixture::new(
         As::Root,
         "[tenant.blue.limits.default]\nmax_processes = 12\n[limits.ceiling]\nmax_processes = 16\n",
     );
@@ -89,7 +88,7 @@ fn an_agent_that_names_no_limit_is_held_and_the_hosts_operator_is_not() {
         (&run["outcome"]["verdict"], &run["outcome"]["limit_kind"]),
         (&json!("limit_exceeded"), &json!("processes"))
     );
-    // What is named and fits is had: exactly at the ceiling succeeds, and no more than that runs.
+    // A request at exactly the ceiling succeeds and is enforced.
     w.make(&agent, json!({"name": "most", "limits": {"max_processes": 16}})).assert_ok();
     let run = w.run(&agent, "most", json!({"shell": sleepers(10)})).assert_ok();
     assert_eq!((&run["outcome"]["verdict"], &run["outcome"]["stdout"]), (&json!("ok"), &json!("10\n")), "{run}");
@@ -98,10 +97,10 @@ fn an_agent_that_names_no_limit_is_held_and_the_hosts_operator_is_not() {
         "processes",
         &["limits.max_processes", "17", "16", "this node"],
     );
-    // The host's own operator is bound by none of it.
+    // The host's own operator is exempt.
     w.daemon.post("/v1/sandboxes", json!({"name": "own"})).assert_ok();
     assert_eq!(w.daemon.get("/v1/sandboxes/own").assert_ok()["limits"], json!({}));
-    let run = w.daemon.post("/v1/sandboxes/own/runs?wait=60s", json!({"shell": sleepers(40)})).assert_ok();
+    let run = w.daemon.post("/v1/sandboxes/own/runs?wait=120s", json!({"shell": sleepers(40)})).assert_ok();
     assert_eq!((&run["outcome"]["verdict"], &run["outcome"]["stdout"]), (&json!("ok"), &json!("40\n")), "{run}");
     w.daemon.post("/v1/sandboxes", json!({"limits": {"max_processes": 5000}})).assert_ok();
 }
@@ -110,11 +109,11 @@ fn an_agent_that_names_no_limit_is_held_and_the_hosts_operator_is_not() {
 fn every_limit_has_a_default_and_a_ceiling() {
     let amounts = "max_wall_ms = 60000\nmax_cpu_ms = 50000\nmax_memory_mb = 256\nmax_output_bytes = 4096\nmax_processes = 64\n\
                    max_open_files = 128\nmax_disk_mb = 32\nmax_files = 1000\nmax_net_bytes = 100000\ncpus = 0.5\n";
-    let w = World::new(As::Root, &format!("[tenant.blue.limits.ceiling]\n{amounts}"));
+    let w = CeilingsFixture::new(As::Root, &format!("[tenant.blue.limits.ceiling]\n{amounts}"));
     let agent = w.agent("blue");
     w.make(&agent, json!({"name": "all"})).assert_ok();
     let look = w.daemon.ask("GET", "/v1/sandboxes/all").over_tcp().bearer(&agent).send().assert_ok();
-    // Without a network there is nothing to count on it.
+    // A sandbox without a network has no network limit.
     let want = json!({"max_wall_ms": 60000, "max_cpu_ms": 50000, "max_memory_mb": 256.0, "max_output_bytes": 4096,
         "max_processes": 64, "max_open_files": 128, "max_disk_mb": 32.0, "max_files": 1000});
     assert_eq!((&look["limits"], &look["cpus"]), (&want, &json!(0.5)));
@@ -132,7 +131,7 @@ fn every_limit_has_a_default_and_a_ceiling() {
     ] {
         is_over(&w.make(&agent, json!({"limits": {field: more}})), kind, &[field, &more.to_string(), "tenant blue"]);
     }
-    // Where there is a network, it is counted.
+    // A sandbox with a network has one.
     let policies = json!(["workspace-write", "networked"]);
     let ask = json!({"name": "net", "tenant": "blue", "scopes": ["agent"], "policies": policies});
     let far = w.daemon.token(ask);
@@ -141,17 +140,17 @@ fn every_limit_has_a_default_and_a_ceiling() {
     w.make(&far, json!({"name": "far", "policies": policies})).assert_ok();
     assert_eq!(w.limits(&far, "far")["max_net_bytes"], 100_000);
     is_over(&w.make(&agent, json!({"cpus": 0.75})), "cpus", &["cpus", "0.75", "0.5", "tenant blue"]);
-    // A command can ask for no more than the ceiling, either.
+    // A run can request no more than the ceiling, either.
     is_over(&w.run(&agent, "all", json!({"shell": "true", "limits": {"max_wall_ms": 60001}})), "wall_ms", &["60001"]);
     w.run(&agent, "all", json!({"shell": "true", "limits": {"max_wall_ms": 60000}})).assert_ok();
-    // Another tenant has none of these.
+    // Another tenant is not affected.
     let other = w.agent("green");
     w.make(&other, json!({"limits": {"max_wall_ms": 60001, "max_files": 5000}})).assert_ok();
 }
 
 #[test]
 fn tokens_have_their_own_and_the_smallest_ceiling_holds() {
-    let w = World::new(
+    let w = CeilingsFixture::new(
         As::Root,
         "[tenant.blue.limits.ceiling]\nmax_processes = 40\n[tenant.blue.limits.default]\nmax_wall_ms = 9000\n",
     );
@@ -167,12 +166,12 @@ fn tokens_have_their_own_and_the_smallest_ceiling_holds() {
     let limits = w.limits(&tight, "tight");
     assert_eq!((&limits["max_processes"], &limits["max_wall_ms"]), (&json!(8), &json!(5000)));
     is_over(&w.make(&tight, json!({"limits": {"max_processes": 21}})), "processes", &["this token"]);
-    // A token's ceiling above its tenant's gives nothing.
+    // A token's ceiling above its tenant's has no effect.
     let wide = of(json!({"ceiling": {"max_processes": 4000}}));
     is_over(&w.make(&wide, json!({"limits": {"max_processes": 41}})), "processes", &["tenant blue"]);
     w.make(&wide, json!({"name": "wide", "limits": {"max_processes": 40}})).assert_ok();
     assert_eq!(w.limits(&wide, "wide")["max_wall_ms"], 9000);
-    // They are listed, and what bounds nothing is refused.
+    // Token limits are listed, and a limit that cannot bind is refused.
     let listed = w.daemon.get("/v1/tokens").assert_ok()["tokens"].clone();
     assert!(listed.as_array().unwrap().iter().any(|t| t["limits"]["ceiling"]["max_processes"] == 20), "{listed}");
     let fault = token(json!({"ceiling": {"max_processes": 0}})).assert_fault(400, "invalid_request");
@@ -180,7 +179,7 @@ fn tokens_have_their_own_and_the_smallest_ceiling_holds() {
     token(json!({"ceiling": {"max_steps": 1}})).assert_fault(400, "invalid_request");
     let own = json!({"name": "o", "scopes": ["operator"], "limits": {"ceiling": {"max_processes": 5}}});
     w.daemon.post("/v1/tokens", own).assert_fault(400, "invalid_request");
-    // The command line says the same.
+    // The command line shows the same limits.
     let words = [
         "token",
         "create",
@@ -201,12 +200,12 @@ fn tokens_have_their_own_and_the_smallest_ceiling_holds() {
 
 #[test]
 fn what_was_made_before_there_were_bounds_is_held_when_it_starts() {
-    let w = World::new(As::Root, "[limits.ceiling]\nmax_processes = 100000\n");
+    let w = CeilingsFixture::new(As::Root, "[limits.ceiling]\nmax_processes = 100000\n");
     let agent = w.agent("blue");
     w.make(&agent, json!({"name": "old", "limits": {"max_processes": 300}})).assert_ok();
     w.make(&agent, json!({"name": "plain"})).assert_ok();
     let w = w.again("[limits.ceiling]\nmax_processes = 100\nmax_wall_ms = 50000\n");
-    // More than the ceiling is refused where it would start, until it is lowered; nothing is cut by itself.
+    // A sandbox above a lowered ceiling is refused at start until its limit is lowered; limits are never cut silently.
     for answer in [
         w.run(&agent, "old", json!({"shell": "true"})),
         w.ask(&agent, "POST", "/v1/sandboxes/old/start?live=true", json!({})),
@@ -217,61 +216,61 @@ fn what_was_made_before_there_were_bounds_is_held_when_it_starts() {
     is_over(&w.run(&agent, "plain", json!({"shell": "true"})), "processes", &["100000"]);
     let patch = |limits: Value| w.ask(&agent, "PATCH", "/v1/sandboxes/old", json!({ "limits": limits }));
     is_over(&patch(json!({"max_processes": 200})), "processes", &["200", "100"]);
-    // What is left out of a change is the default again.
+    // Limits left out of a PATCH return to the default.
     patch(json!({"max_processes": 90})).assert_ok();
     let run = w.run(&agent, "old", json!({"shell": "echo held"})).assert_ok();
     assert_eq!(run["outcome"]["stdout"], "held\n", "{run}");
     let limits = w.limits(&agent, "old");
     assert_eq!((&limits["max_processes"], &limits["max_wall_ms"]), (&json!(90), &json!(50000)));
-    // What is built upon it has the same.
+    // A fork inherits the limits.
     let forked = w.ask(&agent, "POST", "/v1/sandboxes/old/fork", json!({"name": "young"})).assert_ok();
     assert_eq!(w.limits(&agent, forked["sandboxes"][0]["id"].as_str().unwrap())["max_processes"], 90);
 }
 
-/// What an operator gave an agent is as that operator made it, within what is configured.
+/// A sandbox that an operator bound to an agent keeps the limits that the operator chose, within the configuration.
 #[test]
 fn a_sandbox_that_an_operator_gave_has_what_the_operator_chose() {
-    let w = World::new(As::Root, "[tenant.blue.limits.ceiling]\nmax_processes = 5000\n");
-    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
-    w.make(&lord, json!({"name": "large", "limits": {"max_processes": 4000}})).assert_ok();
+    let w = CeilingsFixture::new(As::Root, "[tenant.blue.limits.ceiling]\nmax_processes = 5000\n");
+    let tenant_operator = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    w.make(&tenant_operator, json!({"name": "large", "limits": {"max_processes": 4000}})).assert_ok();
     let bound = json!({"name": "a", "tenant": "blue", "scopes": ["agent"], "sandboxes": ["large"],
         "limits": {"ceiling": {"max_processes": 20}}});
     let agent = w.daemon.token(bound);
     w.run(&agent, "large", json!({"shell": "true"})).assert_ok();
     assert_eq!(w.limits(&agent, "large"), json!({"max_processes": 4000}));
-    // What it makes of it is its own.
+    // A fork of it is the agent's own, and bound by the agent's ceiling.
     is_over(&w.ask(&agent, "POST", "/v1/sandboxes/large/fork", json!({})), "processes", &["4000", "20", "this token"]);
-    w.ask(&lord, "POST", "/v1/sandboxes/large/stop?timeout=0s", json!({})).assert_ok();
-    w.ask(&lord, "POST", "/v1/sandboxes/large/start", json!({})).assert_ok();
-    // The configuration is the host's, and holds for whoever starts it.
+    w.ask(&tenant_operator, "POST", "/v1/sandboxes/large/stop?timeout=0s", json!({})).assert_ok();
+    w.ask(&tenant_operator, "POST", "/v1/sandboxes/large/start", json!({})).assert_ok();
+    // The configured ceiling belongs to the host and holds for every caller.
     let w = w.again("[tenant.blue.limits.ceiling]\nmax_processes = 3000\n");
-    for token in [&agent, &lord] {
+    for token in [&agent, &tenant_operator] {
         is_over(&w.run(token, "large", json!({"shell": "true"})), "processes", &["4000", "3000", "tenant blue"]);
     }
-    // A sandbox of the host's operator is bound by nothing, whoever uses it.
+    // A sandbox of the host's operator has no limits, whichever token uses it.
     w.daemon.post("/v1/sandboxes", json!({"name": "own"})).assert_ok();
     let ours = w.daemon.token(json!({"name": "b", "scopes": ["agent"], "sandboxes": ["own"]}));
     w.run(&ours, "own", json!({"shell": "true"})).assert_ok();
     assert_eq!(w.limits(&ours, "own"), json!({}));
 }
 
-/// A policy document is another place where limits are named.
+/// Limits in a policy document are held to the ceiling, too.
 #[test]
 fn a_policy_names_limits_as_well() {
-    let w = World::new(As::Root, "[limits.ceiling]\nmax_processes = 50\n");
-    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let w = CeilingsFixture::new(As::Root, "[limits.ceiling]\nmax_processes = 50\n");
+    let tenant_operator = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
     let policy = |n: u64| json!({"version": 1, "extends": ["workspace-write"], "limits": {"max_processes": n}});
-    is_over(&w.make(&lord, json!({"policies": [policy(51)]})), "processes", &["51", "50"]);
-    w.make(&lord, json!({"name": "fits", "policies": [policy(20)]})).assert_ok();
-    assert_eq!(w.limits(&lord, "fits").get("max_processes"), None, "the policy says it");
-    // What is built in holds for agents alone.
-    assert_eq!(w.limits(&lord, "fits").get("max_memory_mb"), None);
+    is_over(&w.make(&tenant_operator, json!({"policies": [policy(51)]})), "processes", &["51", "50"]);
+    w.make(&tenant_operator, json!({"name": "fits", "policies": [policy(20)]})).assert_ok();
+    assert_eq!(w.limits(&tenant_operator, "fits").get("max_processes"), None, "the policy says it");
+    // Built-in defaults apply to agents only.
+    assert_eq!(w.limits(&tenant_operator, "fits").get("max_memory_mb"), None);
 }
 
-/// Nothing is configured: one agent cannot take the machine, and is told what it has.
+/// Built-in limits without any configuration: one agent cannot exhaust the host, and sees the limits that apply to it.
 #[test]
 fn agents_are_bound_where_nothing_is_set() {
-    let w = World::new(As::Root, "");
+    let w = CeilingsFixture::new(As::Root, "");
     let agent = w.agent("default");
     w.make(&agent, json!({"name": "free"})).assert_ok();
     let limits = w.limits(&agent, "free");
@@ -288,10 +287,11 @@ fn agents_are_bound_where_nothing_is_set() {
     w.make(&agent, json!({"limits": {"max_processes": processes}})).assert_ok();
 }
 
-/// A host that cannot hold what is built in says so, and goes on; what an operator set is refused as any limit is.
+/// A host that cannot enforce a built-in limit reports that and continues; a limit that an operator set is refused
+/// there.
 #[test]
 fn what_is_built_in_and_cannot_be_held_is_said() {
-    let w = World::new(As::User, "");
+    let w = CeilingsFixture::new(As::User, "");
     let agent = w.agent("blue");
     let made = w.make(&agent, json!({"name": "free"})).assert_ok();
     let shown = to_the_end(&mut w.place.cofferdam(["config", "show"]), b"");
@@ -314,25 +314,26 @@ fn what_is_built_in_and_cannot_be_held_is_said() {
 
 #[test]
 fn what_stands_ready_gets_the_limits_of_whoever_takes_it() {
-    let w = World::new(As::Root, "");
+    let w = CeilingsFixture::new(As::Root, "");
     let agent = w.daemon.token(json!({"name": "agent", "tenant": "blue", "scopes": ["agent"],
         "limits": {"ceiling": {"max_processes": 16}}}));
-    // An operator of a tenant is bound by what is configured alone.
-    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
-    let of_lord = |method: &str, path: &str, body: Value| w.ask(&lord, method, path, body).assert_ok();
-    of_lord("POST", "/v1/sandboxes", json!({"name": "first", "policies": ["workspace-write"]}));
-    of_lord("POST", "/v1/templates", json!({"name": "deps", "from": "first"}));
-    of_lord("PUT", "/v1/templates/deps/warm", json!({"keep": 2}));
-    let look = || w.daemon.ask("GET", "/v1/templates/deps").over_tcp().bearer(&lord).send().assert_ok();
-    assert!(soon(Duration::from_secs(60), || look()["warm"]["ready"] == 2), "{}", look());
+    // A tenant's operator is bound by the configuration only.
+    let tenant_operator = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let by_tenant_operator =
+        |method: &str, path: &str, body: Value| w.ask(&tenant_operator, method, path, body).assert_ok();
+    by_tenant_operator("POST", "/v1/sandboxes", json!({"name": "first", "policies": ["workspace-write"]}));
+    by_tenant_operator("POST", "/v1/templates", json!({"name": "deps", "from": "first"}));
+    by_tenant_operator("PUT", "/v1/templates/deps/warm", json!({"keep": 2}));
+    let look = || w.daemon.ask("GET", "/v1/templates/deps").over_tcp().bearer(&tenant_operator).send().assert_ok();
+    assert!(soon(|| look()["warm"]["ready"] == 2), "{}", look());
     let made = w.make(&agent, json!({"name": "taken", "template": "deps"})).assert_ok();
     assert_eq!(made["warm"], true, "{made}");
     assert_eq!(w.limits(&agent, "taken")["max_processes"], 16);
     let run = w.run(&agent, "taken", json!({"shell": sleepers(40)})).assert_ok();
     assert_eq!(run["outcome"]["limit_kind"], "processes", "{run}");
-    let made = of_lord("POST", "/v1/sandboxes", json!({"name": "free", "template": "deps"}));
+    let made = by_tenant_operator("POST", "/v1/sandboxes", json!({"name": "free", "template": "deps"}));
     assert_eq!(made["warm"], true, "{made}");
-    let run = w.run(&lord, "free", json!({"shell": sleepers(40)})).assert_ok();
+    let run = w.run(&tenant_operator, "free", json!({"shell": sleepers(40)})).assert_ok();
     assert_eq!((&run["outcome"]["verdict"], &run["outcome"]["stdout"]), (&json!("ok"), &json!("40\n")), "{run}");
-    of_lord("PUT", "/v1/templates/deps/warm", json!({"keep": 0}));
+    by_tenant_operator("PUT", "/v1/templates/deps/warm", json!({"keep": 0}));
 }

@@ -1,6 +1,7 @@
-//! T09: the clock jumps by days, forwards and back, under a daemon and its keepers. Deadlines do not care, times to live do what the
-//! clock says, and the journal keeps its order. The binary is static and asks the kernel without a call, so a tracer stands between:
-//! it takes that way away at exec and answers the call with a time that is shifted. The machine's own clock is not touched.
+//! Clock jumps of a day, forwards and back, under a daemon and its keepers. Deadlines are unaffected, times to live
+//! follow the clock, and the journal keeps its order. The static binary reads the clock through the vDSO, so a tracer
+//! intervenes: it removes the vDSO at exec and answers the system call with a shifted time. The host's own clock is
+//! untouched.
 
 use crate::support::http::Daemon;
 use crate::support::{As, Place, binary};
@@ -39,7 +40,7 @@ static long offset(void) {
     return atol(text);
 }
 
-/* Without the kernel's page of functions every look at the clock is a call. */
+/* Without the vDSO every read of the clock is a system call. */
 static void take_page_away(pid_t pid) {
     struct user_regs_struct regs;
     if (ptrace(PTRACE_GETREGS, pid, 0, &regs)) return;
@@ -106,24 +107,24 @@ int main(int argc, char **argv) {
 
 const DAY: i64 = 24 * 3600;
 
-struct World {
+struct ClockFixture {
     place: Place,
     offset: PathBuf,
     daemon: Daemon,
 }
 
-impl World {
-    fn new() -> World {
+impl ClockFixture {
+    fn new() -> ClockFixture {
         let place = Place::new(As::Root);
         let (shift, offset) = (place.c_program("shift", SHIFT), place.file("offset", "0"));
         let mut command = place.outside(shift);
         command.arg(&offset).arg(binary()).args(["serve", "--json"]).env("COFFERDAM_LOG_LEVEL", "error");
         let daemon = Daemon::spawn(&place, command);
-        World { place, offset, daemon }
+        ClockFixture { place, offset, daemon }
     }
 
     fn jump(&self, seconds: i64) {
-        // In one step: nobody sees half a number.
+        // Rename is atomic: no process reads half a number.
         let new = self.place.file("offset.new", seconds.to_string());
         fs::rename(new, &self.offset).unwrap();
     }
@@ -134,7 +135,7 @@ impl World {
     }
 
     fn end(&self, run: &str) -> Value {
-        self.daemon.get(&format!("/v1/runs/{run}?wait=60s")).assert_ok()["outcome"].clone()
+        self.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok()["outcome"].clone()
     }
 
     fn collected(&self) -> Vec<String> {
@@ -147,9 +148,10 @@ impl World {
     }
 }
 
+// promise 25
 #[test]
-fn t09_a_clock_that_jumps_moves_no_deadline_and_no_order() {
-    let w = World::new();
+fn a_clock_that_jumps_moves_no_deadline_and_no_order() {
+    let w = ClockFixture::new();
     let real = || i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
     let short = w.make(json!({ "name": "short", "ttl_ms": 3_600_000 }));
     w.make(json!({ "name": "s", "policies": ["workspace-write"] }));
@@ -157,7 +159,7 @@ fn t09_a_clock_that_jumps_moves_no_deadline_and_no_order() {
     let known = || w.daemon.ask("GET", "/v1/sandboxes").bearer(&token).send().status;
     assert_eq!((known(), w.collected()), (200, vec![]), "the control");
 
-    // A day ahead: what has time left has it, what lives by the clock is over.
+    // A day ahead: wall limits have their time left, times to live are over.
     let patient = w.begin("s", json!({ "shell": "sleep 2; date +%s", "limits": { "max_wall_ms": 40_000 } }));
     w.jump(DAY);
     let outcome = w.end(&patient);
@@ -168,7 +170,7 @@ fn t09_a_clock_that_jumps_moves_no_deadline_and_no_order() {
     assert_eq!(known(), 401, "a token's time is over");
     assert_eq!(w.collected(), [short["id"].as_str().unwrap()]);
 
-    // Two days back: a wall limit fires all the same, waits end, and nothing new is taken for old.
+    // Two days back: a wall limit fires all the same, waits end, and nothing new counts as expired.
     let late = w.make(json!({ "name": "late", "ttl_ms": 3_600_000 }));
     let stuck = w.begin("s", json!({ "shell": "sleep 1000", "limits": { "max_wall_ms": 1500 } }));
     w.jump(-DAY);
@@ -183,7 +185,7 @@ fn t09_a_clock_that_jumps_moves_no_deadline_and_no_order() {
     assert_eq!(w.collected(), Vec::<String>::new(), "neither is over");
     w.daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
 
-    // Back at the real time: the one of yesterday is over, the one of tomorrow is not.
+    // Back at the real time: the sandbox of yesterday has expired, the one of tomorrow has not.
     w.jump(0);
     assert_eq!(w.collected(), [early["id"].as_str().unwrap()]);
     w.daemon.get(&format!("/v1/sandboxes/{}", late["id"].as_str().unwrap())).assert_ok();

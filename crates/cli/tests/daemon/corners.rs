@@ -1,21 +1,22 @@
-//! Corners of the API that clients met: bytes that are no text, long waits, names, modes, and bodies that say nothing.
+//! Corner cases of the API that clients hit: output that is not UTF-8, long waits, names, file modes, and empty
+//! bodies.
 
 use crate::support::http::Daemon;
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 
-struct World {
+struct SandboxFixture {
     daemon: Daemon,
     place: Place,
 }
 
-impl World {
-    fn new(who: As) -> World {
+impl SandboxFixture {
+    fn new(who: As) -> SandboxFixture {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
-        World { daemon, place }
+        SandboxFixture { daemon, place }
     }
 }
 
@@ -32,12 +33,12 @@ fn is_exact(outcome: &Value) {
 #[test]
 fn output_is_exact_on_every_door() {
     for who in BOTH {
-        let w = World::new(who);
-        let run = w.daemon.post("/v1/sandboxes/s/runs?wait=60s", json!({ "shell": SAYS })).assert_ok();
+        let w = SandboxFixture::new(who);
+        let run = w.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "shell": SAYS })).assert_ok();
         is_exact(&run["outcome"]);
         let again = w.daemon.get(&format!("/v1/runs/{}?wait=0s", run["run"].as_str().unwrap())).assert_ok();
         is_exact(&again["outcome"]);
-        // By the binary alone, in a live sandbox and in none; and from afar.
+        // The binary without a daemon, in a live sandbox and outside one; and as a client.
         let exec = to_the_end(&mut w.place.cofferdam(["exec", "s", "--json", "-c", SAYS]), b"");
         is_exact(&serde_json::from_slice(&exec.stdout).unwrap());
         let alone = to_the_end(w.place.cofferdam(["run", "--json", "-c", SAYS]).current_dir(&w.place.project), b"");
@@ -52,7 +53,7 @@ fn output_is_exact_on_every_door() {
 
 #[test]
 fn a_long_wait_is_waited_or_refused_and_never_cut() {
-    let w = World::new(As::User);
+    let w = SandboxFixture::new(As::User);
     let wait = |time: &str| w.daemon.post(&format!("/v1/sandboxes/s/runs?wait={time}"), json!({"shell": "echo here"}));
     for good in ["120s", "10m", "600000ms"] {
         assert_eq!(wait(good).assert_ok()["outcome"]["stdout"], "here\n", "{good}");
@@ -70,7 +71,7 @@ fn a_long_wait_is_waited_or_refused_and_never_cut() {
 
 #[test]
 fn names_can_stand_in_an_address() {
-    let w = World::new(As::User);
+    let w = SandboxFixture::new(As::User);
     w.daemon.post("/v1/sandboxes/s/snapshots", json!({"name": "kept"})).assert_ok();
     let good = format!("a.b_c-2{}", "x".repeat(57));
     for good in [good.as_str(), "grün", "2"] {
@@ -101,7 +102,7 @@ fn names_can_stand_in_an_address() {
 
 #[test]
 fn modes_are_octal_text_everywhere() {
-    let w = World::new(As::User);
+    let w = SandboxFixture::new(As::User);
     let at = |verb: &str| format!("/v1/sandboxes/s/files/{verb}");
     let put = |mode: &str| {
         let ask = w.daemon.ask("PUT", &format!("{}?path=f{mode}", at("content")));
@@ -115,7 +116,7 @@ fn modes_are_octal_text_everywhere() {
     assert_eq!(chmod(json!("600")).assert_ok()["mode"], "600");
     let made = w.daemon.post(&at("mkdir"), json!({"path": "d", "mode": "0750"})).assert_ok();
     assert_eq!(made["mode"], "750");
-    // A number could be meant either way.
+    // JSON numbers are refused: they could be meant as octal or decimal.
     for number in [json!(493), json!(755), json!(0), json!(-1), json!(6.5)] {
         let fault = chmod(number.clone()).assert_fault(400, "invalid_request");
         let message = fault["message"].as_str().unwrap();
@@ -126,14 +127,14 @@ fn modes_are_octal_text_everywhere() {
     let listed = w.daemon.get(&format!("{}?path=.", at("list"))).assert_ok();
     let modes: Vec<_> = listed["entries"].as_array().unwrap().iter().map(|entry| entry["mode"].clone()).collect();
     assert_eq!(modes, [json!("750"), json!("600")], "{listed}");
-    // The review says it in the same way.
+    // The diff uses the same notation.
     let diff = w.daemon.get("/v1/sandboxes/s/workspace/diff").assert_ok().to_string();
     assert!(diff.contains(r#""mode":"600""#), "{diff}");
 }
 
 #[test]
 fn a_body_that_says_nothing_is_none() {
-    let w = World::new(As::User);
+    let w = SandboxFixture::new(As::User);
     let post = |verb: &str| w.daemon.ask("POST", &format!("/v1/sandboxes/s/{verb}"));
     for verb in ["start", "stop", "start", "resume"] {
         post(verb).send().assert_ok();
@@ -144,19 +145,19 @@ fn a_body_that_says_nothing_is_none() {
     let run = w.daemon.post("/v1/sandboxes/s/runs", json!({"shell": "sleep 60"})).assert_ok();
     let kill = format!("/v1/runs/{}/kill", run["run"].as_str().unwrap());
     w.daemon.ask("POST", &kill).json(json!({})).send().assert_ok();
-    // A field that is not known is refused by its name, and so is what is no document.
+    // Unknown fields are refused by name, and so are bodies that are not a JSON object.
     let fault = post("start").json(json!({"live": true})).send().assert_fault(400, "invalid_request");
     assert!(fault["message"].as_str().unwrap().contains("\"live\""), "{fault}");
     for odd in [&b"[]"[..], b"null", b"{", b"x", b"{}{}"] {
         post("start").body("application/json", odd).send().assert_fault(400, "invalid_request");
     }
     post("start").bare(format!("{{{}}}", " ".repeat(2000)).as_bytes()).send().assert_fault(400, "invalid_request");
-    // What a page's form sends is no document.
+    // Body types that an HTML form can send are refused.
     for sort in ["text/plain", "application/x-www-form-urlencoded"] {
         assert_eq!(post("start").body(sort, b"{}").send().status, 415, "{sort}");
     }
     assert_eq!(w.daemon.ask("GET", "/v1/sandboxes").bare(b"{}").send().status, 415);
-    // Bytes need no name.
+    // Raw bytes need no content type.
     let put = w.daemon.ask("PUT", "/v1/sandboxes/s/files/content?path=bytes").bare(b"\xff{}");
     assert_eq!(put.send().assert_ok()["size"], 3);
     assert_eq!(w.daemon.get("/v1/sandboxes/s/files/content?path=bytes").body, b"\xff{}");

@@ -1,16 +1,18 @@
-//! Many at one sandbox: what runs can be ended however many wait for it, and who comes between others is told no or yes, never half.
+//! Many clients of one sandbox: runs can be ended however many clients wait for them, and concurrent requests are
+//! carried out or refused, never half.
 
-use crate::runs::World;
+use crate::runs::RunsFixture;
 use crate::support::As;
 use crate::support::patience::Over;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Each command over HTTP has somebody who waits for its end. With 128 of them nobody else was let in, and none could be killed.
+/// Regression: each run over HTTP holds a connection to the keeper that waits for its end. At 128 of them the keeper
+/// accepted no other, so that no run could be killed.
 #[test]
 fn what_runs_can_be_ended_however_many_wait() {
     const MANY: usize = 140;
-    let w = World::new(As::Root);
+    let w = RunsFixture::new(As::Root);
     let runs: Vec<String> = (0..MANY).map(|_| w.begin(json!({"command": ["sleep", "600"], "input": true}))).collect();
     let first = &runs[0];
     let followers: Vec<_> =
@@ -18,24 +20,24 @@ fn what_runs_can_be_ended_however_many_wait() {
     let given = w.daemon.ask("POST", &format!("/v1/runs/{first}/input")).body("application/octet-stream", b"x").send();
     assert_eq!(given.assert_ok()["bytes"], 1);
     assert_eq!(w.daemon.post(&format!("/v1/runs/{first}/signal"), json!({"signal": 15})).assert_ok()["changed"], true);
-    let ended = w.daemon.get(&format!("/v1/runs/{first}?wait=20s")).assert_ok();
+    let ended = w.daemon.get(&format!("/v1/runs/{first}?wait=120s")).assert_ok();
     assert_eq!(ended["outcome"]["exit"]["signal"], 15, "{ended}");
     let killed = w.daemon.ask("POST", &format!("/v1/runs/{}/kill", runs[1])).send().assert_ok();
     assert_eq!(killed["changed"], true);
-    // And one more begins.
-    let done = w.daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({"command": ["true"]})).assert_ok();
+    // A further run can start.
+    let done = w.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({"command": ["true"]})).assert_ok();
     assert_eq!(done["outcome"]["verdict"], "ok", "{done}");
     drop(followers);
     w.daemon.ask("POST", "/v1/sandboxes/s/stop").send().assert_ok();
 }
 
-/// A restore sends an idle keeper away. A command that was about to be asked of it begins with the next, and a snapshot whose run is over
-/// by then leaves no layer behind.
+/// A restore stops an idle keeper. A run that was about to be sent to it starts with the next keeper, and a snapshot
+/// whose run has ended by then leaves no layer behind.
 #[test]
 fn commands_and_snapshots_between_restores_are_done_or_refused() {
     const ROUNDS: usize = 60;
-    let w = World::new(As::Root);
-    let shell = |text: &str| w.daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({"shell": text}));
+    let w = RunsFixture::new(As::Root);
+    let shell = |text: &str| w.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({"shell": text}));
     shell("echo first > file").assert_ok();
     let first = w.daemon.post("/v1/sandboxes/s/snapshots", json!({})).assert_ok()["id"].clone();
     let over = AtomicBool::new(false);

@@ -1,14 +1,15 @@
-//! Every answer is a document of the contract, whatever was asked and however badly.
+//! Every response is a document of the contract, for any request, however malformed.
 
 use crate::support::http::{Daemon, exchange};
 use crate::support::{As, Place};
 use serde_json::json;
 
+// promise 22
 #[test]
 fn every_refusal_is_a_fault_with_the_id_of_its_request() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
-    // The control: the same daemon gives what is asked for rightly.
+    // The control: a correct request succeeds on the same daemon.
     daemon.get("/v1/sandboxes").assert_ok();
 
     daemon.get("/nothing").assert_fault(404, "not_found");
@@ -66,7 +67,7 @@ fn every_refusal_is_a_fault_with_the_id_of_its_request() {
     assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"], json!([]), "nothing was made");
 }
 
-/// What a route describes as an object is one: nothing is taken by its position in a list.
+/// Request documents are JSON objects on every route: a list of positional values is refused.
 #[test]
 fn documents_are_objects_on_every_route() {
     let place = Place::new(As::User);
@@ -103,12 +104,12 @@ fn documents_are_objects_on_every_route() {
     }
     assert_eq!(daemon.get("/v1/sandboxes").json()["sandboxes"].as_array().unwrap().len(), 1, "nothing was made");
     assert_eq!(daemon.get(&at).assert_ok()["name"], "box");
-    // The control: the same by name.
+    // The control: the same values by name.
     daemon.post("/v1/sandboxes", json!({ "limits": { "max_wall_ms": 1000 } })).assert_ok();
-    daemon.post(&format!("{at}/runs?wait=30s"), json!({ "command": ["echo", { "base64": "/w==" }] })).assert_ok();
+    daemon.post(&format!("{at}/runs?wait=120s"), json!({ "command": ["echo", { "base64": "/w==" }] })).assert_ok();
 }
 
-/// Each list goes on from its own cursors, also from one whose thing is gone, and from nothing else.
+/// Cursors of each list resume it, also when their item is gone; any other text is refused.
 #[test]
 fn a_cursor_that_is_none_is_no_end_of_a_list() {
     let place = Place::new(As::User);
@@ -143,7 +144,7 @@ fn a_cursor_that_is_none_is_no_end_of_a_list() {
     }
 }
 
-/// A refusal says which value it is about, as it was written.
+/// A refusal names the field and quotes the value as it was sent.
 #[test]
 fn refusals_name_the_field_and_the_value() {
     let place = Place::new(As::User);
@@ -171,7 +172,8 @@ fn refusals_name_the_field_and_the_value() {
     }
 }
 
-/// What is not even HTTP is told so in the same words.
+/// Malformed HTTP heads get a fault document, too.
+// promise 22
 #[test]
 fn heads_that_are_none_are_refused_in_words() {
     let place = Place::new(As::User);
@@ -201,7 +203,7 @@ fn heads_that_are_none_are_refused_in_words() {
     send(address.as_bytes()).assert_fault(414, "limit_exceeded");
 }
 
-/// A connection serves one request after another, also when a broken one follows.
+/// A connection is kept alive for further requests, also when a malformed one follows.
 #[test]
 fn a_connection_is_kept_and_its_last_word_is_ours() {
     let place = Place::new(As::User);

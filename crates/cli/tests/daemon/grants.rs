@@ -1,30 +1,29 @@
-//! What a credential can give itself: no secret in the place of another, nothing that was taken away, nothing beside a template, nothing
-//! of another's, and no amount that lifts a limit.
+//! Privileges that a credential could try to give itself: another secret, rights that were taken away, rights beyond a
+//! template, objects of another owner, and amounts that lift a limit.
 
 use crate::support::http::{Answer, Ask, Daemon, with_daemon};
 use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World as WithNetwork};
 use crate::support::{As, Place};
 use serde_json::{Value, json};
-use std::time::Duration;
 
-struct World {
+struct GrantsFixture {
     place: Place,
     daemon: Daemon,
 }
 
-impl World {
-    fn new(who: As) -> World {
+impl GrantsFixture {
+    fn new(who: As) -> GrantsFixture {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
-        World { place, daemon }
+        GrantsFixture { place, daemon }
     }
 
     fn ask(&self, token: Option<&str>, method: &str, path: &str, body: Value) -> Answer {
         self.line(token, method, path).json(body).send()
     }
 
-    /// As the operator where no token is given.
+    /// Request with a token, or as the operator where none is given.
     fn line(&self, token: Option<&str>, method: &str, path: &str) -> Ask<'_> {
         let ask = self.daemon.ask(method, path);
         match token {
@@ -50,11 +49,11 @@ impl World {
     }
 
     fn run(&self, word: &str, shell: &str) -> Value {
-        self.post(None, &format!("/v1/sandboxes/{word}/runs?wait=60s"), json!({"shell": shell})).assert_ok()
+        self.post(None, &format!("/v1/sandboxes/{word}/runs?wait=120s"), json!({"shell": shell})).assert_ok()
     }
 }
 
-/// A policy that reaches one host.
+/// A policy that allows one host.
 fn reaching(extends: &str) -> Value {
     json!({"version": 1, "extends": [extends], "net": {"rules": [{"action": "allow", "host": "api.test"}]}})
 }
@@ -71,24 +70,24 @@ assert ask("POST", "/v1/sandboxes", mapped)[0] == 201
 agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"], "sandboxes": ["mapped"]})[1]["token"]
 def sent(sandbox, token):
     get = 'curl -sS -m 10 -H "Authorization: Bearer $WEB_KEY" https://api.test/'
-    status, done = ask("POST", f"/v1/sandboxes/{sandbox}/runs?wait=30s", {"shell": get}, token)
+    status, done = ask("POST", f"/v1/sandboxes/{sandbox}/runs?wait=120s", {"shell": get}, token)
     said = done["outcome"]["stdout"]
     return [name for name in ("WEB_KEY", "TEST_KEY", "PROD_KEY") if (name.lower() + "-value")[::-1] in said]
 def make(token, *secrets):
     return ask("POST", "/v1/sandboxes", {"template": "net", "secrets": list(secrets)}, token)
-# Which secret goes to which host the policy says, and not who runs commands.
+# The policy decides which secret goes to which host, not the agent.
 for word in ("WEB_KEY=store:PROD_KEY", "WEB_KEY=store:NOT_KEPT"):
     status, fault = make(agent, word)
     assert (status, fault["error_kind"]) == (403, "policy_denied"), fault
     assert "secrets: " + word in fault["message"] and "WEB_KEY=store:WEB_KEY" in fault["hint"], fault
-# The controls: under its own name it is sent, and an operator names another.
+# The controls: a secret under its own name is sent, and an operator may name another.
 for words in ([], ["WEB_KEY=store:WEB_KEY"]):
     status, made = make(agent, *words)
     assert status == 201, made
     assert sent(made["id"], agent) == ["WEB_KEY"]
 status, made = make(None, "WEB_KEY=store:PROD_KEY")
 assert status == 201 and sent(made["id"], None) == ["PROD_KEY"], made
-# Nor is what an operator put in its place lost on the way to a fork.
+# A fork keeps the mapping that an operator chose.
 assert sent("mapped", agent) == ["TEST_KEY"]
 status, forked = ask("POST", "/v1/sandboxes/mapped/fork", {}, agent)
 assert status in (200, 201), forked
@@ -103,10 +102,10 @@ fn no_secret_is_sent_in_the_place_of_another() {
     assert_eq!(with_daemon(&world, SECRETS), "kept apart\n");
 }
 
-/// What was taken away from a sandbox is not had back by way of a snapshot from before, also when the sandbox is gone.
+/// A snapshot from before a change does not bring removed rights back, also when its sandbox is gone.
 #[test]
 fn a_snapshot_gives_nothing_back() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     let wide = json!({"name": "op", "policies": [reaching("default")], "limits": {"max_processes": 64}, "cpus": 2});
     let id = w.make(wide);
     let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["op"]}));
@@ -124,7 +123,7 @@ fn a_snapshot_gives_nothing_back() {
     assert_eq!(terms(of_snapshot(Some(&agent))), (0, 16, 1.0));
     assert_eq!(terms(of_sandbox(Some(&agent), json!({"snapshot": "before"}))), (0, 16, 1.0));
     assert_eq!(terms(of_sandbox(Some(&agent), json!({}))), (0, 16, 1.0));
-    // What a fork may be changed to is what its origin may be.
+    // A fork can be given no more than its origin could.
     let forked = of_snapshot(Some(&agent))["sandboxes"][0]["id"].as_str().unwrap().to_owned();
     let rules = reaching("default")["net"]["rules"].clone();
     let back = w.ask(Some(&agent), "PATCH", &format!("/v1/sandboxes/{forked}"), json!({"net": rules}));
@@ -133,46 +132,48 @@ fn a_snapshot_gives_nothing_back() {
     assert_eq!(terms(of_snapshot(Some(&agent))), (0, 16, 1.0), "as it was last");
 }
 
-/// The same of templates that an operator of a tenant makes; up to what the sandbox was made with he may go himself.
+/// Templates that a tenant's operator makes from a snapshot bring nothing back, either; up to the rights that the
+/// sandbox was created with, the operator may restore them himself.
 #[test]
 fn a_template_of_a_snapshot_gives_nothing_back() {
-    let w = World::new(As::User);
-    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
-    let lord = Some(lord.as_str());
-    w.post(lord, "/v1/sandboxes", json!({"name": "s", "policies": [reaching("default")]})).assert_ok();
-    w.post(lord, "/v1/sandboxes/s/snapshots", json!({"name": "before"})).assert_ok();
-    let patch = |word: &str, body: Value| w.ask(lord, "PATCH", &format!("/v1/sandboxes/{word}"), body);
+    let w = GrantsFixture::new(As::User);
+    let tenant_operator = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let tenant_operator = Some(tenant_operator.as_str());
+    w.post(tenant_operator, "/v1/sandboxes", json!({"name": "s", "policies": [reaching("default")]})).assert_ok();
+    w.post(tenant_operator, "/v1/sandboxes/s/snapshots", json!({"name": "before"})).assert_ok();
+    let patch = |word: &str, body: Value| w.ask(tenant_operator, "PATCH", &format!("/v1/sandboxes/{word}"), body);
     patch("s", json!({"net": []})).assert_ok();
-    let made = w.post(lord, "/v1/templates", json!({"name": "t", "from": "before"})).assert_ok();
-    let told = w.line(lord, "GET", "/v1/templates/t").send().assert_ok();
+    let made = w.post(tenant_operator, "/v1/templates", json!({"name": "t", "from": "before"})).assert_ok();
+    let told = w.line(tenant_operator, "GET", "/v1/templates/t").send().assert_ok();
     assert_eq!((&told["id"], &told["policy"]["net"]["rules"]), (&made["id"], &json!([])), "{told}");
-    let forked = w.post(lord, "/v1/snapshots/before/fork", json!({})).assert_ok();
+    let forked = w.post(tenant_operator, "/v1/snapshots/before/fork", json!({})).assert_ok();
     let forked = forked["sandboxes"][0]["id"].as_str().unwrap();
     let rules = reaching("default")["net"]["rules"].clone();
     patch(forked, json!({"net": [{"action": "allow", "host": "*"}]})).assert_fault(403, "policy_denied");
     patch(forked, json!({"net": rules})).assert_ok();
 }
 
-/// Where the record of what held last is collected, nobody but the host's operator builds on a snapshot.
+/// After the record with a sandbox's last rights is collected, only the host's operator can build on its snapshots.
 #[test]
 fn what_held_last_must_be_known() {
     let place = Place::new(As::User);
     let file = place.file("config.toml", "");
     std::fs::write(&file, "[keep]\nremoved = 1\ninterval = \"200ms\"\n").unwrap();
     let daemon = Daemon::start_with(&place, &["--config", file.to_str().unwrap()]);
-    let w = World { place, daemon };
-    let lord = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
-    let lord = Some(lord.as_str());
+    let w = GrantsFixture { place, daemon };
+    let tenant_operator = w.daemon.token(json!({"name": "lord", "tenant": "blue", "scopes": ["operator"]}));
+    let tenant_operator = Some(tenant_operator.as_str());
     let cycle = |name: &str| {
-        w.post(lord, "/v1/sandboxes", json!({"name": name})).assert_ok();
-        w.post(lord, &format!("/v1/sandboxes/{name}/snapshots"), json!({"name": format!("of-{name}")})).assert_ok();
-        w.line(lord, "DELETE", &format!("/v1/sandboxes/{name}")).send().assert_ok();
+        w.post(tenant_operator, "/v1/sandboxes", json!({"name": name})).assert_ok();
+        w.post(tenant_operator, &format!("/v1/sandboxes/{name}/snapshots"), json!({"name": format!("of-{name}")}))
+            .assert_ok();
+        w.line(tenant_operator, "DELETE", &format!("/v1/sandboxes/{name}")).send().assert_ok();
     };
-    let fork = |name: &str| w.post(lord, &format!("/v1/snapshots/of-{name}/fork"), json!({}));
+    let fork = |name: &str| w.post(tenant_operator, &format!("/v1/snapshots/of-{name}/fork"), json!({}));
     cycle("first");
     fork("first").assert_ok();
     cycle("second");
-    assert!(soon(Duration::from_secs(30), || fork("first").status == 403), "its record goes with the next");
+    assert!(soon(|| fork("first").status == 403), "its record goes with the next");
     let fault = fork("first").assert_fault(403, "policy_denied");
     assert!(fault["message"].as_str().unwrap().contains("not known any more"), "{fault}");
     fork("second").assert_ok();
@@ -180,7 +181,7 @@ fn what_held_last_must_be_known() {
 
 #[test]
 fn undo_in_a_directory_takes_back_what_is_ones_own() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     let dir = w.place.project.to_str().unwrap();
     for (name, file) in [("p2", "second"), ("p1", "first")] {
         w.make(json!({"name": name, "dir": dir, "policies": ["workspace-write"]}));
@@ -194,7 +195,7 @@ fn undo_in_a_directory_takes_back_what_is_ones_own() {
     let bound = token(json!({"name": "bound", "scopes": ["reviewer"], "sandboxes": ["p2"]}));
     let reviewer = token(json!({"name": "rita", "scopes": ["reviewer"]}));
     let undo = |token: &str| w.post(Some(token), "/v1/undo", json!({"of": dir}));
-    // The last that landed is another's.
+    // The last batch that landed belongs to another sandbox.
     assert_eq!(undo(&bound).assert_ok()["sandbox"], id("p2"));
     assert!(!w.place.project.join("second").exists() && w.place.project.join("first").exists());
     undo(&bound).assert_fault(404, "not_found");
@@ -204,7 +205,7 @@ fn undo_in_a_directory_takes_back_what_is_ones_own() {
 
 #[test]
 fn a_template_gives_what_it_gives() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     w.make(json!({"name": "seed", "policies": [reaching("read-only")], "cpus": 0.5}));
     w.daemon.post("/v1/templates", json!({"name": "net", "from": "seed"})).assert_ok();
     let policies = json!(["default", "read-only", "workspace-write", "no-network"]);
@@ -215,7 +216,8 @@ fn a_template_gives_what_it_gives() {
     let fault = make(Some(&agent), json!(["workspace-write"]), json!(null)).assert_fault(403, "policy_denied");
     assert!(fault["message"].as_str().unwrap().contains("more than the template does"), "{fault}");
     assert!(fault["hint"].as_str().unwrap().contains("leave `policies` out"), "{fault}");
-    // The controls: what it gives already, less, and what an operator adds; and alone the policy was granted.
+    // The controls: the template's own rights, fewer, and more by an operator; the policy alone was granted to the
+    // agent.
     for (token, policies) in [
         (Some(agent.as_str()), json!([])),
         (Some(&agent), json!(["read-only"])),
@@ -231,10 +233,10 @@ fn a_template_gives_what_it_gives() {
     }
 }
 
-/// Amounts that nothing can be held to are refused by name wherever one can be given.
+/// Amounts that no mechanism could enforce are refused by name, on every route that takes one.
 #[test]
 fn amounts_are_checked_wherever_they_come_in() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     let dir = w.place.project.clone();
     w.make(json!({"name": "s", "cpus": 1}));
     w.daemon.post("/v1/templates", json!({"name": "t", "from": "s"})).assert_ok();
@@ -274,20 +276,20 @@ fn amounts_are_checked_wherever_they_come_in() {
     let policy = json!({"version": 1, "extends": ["default"], "limits": {"max_memory_mb": -5}});
     w.post(None, "/v1/sandboxes", json!({"policies": [policy]})).assert_fault(400, "invalid_request");
     assert_eq!(w.look("s")["cpus"], 1.0, "nothing of it holds");
-    // The controls: the least of each.
+    // The controls: the smallest valid amounts.
     let least =
         json!({"cpus": 0.01, "limits": {"max_memory_mb": 0.000001, "max_disk_mb": 0.000001, "max_processes": 1}});
     w.daemon.post("/v1/sandboxes", least).assert_ok();
     w.patch("s", json!({"cpus": 0.5, "limits": {"max_wall_ms": 1}})).assert_ok();
 }
 
-/// A limit that is too small for what must stand is not waited for.
+/// A limit too small for an enclosure is a permanent refusal, without a retry.
 #[test]
 fn what_no_enclosure_fits_in_is_told_once_and_for_all() {
-    let w = World::new(As::Root);
+    let w = GrantsFixture::new(As::Root);
     w.make(json!({"name": "tiny", "limits": {"max_memory_mb": 0.001}}));
     w.make(json!({"name": "small", "limits": {"max_memory_mb": 64, "max_processes": 4}}));
-    let run = |word: &str| w.post(None, &format!("/v1/sandboxes/{word}/runs?wait=60s"), json!({"command": ["true"]}));
+    let run = |word: &str| w.post(None, &format!("/v1/sandboxes/{word}/runs?wait=120s"), json!({"command": ["true"]}));
     let refused = run("tiny");
     let fault = refused.assert_fault(429, "limit_exceeded");
     assert_eq!(
@@ -298,10 +300,10 @@ fn what_no_enclosure_fits_in_is_told_once_and_for_all() {
     assert_eq!(run("small").assert_ok()["outcome"]["verdict"], "ok", "the control");
 }
 
-/// A policy under which no command could run is found when the sandbox is made.
+/// A policy under which no command could run is refused at create.
 #[test]
 fn what_cannot_be_read_is_not_covered() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     for name in ["networked", "no-network", "strict"] {
         let fault = w.post(None, "/v1/sandboxes", json!({"policies": [name]})).assert_fault(403, "policy_denied");
         assert!(fault["message"].as_str().unwrap().contains("nothing to work on"), "{fault}");
@@ -315,7 +317,7 @@ fn what_cannot_be_read_is_not_covered() {
 
 #[test]
 fn a_change_tells_what_it_changed() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     w.make(json!({"name": "s", "policies": [reaching("default")], "limits": {"max_wall_ms": 60000}, "cpus": 1}));
     let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["s"]}));
     let told = |answer: Answer| {
@@ -326,10 +328,10 @@ fn a_change_tells_what_it_changed() {
     for same in [json!({"net": rules}), json!({"limits": {"max_wall_ms": 60000}}), json!({"cpus": 1}), json!({})] {
         assert_eq!(told(w.patch("s", same.clone())), (false, 1, false), "{same}");
     }
-    // Spelled in another way it is the same.
+    // Another key order is the same document.
     let spelled = json!([{"host": "api.test", "action": "allow"}]);
     assert_eq!(told(w.patch("s", json!({"net": spelled}))), (false, 1, false));
-    // Nothing is taken away by who may not, and nothing is left of what is.
+    // An agent cannot remove limits with null; an operator can, and nothing of them stays.
     for null in [json!({"limits": null}), json!({"cpus": null})] {
         w.ask(Some(&agent), "PATCH", "/v1/sandboxes/s", null).assert_fault(403, "policy_denied");
     }
@@ -339,7 +341,7 @@ fn a_change_tells_what_it_changed() {
     assert_eq!(told(w.patch("s", json!({"net": null}))), (true, 3, false));
     assert_eq!(w.look("s")["policy"]["net"]["rules"].as_array().map_or(0, Vec::len), 0);
     w.patch("s", json!({"publish": null})).assert_fault(400, "invalid_request");
-    // In one that is live what was so already holds there, too.
+    // In a live sandbox unchanged values are no change, either.
     w.daemon.ask("POST", "/v1/sandboxes/s/start?live=true").send().assert_ok();
     for same in [json!({"net": []}), json!({"name": "s"}), json!({})] {
         assert_eq!(told(w.patch("s", same.clone())), (false, 3, true), "{same}");
@@ -348,10 +350,10 @@ fn a_change_tells_what_it_changed() {
     assert_eq!(told(w.patch("s", json!({"limits": {"max_wall_ms": 50000}}))), (false, 4, true));
 }
 
-/// Deny rules are the ones whose loss allows more.
+/// Removing a deny rule widens access.
 #[test]
 fn rules_that_deny_are_not_taken_away_by_null() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     let rules = json!([{"action": "deny", "host": "bad.test"}]);
     let open = json!({"version": 1, "extends": ["default"], "defaults": {"net": "allow"}, "net": {"rules": rules}});
     w.make(json!({"name": "s", "policies": [open]}));
@@ -362,7 +364,7 @@ fn rules_that_deny_are_not_taken_away_by_null() {
 
 #[test]
 fn names_tell_nothing_of_others_and_hide_nobody() {
-    let w = World::new(As::User);
+    let w = GrantsFixture::new(As::User);
     let token = |name: &str| w.daemon.token(json!({"name": name, "scopes": ["agent"]}));
     let (ann, bob) = (token("ann"), token("bob"));
     let make = |token: &str, body: Value| {
@@ -377,7 +379,8 @@ fn names_tell_nothing_of_others_and_hide_nobody() {
     assert!(fault["subject"].is_null() && !fault.to_string().contains(snapshot), "{fault}");
     assert_eq!(take(&ann, &hers).assert_fault(409, "conflict")["subject"], snapshot, "the control: she has it");
 
-    // He calls his as hers begins. Who sees both is not led to the wrong one, and neither loses its own.
+    // Bob names his sandbox like the beginning of Ann's id. Callers that see both are told that it is ambiguous; each
+    // owner still reaches its own.
     let (short, whole) = (&hers["sbx_".len()..][..8], &hers["sbx_".len()..]);
     let get = |token: Option<&str>, word: &str| w.line(token, "GET", &format!("/v1/sandboxes/{word}")).send();
     assert_eq!(get(None, short).assert_ok()["id"], hers.as_str(), "the control");

@@ -1,12 +1,12 @@
-//! A tenant that means harm, with an agent's token, and a guest that does: what they could make of what the daemon believes.
+//! Attacks by a tenant with an agent's token, and by a guest, on data that the daemon trusts.
 
 use crate::support::http::Daemon;
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Leads wherever the query says, with the method and the body that came; tells what else it was asked.
+/// Guest server that redirects to wherever the query says, with method and body kept; reports any other request.
 const LEADS: &str = r#"
 import http.server, urllib.parse
 class Guest(http.server.BaseHTTPRequestHandler):
@@ -23,7 +23,7 @@ class Guest(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Guest).serve_forever()
 "#;
 
-/// Hosts that are the daemon, and some that nobody can tell.
+/// Spellings of hosts that are the daemon's own, and some that cannot be resolved to a host.
 const OURS: [&str; 21] = [
     "127.0.0.1",
     "127.1",
@@ -48,7 +48,8 @@ const OURS: [&str; 21] = [
     "127.0.0.256",
 ];
 
-/// A client follows a redirect with the token that it came with, also one that deletes.
+/// Clients follow a redirect with the token of the first request, also for DELETE.
+// promise 23
 #[test]
 fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
     let place = Place::new(As::User);
@@ -60,7 +61,7 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
     assert!(started.status.success(), "{started:?}");
     let begun = Instant::now();
     while daemon.get("/v1/sandboxes/web/ports/8000/").status != 200 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the server inside does not answer");
+        assert!(begun.elapsed() < Duration::from_secs(180), "the server inside does not answer");
         std::thread::sleep(Duration::from_millis(50));
     }
     let (token, port) = (daemon.operator_token(), daemon.port.unwrap());
@@ -71,7 +72,7 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
     let led = |to: &str| curl("DELETE", &format!("/v1/sandboxes/web/ports/8000/a/lead?{}", to.replace('%', "%25")));
-    // The control: what it leads to of its own is reached.
+    // The control: redirects within the guest's own server work.
     for (to, there) in [("/there", "/there"), ("there", "/a/there"), ("http://localhost:8000/x", "/x")] {
         assert_eq!(led(to), format!("guest: DELETE {there}"), "{to}");
     }
@@ -91,13 +92,13 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
         assert!(said.starts_with("guest: DELETE /") || said.contains("provider_failed"), "{to}: {said}");
         assert_eq!(daemon.get("/v1/sandboxes/victim").status, 200, "{to}");
     }
-    // One address has many spellings, and clients know them all.
+    // An address has many spellings, and clients accept them all.
     let raw = |to: &str| daemon.get(&format!("/v1/sandboxes/web/ports/8000/a/lead?{}", to.replace('%', "%25")));
     for host in OURS {
         raw(&format!("http://{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
         raw(&format!("//{host}:{port}/v1/tokens")).assert_fault(502, "provider_failed");
     }
-    // The control: other hosts are none of our business, and what the guest calls its own stays below its path.
+    // The control: other hosts pass unchanged, and the guest's own names stay below its path.
     for (to, there) in [
         ("http://other.example:7171/v1/tokens", "http://other.example:7171/v1/tokens"),
         ("http://192.0.2.7/a", "http://192.0.2.7/a"),
@@ -108,14 +109,14 @@ fn a_redirect_of_a_guest_takes_no_token_to_the_daemon() {
         let led = raw(to);
         assert_eq!((led.status, led.header("location")), (307, Some(there)), "{to}");
     }
-    // The control: with this token it is deleted by whoever means to.
+    // The control: the same token deletes the sandbox when its owner means it.
     curl("DELETE", &format!("/v1/sandboxes/{name}"));
     assert_eq!(daemon.get("/v1/sandboxes/victim").status, 404);
     daemon.ask("DELETE", "/v1/sandboxes/web?force=true&timeout=0s").send().assert_ok();
 }
 
-/// Writes a workspace without files whose `about` is made of many times the same byte: what comes of it, however much, fits into a few
-/// hundred blocks of one repeated byte each.
+/// Writes a workspace archive without files whose `about` repeats one byte: however large the result, it compresses to
+/// a few hundred blocks.
 const TELLS: &str = r#"
 import hashlib, io, json, re, struct, sys, tarfile
 first, byte, count, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -141,7 +142,7 @@ frame.append(b"\x01\x00\x00")
 sys.stdout.buffer.write(b"".join(frame))
 "#;
 
-/// What a file says of itself is its maker's to choose: it costs neither memory nor room among the records.
+/// The `about` text of an import is chosen by its maker, so it must cost neither memory nor space in the records.
 #[test]
 fn an_import_costs_no_more_than_it_brings() {
     let place = Place::new(As::User);
@@ -168,21 +169,21 @@ fn an_import_costs_no_more_than_it_brings() {
     let (records, memory) = (kept(), peak());
     let long = telling("\"", "a", 20 << 20, "\"");
     let deep = telling("[", " ", 40 << 20, "]");
-    for (n, bytes) in [&long, &deep].into_iter().cycle().take(6).enumerate() {
+    for (n, bytes) in [&long, &deep].into_iter().cycle().take(4).enumerate() {
         import(&format!("bad{n}"), bytes).assert_fault(400, "invalid_request");
     }
     let fair = telling("\"", "a", 1_000_000, "\"");
-    for n in 0..6 {
+    for n in 0..4 {
         let told = import(&format!("fair{n}"), &fair);
         assert_eq!(told.assert_ok()["about"].as_str().unwrap().len(), 1_000_000, "the control: some is told");
         assert_eq!(import(&format!("fair{n}"), &fair).assert_ok()["id"], told.json()["id"]);
     }
     assert!(kept() - records < 2 << 20, "{records} bytes of records became {}", kept());
     assert!(peak() - memory < 200 << 20, "{memory} bytes of memory became {}", peak());
-    // The control: an ordinary workspace of many files comes in, and is told again as it was.
+    // The control: an ordinary workspace of many files is imported and exported unchanged.
     daemon.post("/v1/sandboxes", json!({ "name": "many" })).assert_ok();
     let fill = "for n in $(seq 2000); do echo $n > file-$n; done";
-    let run = daemon.post("/v1/sandboxes/many/runs?wait=60s", json!({ "shell": fill })).assert_ok();
+    let run = daemon.post("/v1/sandboxes/many/runs?wait=120s", json!({ "shell": fill })).assert_ok();
     assert_eq!(run["outcome"]["exit"], json!({ "code": 0 }), "{run}");
     daemon.ask("POST", "/v1/sandboxes/many/stop").send().assert_ok();
     let exported = daemon.get("/v1/sandboxes/many/export");
@@ -191,10 +192,12 @@ fn an_import_costs_no_more_than_it_brings() {
     assert_eq!(import("many", &exported.body).assert_ok(), told);
 }
 
-/// Rules are followed to where links of the host lead, and an allowance of what is not there falls away: neither is for others to see.
+/// An explanation resolves links of the host and drops rules for absent paths. Other callers than the host's operator
+/// can observe neither.
+// promise 23
 #[test]
 fn an_explanation_tells_nothing_of_the_host() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let hidden = place.dir("home/hidden");
         place.dir("home/hidden/there");
@@ -211,7 +214,7 @@ fn an_explanation_tells_nothing_of_the_host() {
             (answer.status, text.replace(dir.to_str().unwrap(), "DIR").replace(what.to_str().unwrap(), "WHAT"))
         };
         for token in [&agent, &other] {
-            // Whether something is there, and where a link leads.
+            // Existence of a path, and the target of a link.
             assert_eq!(told(token, &there, &there), told(token, &gone, &gone));
             assert_eq!(told(token, &link, &there), told(token, &link, &gone));
             let (status, text) = told(token, &place.project, &place.project);
@@ -233,7 +236,8 @@ fn an_explanation_tells_nothing_of_the_host() {
     }
 }
 
-/// Numbers as large, as small and as odd as can be written: each is refused or done, and nothing falls over.
+/// Extreme and odd numbers in every field: each is refused or carried out, and nothing crashes.
+// promise 23
 #[test]
 fn no_number_breaks_the_daemon() {
     let place = Place::new(As::User);
@@ -243,7 +247,7 @@ fn no_number_breaks_the_daemon() {
         let ask = daemon.ask(method, path).bearer(&agent);
         body.map_or_else(|| ask.clone(), |body| ask.clone().json(body.clone())).send()
     };
-    // An agent takes limits away from itself for good: those of one sandbox do for that.
+    // An agent that lowers its limits cannot raise them again, so one sandbox is used up for that.
     for name in ["s", "tight"] {
         ask("POST", "/v1/sandboxes", Some(&json!({ "name": name }))).assert_ok();
     }
@@ -326,9 +330,9 @@ fn no_number_breaks_the_daemon() {
             assert!(answer.status < 500, "{range}: {answer:?}");
         }
     }
-    // All of it stands.
+    // The daemon and its runs still work.
     assert_eq!(ask("GET", &format!("/v1/runs/{run}"), None).assert_ok()["running"], true);
-    let said = ask("POST", "/v1/sandboxes/s/runs?wait=30s", Some(&json!({ "shell": "echo still here" })));
+    let said = ask("POST", "/v1/sandboxes/s/runs?wait=120s", Some(&json!({ "shell": "echo still here" })));
     assert_eq!(said.assert_ok()["outcome"]["stdout"], "still here\n", "{said:?}");
     daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
 }

@@ -1,50 +1,50 @@
-//! What a run is given over HTTP: once, however often it is sent, and with an end that the command sees.
+//! Input of a run over HTTP: delivered once, however often it is sent, and with an EOF that the command sees.
 
-use crate::runs::{Socket, World};
+use crate::runs::{RunsFixture, Socket};
 use crate::support::http::Answer;
-use crate::support::{As, BOTH};
+use crate::support::{As, either};
 use serde_json::{Value, json};
 
-impl World {
+impl RunsFixture {
     fn give(&self, run: &str, query: &str, bytes: &[u8]) -> Answer {
         let path = format!("/v1/runs/{run}/input?{query}");
         self.daemon.ask("POST", &path).body("application/octet-stream", bytes).send()
     }
 
     fn ended(&self, run: &str) -> Value {
-        let done = self.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+        let done = self.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
         assert_eq!(done["running"], false, "{done}");
         done["outcome"].clone()
     }
 }
 
-/// The answer to the last body is lost as easily as any other.
+/// The response to the last body can be lost like any other, so sending it again must be safe.
 #[test]
 fn the_last_body_can_be_sent_again() {
-    for who in BOTH {
-        let w = World::new(who);
+    for who in either() {
+        let w = RunsFixture::new(who);
         let run =
             w.begin(json!({"shell": "cat > got; while [ ! -e go ]; do sleep 0.02; done; cat got", "input": true}));
         let first = w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok();
         assert_eq!((&first["offset"], &first["eof"]), (&json!(3), &json!(true)));
         assert_eq!(w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok(), first);
         assert_eq!(w.give(&run, "eof=true&writer=w&offset=3", b"").assert_ok()["eof"], true);
-        // What is new is not taken, nor what somebody else sends.
+        // A different body is refused, and so is another writer.
         w.give(&run, "eof=true&writer=w&offset=0", b"abcd").assert_fault(409, "conflict");
         w.give(&run, "eof=true&writer=v&offset=0", b"abc").assert_fault(409, "conflict");
         w.give(&run, "eof=true", b"abc").assert_fault(409, "conflict");
-        w.daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({"command": ["touch", "go"]})).assert_ok();
+        w.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({"command": ["touch", "go"]})).assert_ok();
         assert_eq!(w.ended(&run)["stdout"], "abc");
-        // Nor does it matter that the run is over meanwhile.
+        // A repeated last body is accepted after the run has ended, too.
         assert_eq!(w.give(&run, "eof=true&writer=w&offset=0", b"abc").assert_ok(), first);
         w.give(&run, "eof=true&writer=w&offset=0", b"abcd").assert_fault(409, "conflict");
     }
 }
 
-/// In the middle of a line the character for it only ends the line.
+/// In the middle of a line VEOF only ends the line, so EOF needs more than that character.
 #[test]
 fn a_terminal_ends_wherever_its_line_is() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let size = json!({"rows": 24, "columns": 80});
     for (pieces, said) in [
         (vec![&b"no newline"[..]], "no newline"),
@@ -62,7 +62,7 @@ fn a_terminal_ends_wherever_its_line_is() {
         assert_eq!(outcome["verdict"], "ok", "{pieces:?}: {outcome}");
         assert!(outcome["stdout"].as_str().unwrap().ends_with(said), "{pieces:?}: {outcome}");
     }
-    // Another character may have been chosen for it; who reads every key is given the usual one.
+    // A program may have set another VEOF character; in raw mode it reads the usual one.
     for (mode, read) in [("eof ^A", "cat"), ("raw -echo", "head -c 5 | od -An -tx1")] {
         let text = format!("stty {mode}; echo ready; {read}");
         let run = w.begin(json!({"shell": text, "terminal": size, "input": true}));
@@ -77,7 +77,7 @@ fn a_terminal_ends_wherever_its_line_is() {
 
 #[test]
 fn only_a_terminal_has_a_size() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let size = json!({"rows": 40, "columns": 100});
     let ask = json!({"shell": "read line; stty size", "terminal": {"rows": 24, "columns": 80}, "input": true});
     let run = w.begin(ask);
@@ -94,14 +94,14 @@ fn only_a_terminal_has_a_size() {
     assert_eq!(w.ended(&run)["verdict"], "ok");
 }
 
-/// What is said to a command that stands still is heard: by its input, its terminal, a signal, or somebody who comes to it.
+/// Input, a terminal resize, a signal or an attaching client thaws a frozen command.
 #[test]
 fn whoever_speaks_to_a_frozen_command_wakes_it() {
     const ECHO: &str = "echo ready; while read line; do echo got $line; done; echo over";
     const ASKED: &str = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     const SIZE: &str = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
-    for who in BOTH {
-        let w = World::new(who);
+    for who in either() {
+        let w = RunsFixture::new(who);
         let token = w.daemon.token(json!({"name": "agent", "scopes": ["agent"], "sandboxes": ["s"]}));
         let standing = || w.daemon.get("/v1/sandboxes/s").assert_ok()["standing"].clone();
         let freeze = || {
@@ -117,13 +117,13 @@ fn whoever_speaks_to_a_frozen_command_wakes_it() {
 
         let run = begin(json!({"shell": ECHO, "input": true}));
         freeze();
-        // The control: whoever only looks wakes nothing.
+        // The control: reading state or output thaws nothing.
         w.daemon.get(&format!("/v1/runs/{run}")).assert_ok();
         assert!(says(&run, "ready") && standing() == "frozen", "{who:?}");
         w.give(&run, "writer=w&offset=0", b"a line\n").assert_ok();
         assert!(says(&run, "got a line"), "{who:?}");
         assert_eq!(standing(), "running");
-        // What was taken before wakes nothing when it is sent again.
+        // A repeated body that was accepted before thaws nothing.
         freeze();
         w.give(&run, "writer=w&offset=0", b"a line\n").assert_ok();
         assert_eq!(standing(), "frozen", "{who:?}");
@@ -142,7 +142,7 @@ fn whoever_speaks_to_a_frozen_command_wakes_it() {
         assert!(says(&run, "33 111"), "{who:?}");
         w.daemon.ask("POST", &format!("/v1/runs/{run}/kill")).send().assert_ok();
 
-        // The same over one connection: coming wakes it, and so does every word.
+        // The same over a WebSocket: attaching thaws it, and so does every message.
         let run = begin(json!({"shell": ECHO, "input": true}));
         freeze();
         let mut socket = Socket::open(&w, &run, Some(&token)).unwrap();

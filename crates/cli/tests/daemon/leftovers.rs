@@ -1,5 +1,5 @@
-//! T06: what crashes, other programs and bad luck left behind, before a daemon starts: it starts, takes up or takes away what is
-//! ours, does so once, and touches nothing else.
+//! Leftovers of crashes and of other programs, present before a daemon starts: it starts, adopts or removes what
+//! belongs to it, once, and touches nothing else.
 
 use crate::support::http::Daemon;
 use crate::support::{As, Place, to_the_end};
@@ -18,7 +18,7 @@ fn layer(place: &Place, digit: &str, parts: &[&str]) -> PathBuf {
     dir
 }
 
-/// Something mounted; taken away with the test.
+/// A mount, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -34,7 +34,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Control groups that are planted; taken away with the test.
+/// Planted control groups, removed on drop.
 struct Groups(Vec<PathBuf>);
 
 impl Groups {
@@ -60,14 +60,15 @@ fn items(collected: &Value) -> Vec<&str> {
     collected["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect()
 }
 
+// promise 25
 #[test]
-fn t06_what_was_left_is_taken_away_once_and_nothing_else_is_touched() {
+fn what_was_left_is_taken_away_once_and_nothing_else_is_touched() {
     let place = Place::new(As::Root);
     let kept = place.create(&["--name", "kept"]);
     let canary = place.file("canary/file", "precious");
     let shut = place.dir("shut");
     fs::set_permissions(&shut, std::os::unix::fs::PermissionsExt::from_mode(0o055)).unwrap();
-    // Layers: whole, in part, held, and with something of others mounted in them.
+    // Layers: complete, partial, held open, and with a foreign mount inside.
     let (whole, half) = (layer(&place, "1", &["up", "work"]), layer(&place, "2", &["work"]));
     place.file(whole.join("up/file"), "x");
     let held = layer(&place, "3", &["up", "work"]);
@@ -76,21 +77,21 @@ fn t06_what_was_left_is_taken_away_once_and_nothing_else_is_touched() {
     let mounted = layer(&place, "4", &["up/below", "up/shut", "work"]);
     let canary_mount = Mounted::bind(canary.parent().unwrap(), &mounted.join("up/below"));
     let shut_mount = Mounted::bind(&shut, &mounted.join("up/shut"));
-    // What keepers left: of a sandbox that is gone, with a card that names somebody else's process.
+    // Keeper directory of a removed sandbox, whose card names a foreign process.
     let stray = place.state().join(format!("keepers/sbx_{}", "5".repeat(32)));
     let bystander = Command::new("sleep").arg("600").spawn().map(Bystander).unwrap();
     let card = json!({ "pid": bystander.0.id(), "pid_start": 1, "boot": "other", "version": "0", "since_ms": 0 });
     place.file(stray.join("keeper.json"), card.to_string());
     place.file(stray.join("runs/run_x/0000000000000000.spool"), "");
     place.file(place.state().join(format!("keepers/{kept}/keeper.json")), card.to_string());
-    // Sockets and locks of the dead, a base that nothing stands on, a tenant without anything.
+    // Sockets and locks of dead processes, an unused base, a tenant without data.
     drop(std::os::unix::net::UnixListener::bind(place.state().join("cofferdam.sock")).unwrap());
     place.file(place.state().join("cofferdam.sock.lock"), "");
     place.file(place.state().join("daemon.lock"), "");
     let young = place.dir(place.state().join(format!("bases/sbx_{}", "6".repeat(32))));
     let tenant = place.dir(place.state().join("tenants/empty"));
     fs::set_permissions(&tenant, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    // Groups of ours whose owner is dead, and of others.
+    // Control groups of a dead cofferdam process, and foreign ones.
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap().to_string_lossy().into_owned();
     let namespace = namespace.trim_matches(|c: char| !c.is_ascii_digit());
     let ours = format!("cofferdam-{}-1-{namespace}-dead", i32::MAX);
@@ -107,20 +108,20 @@ fn t06_what_was_left_is_taken_away_once_and_nothing_else_is_touched() {
     for dir in [&whole, &half, &stray] {
         assert!(taken.contains(&name(dir).as_str()) && !dir.exists(), "{dir:?}: {collected:#}");
     }
-    assert!(held.exists() && !taken.contains(&name(&held).as_str()), "somebody holds it");
-    assert!(young.exists(), "somebody may be about to use it");
+    assert!(held.exists() && !taken.contains(&name(&held).as_str()), "a process holds it");
+    assert!(young.exists(), "a process may be about to use it");
     let failed = collected["failed"].to_string();
     assert!(failed.contains(&name(&mounted)) && failed.contains("mounted"), "{collected:#}");
     assert_eq!(fs::read_to_string(&canary).unwrap(), "precious", "what is mounted is not ours");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&shut).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o055, "nor are its permissions");
-    assert!(Path::new(&format!("/proc/{}", bystander.0.id())).exists(), "a number alone is nobody");
+    assert!(Path::new(&format!("/proc/{}", bystander.0.id())).exists(), "a pid alone identifies no process");
     let again = daemon.ask("POST", "/v1/gc").send().assert_ok();
     assert_eq!(items(&again), Vec::<&str>::new(), "once: {again:#}");
     drop((canary_mount, shut_mount, holder));
     daemon.ask("POST", "/v1/gc").send().assert_ok();
     assert!(place.layers().len() == 1, "{:?}", place.layers());
-    daemon.post("/v1/sandboxes/kept/runs?wait=20s", json!({ "command": ["true"] })).assert_ok();
+    daemon.post("/v1/sandboxes/kept/runs?wait=120s", json!({ "command": ["true"] })).assert_ok();
     drop(daemon);
 
     let repaired = to_the_end(&mut place.cofferdam(["fsck", "--repair", "--json"]), b"");
@@ -139,15 +140,16 @@ impl Drop for Bystander {
     }
 }
 
-/// A keeper that was killed between the start of a command and its record: nobody knows how far it came, so the same key starts no
-/// second one and is told that the run was lost.
+/// A keeper that was killed between the start of a command and its record leaves its progress unknown, so the same key
+/// starts no second run and gets the answer that the run was lost.
+// promise 25
 #[test]
-fn t08_a_run_that_was_never_recorded_is_lost_and_not_begun_twice() {
+fn a_run_that_was_never_recorded_is_lost_and_not_begun_twice() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     daemon.post("/v1/sandboxes", json!({ "name": "s", "policies": ["workspace-write"] })).assert_ok();
     let begin = || {
-        let ask = daemon.ask("POST", "/v1/sandboxes/s/runs?wait=20s").header("idempotency-key", "k");
+        let ask = daemon.ask("POST", "/v1/sandboxes/s/runs?wait=120s").header("idempotency-key", "k");
         ask.json(json!({ "shell": "echo x >> times; cat times" })).send()
     };
     let first = begin();
@@ -155,7 +157,7 @@ fn t08_a_run_that_was_never_recorded_is_lost_and_not_begun_twice() {
     let run = first.json()["run"].as_str().unwrap().to_owned();
     daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
     daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
-    // As it would have been left: what it said is begun, and there is no record of it.
+    // State as after such a crash: the log says that the run began, and the store has no record of it.
     let sql = "import sqlite3,sys; d=sqlite3.connect(sys.argv[1]); d.execute('DELETE FROM record WHERE id = ?', (sys.argv[2],)); d.commit()";
     let mut python = place.outside("/usr/bin/python3");
     assert!(python.args(["-c", sql]).arg(place.state().join("store.db")).arg(&run).status().unwrap().success());
@@ -168,7 +170,7 @@ fn t08_a_run_that_was_never_recorded_is_lost_and_not_begun_twice() {
             "{told}"
         );
     }
-    let count = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "shell": "cat times" })).assert_ok();
+    let count = daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "shell": "cat times" })).assert_ok();
     assert_eq!(count["outcome"]["stdout"], "x\n", "it ran once");
     daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
     place.audit();

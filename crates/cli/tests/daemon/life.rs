@@ -1,9 +1,9 @@
-//! How the daemon comes and goes: one at a time, on settings that are checked, and in order.
+//! Start and end of the daemon: one at a time, with checked settings, and in order.
 
 use crate::support::certificate::Certificate;
 use crate::support::http::{Daemon, exchange, receive};
 use crate::support::left::soon;
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 #[test]
 fn a_dead_daemons_socket_is_replaced_and_a_live_ones_never() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let mut first = Daemon::start(&place);
         let second = to_the_end(&mut place.cofferdam(["serve", "--json"]), b"");
         let fault: Value = serde_json::from_slice(&second.stdout).unwrap();
         assert_eq!((second.status.code(), &fault["error_kind"]), (Some(125), &json!("conflict")), "{fault}");
-        // Another state, the same socket.
+        // Another state directory with the same socket.
         let elsewhere = place.dir("elsewhere");
         fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
         let mut third = place.cofferdam(["serve", "--json", "--socket"]);
@@ -65,7 +65,7 @@ fn settings_are_checked_before_anything_is_done() {
     }
 }
 
-/// What `serve` would refuse `--check` refuses, too, and whoever runs meanwhile does not notice.
+/// `serve --check` refuses what `serve` would refuse, without disturbing a daemon that runs.
 #[test]
 fn a_check_says_no_where_the_start_would() {
     let place = Place::new(As::User);
@@ -96,7 +96,7 @@ fn a_check_says_no_where_the_start_would() {
     let sound = fs::read(&store).unwrap();
     fs::write(&store, vec![7; 8192]).unwrap();
     no(&place.state(), &[], "not a database");
-    // The number of the version, where SQLite keeps it.
+    // SQLite's user_version in the header of the file.
     let mut newer = sound.clone();
     newer[60..64].copy_from_slice(&99u32.to_be_bytes());
     fs::write(&store, newer).unwrap();
@@ -106,7 +106,7 @@ fn a_check_says_no_where_the_start_would() {
     no(&place.state(), &[], "is gone");
 }
 
-/// What is wrong with a certificate or its key is told before a client stumbles over it.
+/// Defects of a certificate or its key are reported at start, before a client hits them.
 #[test]
 fn a_certificate_is_looked_at_before_it_is_used() {
     let place = Place::new(As::User);
@@ -134,7 +134,7 @@ fn a_certificate_is_looked_at_before_it_is_used() {
     }
 }
 
-/// A path that is too long for a socket's address can be listened on, too.
+/// Socket paths longer than sockaddr_un allows work, too.
 #[test]
 fn a_socket_may_have_a_long_path() {
     let place = Place::new(As::User);
@@ -149,21 +149,22 @@ fn a_socket_may_have_a_long_path() {
     std::os::unix::fs::symlink(&dir, &short).unwrap();
     let stream = std::os::unix::net::UnixStream::connect(short.join("s")).unwrap();
     let _ = daemon.told;
-    // The test is root, and the daemon an ordinary user's: whom it refuses it has heard.
+    // The test is root and the daemon an ordinary user's: its refusal proves that it was reached.
     exchange(stream, b"GET /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n").assert_fault(401, "unauthenticated");
 }
 
-/// Waits until the daemon is about to answer somebody else, beside the one who asks for that.
+/// Waits until the daemon has a second request in flight, beside the one for its metrics.
 fn until_taken(daemon: &Daemon) {
     let in_flight = || {
         let figures = daemon.get("/metrics").text();
         let known = figures.lines().find_map(|line| line.strip_prefix("cofferdam_http_requests_in_flight "));
         known.and_then(|count| count.parse::<f64>().ok()).unwrap_or_default()
     };
-    assert!(soon(Duration::from_secs(60), || in_flight() >= 2.0), "the request is not taken");
+    assert!(soon(|| in_flight() >= 2.0), "the request is not taken");
 }
 
-/// Told to end, it takes nothing new, finishes what goes on and leaves no socket.
+/// On SIGTERM the daemon accepts nothing new, finishes requests in flight and removes its socket.
+// promise 26
 #[test]
 fn it_ends_in_order() {
     let place = Place::new(As::Root);
@@ -172,7 +173,7 @@ fn it_ends_in_order() {
     let mut idle = daemon.unix();
     idle.write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     receive(&mut idle).unwrap().assert_ok();
-    // Half a request: its end comes after the signal.
+    // Half a request, whose rest follows after the signal.
     let mut half = daemon.unix();
     half.write_all(b"POST /v1/sandboxes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{\"name\"")
         .unwrap();
@@ -189,7 +190,8 @@ fn it_ends_in_order() {
     assert!(String::from_utf8_lossy(&list.stdout).contains('h'));
 }
 
-/// What will not end is not waited for longer than the grace, or until a second signal.
+/// Requests that do not finish are dropped after the grace period or on a second signal.
+// promise 26
 #[test]
 fn it_ends_although_somebody_will_not() {
     let place = Place::new(As::Root);
@@ -224,7 +226,7 @@ fn systemd_is_told_when_it_answers() {
     assert_eq!(&told[..n], b"READY=1\n");
 }
 
-/// With a certificate TCP speaks TLS and nothing else.
+/// With a certificate the TCP port speaks TLS only.
 #[test]
 fn tls_when_there_is_a_certificate() {
     let place = Place::new(As::User);
@@ -251,7 +253,7 @@ fn tls_when_there_is_a_certificate() {
     assert!(String::from_utf8_lossy(&refused.stdout).contains("chmod 600"), "{refused:?}");
 }
 
-/// A socket that is somebody else's is not taken away at the end.
+/// A foreign socket at the daemon's path is not removed at the end.
 #[test]
 fn what_took_its_place_is_left() {
     let place = Place::new(As::Root);
@@ -264,7 +266,8 @@ fn what_took_its_place_is_left() {
     drop(other);
 }
 
-/// Streams are told that the daemon ends, and do not keep it.
+/// Event streams get a closing event at shutdown and do not delay it.
+// promise 26
 #[test]
 fn streams_are_told_of_the_end() {
     let place = Place::new(As::Root);
@@ -277,7 +280,8 @@ fn streams_are_told_of_the_end() {
     assert_eq!(daemon.ended(), Some(0));
 }
 
-/// A verb that takes long is not waited for once a second signal has come.
+/// A second signal ends the daemon without waiting for a slow verb.
+// promise 26
 #[test]
 fn a_second_signal_waits_for_no_verb() {
     let place = Place::new(As::Root);
@@ -287,13 +291,13 @@ fn a_second_signal_waits_for_no_verb() {
     daemon.post("/v1/sandboxes/deaf/runs", deaf).assert_ok();
     let begun = std::time::Instant::now();
     while daemon.get("/v1/sandboxes/deaf/files/stat?path=ready").status != 200 {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(180));
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut stop = daemon.unix();
     stop.write_all(b"POST /v1/sandboxes/deaf/stop?timeout=300s HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     while daemon.get("/v1/sandboxes/deaf").assert_ok()["standing"] != "stopping" {
-        assert!(begun.elapsed() < Duration::from_secs(120));
+        assert!(begun.elapsed() < Duration::from_secs(180));
     }
     daemon.signal("TERM");
     while daemon.socket.exists() {
@@ -306,7 +310,7 @@ fn a_second_signal_waits_for_no_verb() {
     assert!(to_the_end(&mut place.cofferdam(["rm", "--force", "-t", "0", "deaf"]), b"").status.success());
 }
 
-/// What the daemon allows itself is not for guests.
+/// The daemon's raised limit on open files is not passed on to guests.
 #[test]
 fn guests_have_no_more_open_files_than_whoever_started_the_daemon() {
     let place = Place::new(As::Root);
@@ -317,7 +321,7 @@ fn guests_have_no_more_open_files_than_whoever_started_the_daemon() {
     let own = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert!(!own.contains(" 512 "), "the control: the daemon has raised its own: {own}");
     daemon.post("/v1/sandboxes", json!({"name": "s"})).assert_ok();
-    let done = daemon.post("/v1/sandboxes/s/runs?wait=60s", json!({"shell": "ulimit -Sn"})).assert_ok();
+    let done = daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({"shell": "ulimit -Sn"})).assert_ok();
     assert_eq!(done["outcome"]["stdout"], "512\n", "{done}");
     daemon.ask("POST", "/v1/sandboxes/s/stop").send().assert_ok();
 }

@@ -1,4 +1,4 @@
-//! The daemon through its sockets: what it answers, whom it lets in, what it survives, how it ends.
+//! Tests of the daemon through its sockets: responses, authentication, crashes, start and end.
 use testkit as support;
 use testkit::words;
 
@@ -38,9 +38,10 @@ mod silent;
 mod soak;
 mod store;
 mod strain;
+mod streams;
 mod templates;
 mod tenants;
 mod walls;
 mod warm;
 mod workspace;
-mod world;
+mod workspace_fixture;

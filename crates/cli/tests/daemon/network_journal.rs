@@ -1,4 +1,4 @@
-//! The journal of a live sandbox's network: bounded, with the newest in it, and read with care whatever lies in its place.
+//! Network events of a live sandbox: bounded, with the newest kept, and read with care if the file was changed.
 
 use crate::support::As;
 use crate::support::http::with_daemon;
@@ -23,7 +23,7 @@ follower = subprocess.Popen([cofferdam, "events", "--network", "--json", "-f", "
 flood(2000, 81)
 before = memory()
 outcome = flood(6000, 82)
-# Of what came last something is there, however much came before.
+# The newest event is kept, however many came before.
 flood(1, 83)
 time.sleep(1)
 grown = memory() - before
@@ -43,9 +43,9 @@ refused = [line for line in lines if line["op"] == "net.connect"]
 lost = sum(line["count"] for line in lines if line["op"] == "net.lost")
 assert size <= 65536 < 2 * size and len(files) <= 10, (size, files)
 assert len(refused) > 50 and refused[-1]["port"] == 83 and lines[0]["op"] == "net.lost", (refused[-1], lines[0])
-# What is lost may hide a line that said so itself; nothing else may be missing.
+# A dropped line may itself have been a count of lost lines; nothing else may be missing.
 assert 8001 <= len(refused) + lost <= 8001 + 50, (len(refused), lost)
-# Whoever read along heard as many; and a number that was told leads to the same lines again.
+# A follower got as many events, and a printed number resumes at the same lines.
 along.seek(0)
 heard = [json.loads(line) for line in along]
 count = sum(line["count"] if line["op"] == "net.lost" else 1 for line in heard)
@@ -56,7 +56,9 @@ assert grown < 8192, grown
 print("bounded", outcome["verdict"] != "lost")
 "#;
 
-/// A guest that is refused without end fills neither memory nor disk. Once the journal was full, nothing new was told again.
+/// A guest whose connections are refused without end fills neither memory nor disk. Regression: once the file was
+/// full, no new event was reported again.
+// promise 9
 #[test]
 fn a_flood_of_events_is_bounded_and_counted_and_the_newest_are_kept() {
     let world = World::new(As::Root).host(PUBLIC, "good.test").server("http", PUBLIC, 80);
@@ -93,16 +95,16 @@ for bad, missing in ((b"", 1), (b"\xff\x00\x1b[2J", 1), (first[:40], 1), (b"[" *
     for words in ((), ("-f",)):
         code, lines = both(*words)
         assert code == 0 and lines[0].get("count") == missing and len(lines) > 2, (bad[:20], code, lines[:2])
-# Numbers that are none, in a line that is one.
+# A valid JSON line with fields of wrong types.
 open(file, "wb").write(b'{"op":"net.lost","count":-1e99,"time":[],"port":"x","bytes_in":null}\n' + whole)
 plain = subprocess.run([cofferdam, "events", "--network", "live"], capture_output=True, text=True, timeout=60)
 assert plain.returncode == 0 and "panicked" not in plain.stderr, plain
-# Cut at any place, all lines before that are told.
+# A file cut anywhere: all complete lines are reported.
 for at in range(0, len(whole), 397):
     open(file, "wb").write(whole[:at])
     code, lines = told()
     assert code == 0 and len(lines) == whole[:at].count(b"\n"), (at, lines)
-# What no keeper could have written, and what is no file, is a fault.
+# A file larger than any keeper writes, and a link in its place, are faults.
 os.truncate(file, 1 << 40)
 code, fault = both()
 assert code == 125 and fault[0]["error_kind"] == "unavailable", fault
@@ -110,20 +112,21 @@ os.remove(file)
 os.symlink("/etc/passwd", file)
 code, fault = both()
 assert code == 125 and fault[0]["error_kind"] == "unavailable" and "root" not in json.dumps(fault), fault
-# The next keeper goes on where there is something to go on with.
+# The next keeper continues the file as far as it is valid.
 os.remove(file)
 open(file, "wb").write(b"\xff" * 1000)
 started = subprocess.run([cofferdam, "start", "--live", "live"], capture_output=True)
 assert started.returncode == 0, started
 fetch()
-# Events are told a little later than they happen.
+# Events are recorded with a short delay.
 until("what was fetched is told", lambda: told()[1][-1].get("stage") == "closed")
 code, lines = both()
 assert code == 0 and lines[0]["count"] == 1, lines
 print("whole")
 "#;
 
-/// A journal that somebody changed on the disk is told as far as it is one, here and at a daemon.
+/// A file of network events that was changed on disk is reported as far as it is valid, by the binary and by a daemon.
+// promise 9
 #[test]
 fn a_journal_that_was_changed_is_told_as_far_as_it_is_one() {
     let world = World::new(As::Root).host(PUBLIC, "good.test").server("http", PUBLIC, 80);

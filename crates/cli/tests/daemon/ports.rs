@@ -1,12 +1,13 @@
-//! Ports inside a live sandbox through the daemon: HTTP and WebSockets, and what a hostile guest gets of it.
+//! Ports inside a live sandbox through the daemon: HTTP and WebSockets, and the little that a hostile guest gains by
+//! them.
 
 use crate::support::http::{Answer, Daemon, exchange};
-use crate::support::{BOTH, Place};
+use crate::support::{BOTH, Place, either};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-/// Tells what it was asked, sets cookies and leads elsewhere; takes up a protocol of its own at `/up`.
+/// Guest server that echoes the request, sets cookies and redirects; upgrades to a protocol of its own at `/up`.
 const SERVER: &str = r#"
 import http.server
 class Guest(http.server.BaseHTTPRequestHandler):
@@ -44,28 +45,28 @@ fn text(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-struct World {
+struct PortsFixture {
     daemon: Daemon,
     place: Place,
 }
 
-impl World {
-    fn new(place: Place) -> World {
+impl PortsFixture {
+    fn new(place: Place) -> PortsFixture {
         let daemon = Daemon::start_tcp(&place);
         daemon.post("/v1/sandboxes", json!({"name": "web", "dir": place.project})).assert_ok();
         let started = place.cofferdam(["exec", "-d", "web", "python3", "-c", SERVER]).output().unwrap();
         assert!(started.status.success(), "{started:?}");
-        let w = World { daemon, place };
+        let w = PortsFixture { daemon, place };
         let begun = Instant::now();
         while w.daemon.get("/v1/sandboxes/web/ports/8000/").status != 200 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the server inside does not answer");
+            assert!(begun.elapsed() < Duration::from_secs(180), "the server inside does not answer");
             std::thread::sleep(Duration::from_millis(50));
         }
         w
     }
 }
 
-impl Drop for World {
+impl Drop for PortsFixture {
     fn drop(&mut self) {
         let _ = self.place.cofferdam(["stop", "web"]).output();
     }
@@ -73,8 +74,8 @@ impl Drop for World {
 
 #[test]
 fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
-    for who in BOTH {
-        let w = World::new(Place::new(who));
+    for who in either() {
+        let w = PortsFixture::new(Place::new(who));
         let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
         let ask = |method: &str, path: &str| {
             w.daemon.ask(method, &format!("/v1/sandboxes/web/ports/8000{path}")).over_tcp().bearer(&agent)
@@ -88,7 +89,7 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
         assert_eq!((got.header("access-control-allow-origin"), got.header("clear-site-data")), (None, None));
         assert!(got.header("content-security-policy").unwrap().starts_with("sandbox "), "{got:?}");
 
-        // A path is the guest's own, byte for byte.
+        // Paths reach the guest byte for byte.
         for path in ["/x%ff", "/%c3%28/%FF?q=%ff", "/%2e%2e/%2E%2e/y", "/a//b/", "/%"] {
             let told = text(&ask("GET", path).send());
             assert!(told.starts_with(&format!("GET {path} host=localhost:8000 ")), "{path}: {told}");
@@ -98,19 +99,19 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
             let fault = answer.assert_fault(400, "invalid_request");
             assert!(fault["message"].as_str().unwrap().starts_with("the path: port: "), "{odd}: {fault}");
         }
-        let nobody = w.daemon.ask("GET", "/v1/sandboxes/%ff/ports/8000/x").over_tcp().bearer(&agent).send();
-        nobody.assert_fault(404, "not_found");
+        let missing = w.daemon.ask("GET", "/v1/sandboxes/%ff/ports/8000/x").over_tcp().bearer(&agent).send();
+        missing.assert_fault(404, "not_found");
 
         let posted = ask("POST", "/form").body("text/plain", b"hello").send();
         assert!(text(&posted).contains("POST /form host=localhost:8000 body=hello "), "{posted:?}");
-        // Its own refusals are passed on as they are.
+        // Refusals by the guest are passed on unchanged.
         let gone = ask("GET", "/gone").send();
         assert_eq!(gone.status, 404);
         assert!(text(&gone).starts_with("GET /gone"), "{gone:?}");
         let led = ask("GET", "/led").send();
         assert_eq!((led.status, led.header("location")), (302, Some("/v1/sandboxes/web/ports/8000/there")));
 
-        // Ours are ours: nobody without a token, no other tenant, no port where nothing listens.
+        // Refusals by the daemon: a request without a token, another tenant, a port without a listener.
         w.daemon.ask("GET", "/v1/sandboxes/web/ports/8000/").over_tcp().send().assert_fault(401, "unauthenticated");
         let other = w.daemon.token(json!({"name": "b", "tenant": "b", "scopes": ["agent"]}));
         let foreign = w.daemon.ask("GET", "/v1/sandboxes/web/ports/8000/").over_tcp().bearer(&other).send();
@@ -127,7 +128,7 @@ fn a_port_inside_is_reached_and_what_is_ours_stays_outside() {
 
 #[test]
 fn another_protocol_passes_both_ways() {
-    let w = World::new(Place::new(BOTH[1]));
+    let w = PortsFixture::new(Place::new(BOTH[1]));
     let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
     let mut stream = w.daemon.tcp();
     let port = w.daemon.port.unwrap();
@@ -151,23 +152,24 @@ fn another_protocol_passes_both_ways() {
         stream.read_exact(&mut heard).unwrap();
         assert_eq!(std::str::from_utf8(&heard).unwrap(), word.to_uppercase());
     }
-    // The credential that opened it is revoked: it closes.
+    // The tunnel closes when its token is revoked.
     let id = agent.split('_').nth(1).unwrap();
     let tokens = w.daemon.get("/v1/tokens").assert_ok();
     let known = tokens["tokens"].as_array().unwrap().iter().find(|t| t["id"].as_str().unwrap().contains(id)).unwrap();
     w.daemon.ask("DELETE", &format!("/v1/tokens/{}", known["id"].as_str().unwrap())).send().assert_ok();
     assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "it closes with its credential");
-    // Without one there is no tunnel.
+    // A tunnel needs a token.
     let bare = format!(
         "GET /v1/sandboxes/web/ports/8000/up HTTP/1.1\r\nhost: localhost:{port}\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
     );
     exchange(w.daemon.tcp(), bare.as_bytes()).assert_fault(401, "unauthenticated");
 }
 
-/// A service needs a moment until it listens, and whoever wakes it by asking waits for that; nobody waits where nothing will.
+/// A service needs a moment until it listens; a request that wakes its sandbox waits for that, and no longer where
+/// nothing will listen.
 #[test]
 fn who_wakes_a_sandbox_is_answered_by_what_listens_there() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         let services =
@@ -178,13 +180,13 @@ fn who_wakes_a_sandbox_is_answered_by_what_listens_there() {
         let rested = daemon.post("/v1/sandboxes/web/suspend", json!({"tier": "hibernated"})).assert_ok();
         assert_eq!(rested["reached"], "hibernated");
         assert_eq!(get(8000).status, 200, "the request that wakes it");
-        // What does not come is given up.
+        // The wait for a port without a listener ends.
         let begun = Instant::now();
         get(8001).assert_fault(503, "unavailable");
         assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
         let begun = Instant::now();
         get(8001).assert_fault(503, "unavailable");
-        // Who waits for a service does so for ten.
+        // Waiting for a service would take ten seconds.
         assert!(begun.elapsed() < Duration::from_secs(9), "it stands long since: {:?}", begun.elapsed());
 
         daemon.ask("POST", "/v1/sandboxes/web/stop?timeout=0s").send().assert_ok();

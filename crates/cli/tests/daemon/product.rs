@@ -1,12 +1,12 @@
-//! Every route there is against every wrong way to ask for it. The routes come from the description, so that a new one is
-//! covered before anybody thinks of it.
+//! Every route against every wrong way to call it. Routes come from the API description, so that a new one is covered
+//! from the start.
 
 use crate::support::http::{Answer, Ask, Daemon};
 use crate::support::{As, Place};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// One operation of the description.
+/// An operation of the API description.
 struct Operation {
     method: String,
     path: String,
@@ -27,7 +27,7 @@ fn operations(daemon: &Daemon) -> (Value, Vec<Operation>) {
     (document, all)
 }
 
-/// Things of one tenant, to be named by another.
+/// Ids of one tenant's objects, for another tenant to name.
 #[derive(Default)]
 struct Names {
     sandbox: String,
@@ -46,7 +46,7 @@ impl Operation {
         all.into_iter().filter(|p| p["in"] == place).collect()
     }
 
-    /// The address with names in it, and every query parameter that must be there.
+    /// URL with ids filled in and every required query parameter.
     fn target(&self, document: &Value, names: &Names) -> String {
         let mut path = self.path.clone();
         for parameter in self.parameters("path") {
@@ -125,7 +125,9 @@ fn sample(document: &Value, schema: &Value) -> Value {
     }
 }
 
-/// No token, a wrong one, one in the address, a foreign page, another host: refused on every route alike.
+/// Requests without a token, with a wrong one, with one in the URL, from a foreign page or for another host are
+/// refused on every route.
+// promise 23
 #[test]
 fn no_route_is_open_to_strangers() {
     let place = Place::new(As::User);
@@ -175,7 +177,7 @@ fn no_route_is_open_to_strangers() {
     }
 }
 
-/// Makes one of everything for a tenant, by the command line on the tenant's own state.
+/// Creates one of each object for a tenant, by the command line on the tenant's state directory.
 fn furnish(place: &Place, state: &Path) -> Names {
     let run = |words: &[&str]| {
         let output = place.cofferdam(words).env("COFFERDAM_STATE", state).output().unwrap();
@@ -190,7 +192,9 @@ fn furnish(place: &Place, state: &Path) -> Names {
     Names { sandbox, snapshot, run, name: "A_CANARY".into() }
 }
 
-/// Whatever belongs to a tenant is not there for another, on any route; nor what is one agent's for another of the same tenant.
+/// Objects of a tenant do not exist for another tenant on any route, nor objects of an agent for another agent of the
+/// same tenant.
+// promise 23
 #[test]
 fn what_is_anothers_is_not_there_on_any_route() {
     let place = Place::new(As::User);
@@ -202,7 +206,7 @@ fn what_is_anothers_is_not_there_on_any_route() {
     let (a, b) = (of("a"), of("b"));
     daemon.ask("GET", "/v1/sandboxes").over_tcp().bearer(&a).send().assert_ok();
     let names = furnish(&place, &place.state().join("tenants/a"));
-    // The control: to whom it belongs it is there.
+    // The control: they exist for their owner.
     let bound = json!({"name": "bound", "tenant": "a", "scopes": ["agent"], "sandboxes": ["A_CANARY"]});
     let at = format!("/v1/sandboxes/{}", names.sandbox);
     let own = daemon.ask("GET", &at).over_tcp().bearer(&a).send().assert_ok();
@@ -210,11 +214,12 @@ fn what_is_anothers_is_not_there_on_any_route() {
     let bound = daemon.ask("GET", &at).over_tcp().bearer(&daemon.token(bound)).send().assert_ok();
     assert_eq!(bound["name"], "A_CANARY");
     let other = daemon.token(json!({"name": "other", "tenant": "a", "scopes": ["agent", "reviewer"]}));
-    let nobody = |prefix: &str| format!("{prefix}_{}", "0".repeat(32));
-    let nobodys = Names { sandbox: nobody("sbx"), snapshot: nobody("snp"), run: nobody("run"), name: "NOBODYS".into() };
+    let unused_id = |prefix: &str| format!("{prefix}_{}", "0".repeat(32));
+    let unknown =
+        Names { sandbox: unused_id("sbx"), snapshot: unused_id("snp"), run: unused_id("run"), name: "NOBODYS".into() };
     let kind =
         |answer: &Answer| serde_json::from_slice::<Value>(&answer.body).unwrap_or_default()["error_kind"].clone();
-    // What is put under a name is one's own, whoever else has that name.
+    // A PUT under a name creates an object of the caller's own, also if another tenant uses that name.
     let names_another =
         |o: &&Operation| !(o.parameters("path").is_empty() || o.method == "PUT" && o.path.ends_with("{name}"));
     for token in [&b, &other] {
@@ -222,9 +227,9 @@ fn what_is_anothers_is_not_there_on_any_route() {
         for operation in all.iter().filter(names_another) {
             let answer = operation.ask(&daemon, &document, &names).bearer(token).send();
             let at = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
-            // It is answered as if nobody had such a thing: that is refused, and nothing tells the two apart.
-            let nobodys = operation.ask(&daemon, &document, &nobodys).bearer(token).send();
-            assert_eq!((answer.status, kind(&answer)), (nobodys.status, kind(&nobodys)), "{at}");
+            // The response is the one for an id that does not exist: refused, and indistinguishable.
+            let unknown = operation.ask(&daemon, &document, &unknown).bearer(token).send();
+            assert_eq!((answer.status, kind(&answer)), (unknown.status, kind(&unknown)), "{at}");
             assert!(answer.status >= 400, "{at}");
             absent += usize::from(answer.status == 404);
             let told = answer.text();
@@ -233,7 +238,7 @@ fn what_is_anothers_is_not_there_on_any_route() {
         }
         assert!(tried >= 5 && absent * 2 > tried, "{absent} of {tried}");
     }
-    // Nor does any list tell of it.
+    // Lists do not mention them, either.
     for operation in all.iter().filter(|o| o.method == "GET" && o.parameters("path").is_empty()) {
         let is_stream = operation.path == "/v1/events";
         let ask = operation.ask(&daemon, &document, &names).bearer(&other);
@@ -244,7 +249,7 @@ fn what_is_anothers_is_not_there_on_any_route() {
     assert_eq!((&still["version"], &still["state"]), (&own["version"], &own["state"]), "nothing was changed");
 }
 
-/// What an agent's credential is good for, by what routes are about; with those among them that it is not good for.
+/// Tags whose routes an agent's token may call, each with its exceptions.
 const OF_AGENTS: [(&str, &[&str]); 8] = [
     ("events", &[]),
     ("files", &[]),
@@ -255,7 +260,7 @@ const OF_AGENTS: [(&str, &[&str]); 8] = [
     ("sandboxes", &["/v1/gc"]),
     ("snapshots", &[]),
 ];
-/// Single routes of other sorts. Any other must refuse an agent, and so must a new one until it stands here.
+/// Single routes of other tags. Every other route must refuse an agent, a new one included until it is listed here.
 const ALSO_OF_AGENTS: [&str; 9] = [
     "GET /v1/sandboxes/{id}/workspace/conflicts",
     "GET /v1/sandboxes/{id}/workspace/diff",
@@ -268,9 +273,10 @@ const ALSO_OF_AGENTS: [&str; 9] = [
     "GET /v1/templates/{name}",
 ];
 
-/// A09: an agent's credential opens what is listed above and nothing else, on any route.
+/// An agent's token opens the routes listed above and no other.
+// promise 23
 #[test]
-fn a09_an_agent_does_only_what_agents_may() {
+fn an_agent_does_only_what_agents_may() {
     let place = Place::new(As::User);
     let daemon = Daemon::start_tcp(&place);
     let (document, all) = operations(&daemon);
@@ -282,7 +288,7 @@ fn a09_an_agent_does_only_what_agents_may() {
         let single = format!("{} {}", operation.method, operation.path);
         let may = listed.is_some_and(|(_, but)| !but.contains(&operation.path.as_str()))
             || ALSO_OF_AGENTS.contains(&single.as_str());
-        // What it may is tried where it changes nothing.
+        // Permitted operations are tried only where they change nothing.
         if may && operation.method != "GET" {
             continue;
         }

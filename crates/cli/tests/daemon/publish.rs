@@ -1,15 +1,14 @@
-//! Ports of the host that lead into a live sandbox: opened, closed, refused, and there again when it is.
+//! Published ports of a live sandbox: added, removed, refused, and restored when it is live again.
 
 use crate::support::http::{Answer, Daemon};
 use crate::support::left::soon;
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, either};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Says back what it hears.
+/// Echo server, in upper case.
 const ECHO: &str = "exec python3 -c 'import socketserver as s
 class H(s.BaseRequestHandler):
     def handle(self):
@@ -17,23 +16,19 @@ class H(s.BaseRequestHandler):
 s.ThreadingTCPServer.allow_reuse_address = True
 s.ThreadingTCPServer((\"127.0.0.1\", 8000), H).serve_forever()'";
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-struct World {
+struct PublishFixture {
     daemon: Daemon,
     place: Place,
 }
 
-impl World {
-    fn new(who: As) -> World {
+impl PublishFixture {
+    fn new(who: As) -> PublishFixture {
         let place = Place::new(who);
         let daemon = Daemon::start_tcp(&place);
         let services = json!([{"name": "echo", "command": ECHO}]);
         daemon.post("/v1/sandboxes", json!({"name": "web", "dir": place.project, "services": services})).assert_ok();
         daemon.ask("POST", "/v1/sandboxes/web/start?live=true").send().assert_ok();
-        World { daemon, place }
+        PublishFixture { daemon, place }
     }
 
     fn patch(&self, body: Value) -> Answer {
@@ -45,7 +40,7 @@ impl World {
     }
 }
 
-/// A connection that somebody inside has answered.
+/// A connection that the server inside has answered.
 fn echoes(port: u16) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -59,23 +54,24 @@ fn is_closed(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_err()
 }
 
+// promise 20
 #[test]
 fn ports_are_opened_and_closed_while_it_lives() {
     for who in BOTH {
-        let w = World::new(who);
-        let (port, other) = (free_port(), free_port());
+        let w = PublishFixture::new(who);
+        let (port, other) = (crate::support::free_port(), crate::support::free_port());
         assert!(is_closed(port));
         let before = w.version();
         let added = w.patch(json!({"add": [format!("{port}:8000")]})).assert_ok();
         assert_eq!((&added["live"], &added["publish"]), (&json!(true), &json!([format!("127.0.0.1:{port}:8000")])));
         assert_ne!(added["version"], before);
-        assert!(soon(PATIENCE, || echoes(port).is_some()));
-        // The same once more changes nothing, and another version is not meant.
+        assert!(soon(|| echoes(port).is_some()));
+        // A repeated PATCH is a no-op, and one for an old version is a conflict.
         assert_eq!(w.patch(json!({"add": [format!("{port}:8000")]})).assert_ok()["changed"], false);
         let late = w.daemon.ask("PATCH", "/v1/sandboxes/web").header("if-match", &format!("\"{before}\""));
         late.json(json!({"publish": {"remove": [port.to_string()]}})).send().assert_fault(409, "conflict");
         assert!(echoes(port).is_some());
-        // Somebody else's port, one that needs privileges, and none at all; of two, one that fails takes the other with it.
+        // Ports that fail: in use, privileged, and zero. A PATCH with two ports is all or nothing.
         let busy = TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = busy.local_addr().unwrap().port();
         let both = json!({"add": [format!("{other}:8000"), format!("{taken}:8000")]});
@@ -91,7 +87,8 @@ fn ports_are_opened_and_closed_while_it_lives() {
         w.patch(json!({"add": ["0:80"]})).assert_fault(400, "invalid_request");
         w.patch(json!({"add": [format!("{port}:9000")]})).assert_fault(400, "invalid_request");
         w.patch(json!({"remove": [other.to_string()]})).assert_fault(404, "not_found");
-        // Who runs commands opens nothing of the host, nor does a tenant's operator; to close is to take away.
+        // Publishing needs the host's operator: neither an agent nor a tenant's operator can do it. Removing is open
+        // to an agent.
         let agent = w.daemon.token(json!({"name": "a", "scopes": ["agent"], "sandboxes": ["web"]}));
         let as_agent = |body: Value| {
             let ask = w.daemon.ask("PATCH", "/v1/sandboxes/web").over_tcp().bearer(&agent);
@@ -105,7 +102,7 @@ fn ports_are_opened_and_closed_while_it_lives() {
         blues("PATCH", "/v1/sandboxes/web").json(wish).send().assert_fault(403, "policy_denied");
         assert!(is_closed(other));
 
-        // A port that is closed breaks off who is connected to it, and nobody else.
+        // Unpublishing a port closes its connections, and no others.
         w.patch(json!({"add": [format!("{other}:8000")]})).assert_ok();
         let (mut one, mut two) = (echoes(port).unwrap(), echoes(other).unwrap());
         as_agent(json!({"remove": [format!("{other}:8000")]})).assert_ok();
@@ -120,20 +117,21 @@ fn ports_are_opened_and_closed_while_it_lives() {
     }
 }
 
+// promise 20
 #[test]
 fn what_is_published_is_there_again_with_the_sandbox() {
-    for who in BOTH {
-        let mut w = World::new(who);
-        let (port, other) = (free_port(), free_port());
-        let cli = |w: &World, words: &[&str]| {
+    for who in either() {
+        let mut w = PublishFixture::new(who);
+        let (port, other) = (crate::support::free_port(), crate::support::free_port());
+        let cli = |w: &PublishFixture, words: &[&str]| {
             let done = w.place.cofferdam(words).output().unwrap();
             assert!(done.status.success(), "{words:?}: {done:?}");
             String::from_utf8(done.stdout).unwrap()
         };
         let told = cli(&w, &["publish", "web", "-p", &format!("{port}:8000"), "-p", &format!("{other}:8001")]);
         assert_eq!(told, format!("127.0.0.1:{port}:8000\n127.0.0.1:{other}:8001\n"));
-        assert!(soon(PATIENCE, || echoes(port).is_some()) && echoes(other).is_none());
-        // One word leads it elsewhere.
+        assert!(soon(|| echoes(port).is_some()) && echoes(other).is_none());
+        // A single command moves a port to another target.
         cli(&w, &["publish", "web", "--remove", &other.to_string(), "-p", &format!("{other}:8000")]);
         assert!(echoes(other).is_some() && echoes(port).is_some());
         w.daemon.child.kill().unwrap();
@@ -147,9 +145,9 @@ fn what_is_published_is_there_again_with_the_sandbox() {
             cli(&w, &down);
             assert!(is_closed(port));
             cli(&w, &up);
-            assert!(soon(PATIENCE, || echoes(port).is_some()) && echoes(other).is_some(), "after {up:?}");
+            assert!(soon(|| echoes(port).is_some()) && echoes(other).is_some(), "after {up:?}");
         }
-        // Told also of one that is not live, where it is tried whether it could be had.
+        // A sandbox that is not live accepts changes, too, and checks that the port could be bound.
         cli(&w, &["stop", "web"]);
         let busy = TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = format!("{}:8000", busy.local_addr().unwrap().port());
@@ -157,6 +155,6 @@ fn what_is_published_is_there_again_with_the_sandbox() {
         assert_eq!(refused.status.code(), Some(125), "{refused:?}");
         cli(&w, &["publish", "web", "--remove", &port.to_string()]);
         cli(&w, &["start", "--live", "web"]);
-        assert!(soon(PATIENCE, || echoes(other).is_some()) && is_closed(port));
+        assert!(soon(|| echoes(other).is_some()) && is_closed(port));
     }
 }

@@ -1,8 +1,8 @@
-//! Rules that ask, in a live sandbox: the call waits, a reviewer answers over HTTP, and who runs commands cannot.
+//! Rules with action `ask` in a live sandbox: the call waits and a reviewer answers over HTTP; an agent cannot.
 
 use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH};
+use crate::support::{As, either};
 use serde_json::{Value, json};
 
 const SCRIPT: &str = r#"
@@ -17,7 +17,7 @@ def begin():
 keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
 assert keep.returncode == 0, keep
 def question():
-    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=20s")
+    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=120s")
     assert status == 200 and len(open_["questions"]) == 1, open_
     return open_["questions"][0]
 agent = ask("POST", "/v1/tokens", {"name": "agent", "scopes": ["agent"]})[1]["token"]
@@ -39,7 +39,7 @@ assert held.returncode == 0 and out.startswith(b"GET /page host=good.test"), (ou
 assert ask("POST", at, yes, reviewer)[0] == 404
 assert ask("POST", "/v1/questions/qst_nothing_1", yes)[0] == 404
 print("allowed")
-# Live anew, it asks anew.
+# A sandbox that is live again asks again.
 subprocess.run([cofferdam, "stop", "asks"], capture_output=True)
 subprocess.run([cofferdam, "start", "asks"], capture_output=True)
 keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
@@ -59,7 +59,7 @@ print("written down")
 
 #[test]
 fn a_reviewer_answers_what_an_agent_cannot() {
-    for who in BOTH {
+    for who in either() {
         let world = World::new(who).host(PUBLIC, "good.test").server("http", PUBLIC, 80);
         assert_eq!(with_daemon(&world, SCRIPT), "allowed\ndenied\nwritten down\n");
     }
@@ -74,7 +74,7 @@ def begin(*words):
 keep = subprocess.run([cofferdam, "exec", "-d", "asks", "sleep", "60"], capture_output=True)
 assert keep.returncode == 0, keep
 def answer(target, word):
-    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=20s")
+    status, open_ = ask("GET", "/v1/sandboxes/asks/questions?wait=120s")
     assert status == 200 and len(open_["questions"]) == 1, open_
     one = open_["questions"][0]
     assert (one["op"], one["target"]) == ("exec", target), one
@@ -92,7 +92,7 @@ held = begin("id", "-u")
 out, err = held.communicate(timeout=30)
 assert held.returncode == 0 and out.strip().isdigit(), (out, err)
 print("from then on")
-# A no holds for a moment: /bin/uname is the same program.
+# A denial is remembered for a moment, as /bin/uname is the same program.
 time.sleep(4)
 held = begin("uname")
 answer("/usr/bin/uname", "allow")
@@ -101,16 +101,17 @@ assert held.returncode == 0 and out == b"Linux\n", (out, err)
 print("the command itself")
 "#;
 
-/// A program that a rule asks about starts once a reviewer says so, and from then on.
+/// A program under an `ask` rule starts once a reviewer allows it, and from then on without a question.
+// promise 21
 #[test]
 fn a_reviewer_lets_a_program_start() {
-    for who in BOTH {
+    for who in either() {
         let world = World::new(who);
         assert_eq!(with_daemon(&world, PROGRAMS), "one of two\nfrom then on\nthe command itself\n");
     }
 }
 
-/// A sandbox that is not live asks nothing.
+/// A sandbox that is not live has no questions.
 #[test]
 fn without_a_live_sandbox_there_is_nothing_to_answer() {
     let place = crate::support::Place::new(As::User);

@@ -1,11 +1,11 @@
-//! T07: the daemon is killed while much is live, and another one, or another file of the same version, takes its place. Nothing of
-//! what runs is lost: no byte, no exit status, no limit, no connection.
+//! The daemon is killed under load, and another one, or another file of the same version, takes over. No run loses a
+//! byte of output, its exit status, a limit or a connection.
 
 use crate::support::http::{Daemon, with_daemon};
 use crate::support::left::soon;
 use crate::support::sse::{Event, read_along, said};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place, binary, to_the_end};
+use crate::support::{As, Place, binary, either, to_the_end};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const MANY: usize = 50;
-/// Longer than anything takes that is not stuck, with all of them on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Upper bound for any step that is not stuck, for all runs on a busy host.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Says a number each time, until somebody says that it is enough; ends with a status of its own.
+/// Command that prints numbers until the file `enough` exists, then exits with `status`.
 fn count(status: usize) -> Value {
     json!({ "shell": format!("i=1; while [ ! -e enough ]; do echo $i; i=$((i+1)); sleep 0.3; done; exit {status}") })
 }
 
-/// Takes another daemon's place, and knows all runs at once. How long that took.
-fn take_up(place: &Place, program: &Path, runs: &[String]) -> (Daemon, Duration) {
+/// Starts a daemon that takes over and knows all runs at once; returns it and the time that took.
+fn take_over(place: &Place, program: &Path, runs: &[String]) -> (Daemon, Duration) {
     let begun = Instant::now();
     let mut command = place.outside(program);
     command.args(["serve", "--json"]).env("COFFERDAM_LOG_LEVEL", "error");
@@ -40,23 +40,24 @@ fn kill(mut daemon: Daemon) {
     daemon.ended();
 }
 
-/// How often somebody began to listen.
-static LISTEN: AtomicUsize = AtomicUsize::new(0);
+/// Number of times that a reader connected.
+static CONNECTS: AtomicUsize = AtomicUsize::new(0);
 
-fn listen(socket: &Path, run: &str) -> Option<Vec<Event>> {
+fn follow_output(socket: &Path, run: &str) -> Option<Vec<Event>> {
     let ask = |more: &str| {
         let mut stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = format!("GET /v1/runs/{run}/output HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n");
         stream.write_all(head.as_bytes()).ok()?;
-        LISTEN.fetch_add(1, Ordering::Relaxed);
+        CONNECTS.fetch_add(1, Ordering::Relaxed);
         Some(stream)
     };
     read_along(&ask, PATIENCE)
 }
 
+// promise 25
 #[test]
-fn t07_fifty_live_sandboxes_outlive_two_daemons() {
+fn fifty_live_sandboxes_outlive_two_daemons() {
     let place = Place::new(As::Root);
     let daemon = Daemon::start(&place);
     let socket = daemon.socket.clone();
@@ -78,26 +79,25 @@ fn t07_fifty_live_sandboxes_outlive_two_daemons() {
     let before = keepers();
     assert_eq!(before.len(), MANY);
     std::thread::scope(|scope| {
-        let listeners: Vec<_> = runs.iter().map(|run| scope.spawn(|| listen(&socket, run))).collect();
-        assert!(soon(PATIENCE, || LISTEN.load(Ordering::Relaxed) >= MANY), "all are listened to");
-        // One whose time is over while no daemon is there.
-        let limited = json!({ "shell": "echo begun; sleep 1000", "limits": { "max_wall_ms": 1500 } });
+        let listeners: Vec<_> = runs.iter().map(|run| scope.spawn(|| follow_output(&socket, run))).collect();
+        assert!(soon(|| CONNECTS.load(Ordering::Relaxed) >= MANY), "all are listened to");
+        // A run whose wall limit passes while no daemon is there.
+        let limited = json!({ "shell": "echo begun; sleep 1000", "limits": { "max_wall_ms": 8000 } });
         let limited = daemon.post("/v1/sandboxes/s0/runs", limited).assert_ok()["run"].as_str().unwrap().to_owned();
         kill(daemon);
         let over = to_the_end(&mut place.cofferdam(["wait", &limited, "--json"]), b"");
         assert!(!over.status.success(), "{over:?}");
 
         let other = place.root.join("another-cofferdam");
-        std::fs::copy(binary(), &other).unwrap();
-        let (daemon, took) = take_up(&place, &other, &runs);
+        crate::support::copy_program(binary(), &other);
+        let (daemon, took) = take_over(&place, &other, &runs);
         println!("{MANY} live sandboxes: taken up by another binary after {took:?}");
-        assert!(took < Duration::from_secs(20), "{took:?}");
         let told = daemon.get(&format!("/v1/runs/{limited}?wait=1s")).assert_ok();
         let outcome = &told["outcome"];
         assert_eq!((&outcome["limit_kind"], &outcome["stdout"]), (&json!("wall_ms"), &json!("begun\n")), "{told}");
         kill(daemon);
-        let (daemon, _) = take_up(&place, binary(), &runs);
-        assert_eq!(keepers(), before, "nobody who keeps one was replaced");
+        let (daemon, _) = take_over(&place, binary(), &runs);
+        assert_eq!(keepers(), before, "no keeper was replaced");
         for n in 0..MANY {
             let path = format!("/v1/sandboxes/s{n}/files/content?path=enough");
             daemon.ask("PUT", &path).body("application/octet-stream", b"x").send().assert_ok();
@@ -117,7 +117,7 @@ fn t07_fifty_live_sandboxes_outlive_two_daemons() {
     });
 }
 
-/// A guest that speaks to the world all the time, and opens one more connection whenever it is asked to.
+/// Guest that uses one connection all the time and opens another when asked to.
 const GUEST: &str = r#"
 import os, socket, time
 kept = socket.create_connection(("good.test", 7000))
@@ -150,7 +150,7 @@ status, run = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c
 assert status == 201, run
 until("it speaks", lambda: "220 hello" in line("logs", run["run"]).stdout)
 daemon.kill(); daemon.wait()
-# Nobody serves: what holds the sandbox goes on to decide.
+# Without a daemon the keeper goes on to decide.
 assert line("exec", "live", "touch", "another").returncode == 0
 until("another", lambda: line("exec", "live", "cat", "made").stdout == "220 hello\n")
 daemon = subprocess.Popen([cofferdam, "serve", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -158,14 +158,15 @@ daemon.stdout.readline()
 until("it is back", is_up)
 status, again = ask("GET", f"/v1/runs/{run['run']}")
 assert (status, again["running"]) == (200, True), again
-assert ask("POST", "/v1/sandboxes/live/runs?wait=20s", {"command": ["touch", "enough"]})[1]["verdict"] == "ok"
-status, done = ask("GET", f"/v1/runs/{run['run']}?wait=20s")
+assert ask("POST", "/v1/sandboxes/live/runs?wait=120s", {"command": ["touch", "enough"]})[1]["verdict"] == "ok"
+status, done = ask("GET", f"/v1/runs/{run['run']}?wait=120s")
 print(done["outcome"]["stdout"], end="")
 "#;
 
+// promise 25
 #[test]
-fn t07_a_guests_connections_go_on_without_a_daemon() {
-    for who in BOTH {
+fn a_guests_connections_go_on_without_a_daemon() {
+    for who in either() {
         let world = World::new(who).host(PUBLIC, "good.test bad.test").server("greet", PUBLIC, 7000);
         let told = with_daemon(&world, &format!("GUEST = r'''{GUEST}'''\n{SCRIPT}"));
         assert_eq!(told, "220 hello\nspoke True\n", "{who:?}");
@@ -173,9 +174,10 @@ fn t07_a_guests_connections_go_on_without_a_daemon() {
 }
 
 /// A daemon that is killed in the middle of an upload leaves nothing of it in the workspace.
+// promise 25
 #[test]
-fn t07_half_an_upload_leaves_nothing() {
-    for who in BOTH {
+fn half_an_upload_leaves_nothing() {
+    for who in either() {
         let place = Place::new(who);
         let mut daemon = Daemon::start(&place);
         let ask = json!({ "name": "s", "dir": place.project, "policies": ["workspace-write"] });
@@ -199,13 +201,13 @@ fn t07_half_an_upload_leaves_nothing() {
         daemon.signal("KILL");
         daemon.ended();
         daemon = Daemon::start(&place);
-        let left = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "command": ["ls", "-A"] })).assert_ok();
+        let left = daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "command": ["ls", "-A"] })).assert_ok();
         assert_eq!(left["outcome"]["stdout"], "whole\n", "{who:?}");
-        // What is there is replaced as before, with its bits.
+        // An existing file is replaced as before, with its mode.
         put(&daemon, "whole&mode=755", b"new").assert_ok();
         put(&daemon, "whole", b"newer").assert_ok();
         let text = "stat -c '%a %h' whole; cat whole";
-        let seen = daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "shell": text })).assert_ok();
+        let seen = daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "shell": text })).assert_ok();
         assert_eq!(seen["outcome"]["stdout"], "755 1\nnewer", "{who:?}");
         daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
     }

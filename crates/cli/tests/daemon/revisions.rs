@@ -2,7 +2,7 @@
 
 use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, either};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ def change(body, token=None):
 keep = subprocess.run([cofferdam, "exec", "-d", "live", "sleep", "100"], capture_output=True)
 assert keep.returncode == 0, keep
 assert reaches("good.test") and reaches("bad.test") and holds(150)
-# Who runs commands takes away, and gives himself nothing.
+# An agent can tighten its rules, and never widen them.
 status, changed = change({"net": [allow("good.test")]}, agent)
 assert (status, changed["live"], changed["revision"]) == (200, True, 2), changed
 assert reaches("good.test") and not reaches("bad.test")
@@ -41,7 +41,7 @@ for more in [{"net": both}, {"net": [allow("*.test")]}, {"net": [allow("good.tes
 assert not reaches("bad.test")
 status, changed = change({"net": [allow("good.test"), {"action": "deny", "host": "good.test", "ports": "81"}]}, agent)
 assert status == 200, changed
-# An operator gives it back; what needs another guest is refused, and nothing of it holds.
+# An operator can widen them again; a rule that would need a new guest is refused as a whole.
 status, fault = change({"net": [{"action": "allow", "host": "bad.test", "methods": ["GET"]}]})
 assert (status, fault["error_kind"]) == (409, "conflict"), fault
 assert not reaches("bad.test") and reaches("good.test")
@@ -68,7 +68,7 @@ else:
 status, fault = change({"limits": {**held, "max_disk_mb": 10}})
 assert (status, fault["error_kind"]) == (409, "conflict"), fault
 print("limits")
-# Stopped and started again it is as it was changed.
+# Changes survive a stop and a start.
 subprocess.run([cofferdam, "stop", "live"], capture_output=True)
 status, changed = change({"net": [allow("bad.test")]})
 assert (status, changed["live"]) == (200, False), changed
@@ -81,7 +81,7 @@ print("kept")
 fn rules_and_limits_change_while_it_lives() {
     for who in BOTH {
         let world = World::new(who).host(PUBLIC, "good.test bad.test").server("http", PUBLIC, 80);
-        // Without setup an ordinary user has no groups that would hold memory.
+        // An ordinary user without setup has no control groups to enforce memory with.
         let grouped = if who == As::Root { "grouped = True" } else { "grouped = False" };
         assert_eq!(with_daemon(&world, &format!("{grouped}\n{SCRIPT}")), "rules\nlimits\nkept\n");
     }
@@ -106,14 +106,14 @@ assert ask("POST", "/v1/sandboxes", made)[0] == 201
 status, held = ask("POST", "/v1/sandboxes/live/runs", {"command": ["python3", "-c", HOLDS]})
 assert status in (200, 201, 202), held
 def run(*words):
-    return ask("POST", "/v1/sandboxes/live/runs?wait=60s", {"command": list(words)})[1]["outcome"]
+    return ask("POST", "/v1/sandboxes/live/runs?wait=120s", {"command": list(words)})[1]["outcome"]
 until("both are connected", lambda: run("cat", "ready")["exit"] == {"code": 0})
 status, changed = ask("PATCH", "/v1/sandboxes/live", {"net": allow("7000")})
 assert status == 200, changed
 assert (status, changed["live"], changed["revision"]) == (200, True, 2), changed
-status, done = ask("GET", f"/v1/runs/{held['run']}?wait=60s")
+status, done = ask("GET", f"/v1/runs/{held['run']}?wait=120s")
 print(done["outcome"]["stdout"], end="")
-# However soon its command is over, a refusal is told with it.
+# A denial is in the outcome however soon the command ends.
 told = set()
 for _ in range(20):
     tried = run("bash", "-c", "exec 3<>/dev/tcp/good.test/7001")
@@ -122,10 +122,11 @@ for _ in range(20):
 print(*told)
 "#;
 
-/// A connection that the new rules forbid ends, and its neighbour goes on; what is judged afterwards is told by the new revision.
+/// A connection that new rules forbid is closed and its neighbour is not; later decisions carry the new revision.
+// promise 5
 #[test]
 fn open_connections_end_with_the_rule_that_let_them_through() {
-    for who in BOTH {
+    for who in either() {
         let world =
             World::new(who).host(PUBLIC, "good.test").server("greet", PUBLIC, 7000).server("greet", PUBLIC, 7001);
         let told = with_daemon(&world, &format!("HOLDS = r'''{HOLDS}'''\n{OPEN}"));
@@ -145,7 +146,7 @@ assert hold.returncode == 0, hold
 def fetch():
     words = ["curl", "-sS", "-m", "60"] + [f"http://{name}.test/" for name in ("one", "two", "three")]
     if grouped:
-        done = ask("POST", "/v1/sandboxes/live/runs?wait=60s", {"command": words})[1]
+        done = ask("POST", "/v1/sandboxes/live/runs?wait=120s", {"command": words})[1]
         return done["outcome"]["run_id"]
     return json.loads(subprocess.run([cofferdam, "exec", "--json", "live", *words], capture_output=True).stdout)["run_id"]
 runs = [fetch()]
@@ -156,7 +157,7 @@ def lines(*words):
     done = subprocess.run([cofferdam, "events", "--network", "--json", "live", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return [json.loads(line) for line in done.stdout.splitlines()]
-# Events are told a little later than they happen.
+# Events are recorded with a short delay.
 def closed_in(told):
     return sum(line["stage"] == "closed" for line in told)
 until("all are told", lambda: closed_in(lines()) >= 4)
@@ -171,14 +172,14 @@ for run, revision in zip(runs, (1, 2)):
     closed = [line for line in told if line["run"] == run and line["stage"] == "closed"]
     assert len(closed) == 2 and all(line["bytes_in"] > 0 < line["bytes_out"] and line["port"] == 80 for line in closed), closed
 assert all(line["run"] in runs for line in told), told
-# Whoever may see others' sandboxes only sees nothing of it.
+# Tokens for other sandboxes only see no event of it.
 assert ask("POST", "/v1/sandboxes", {"name": "other"})[0] == 201
 for who, bound in (("bound", {"sandboxes": ["other"]}), ("foreign", {"tenant": "foreign"})):
     status, minted = ask("POST", "/v1/tokens", {"name": who, "scopes": ["agent", "reviewer"], **bound})
     assert status == 201, minted
     status, fault = ask("GET", "/v1/sandboxes/live/network/events", None, minted["token"])
     assert (status, fault["error_kind"]) == (404, "not_found"), (who, fault)
-# Stopped and started again, the next line stands behind those before, by the revision that is kept.
+# After a stop and a start new events follow the earlier ones, with the stored revision.
 subprocess.run([cofferdam, "stop", "live"], capture_output=True)
 assert lines() == told and lines("-f") == told
 started = subprocess.run([cofferdam, "start", "--live", "live"], capture_output=True)
@@ -190,12 +191,14 @@ assert more and all((line["run"], line["revision"]) == (again, 2) for line in mo
 print("kept")
 "#;
 
-/// Every connection of a command in a live sandbox is told, with its run and the revision that judged it, here and at a daemon.
+/// Every connection of a command in a live sandbox is reported with its run and the revision that judged it, by the
+/// binary and by a daemon.
+// promise 9
 #[test]
 fn what_is_allowed_warned_of_and_denied_is_told_by_its_revision() {
     for who in BOTH {
         let world = World::new(who).host(PUBLIC, "one.test two.test three.test").server("http", PUBLIC, 80);
-        // One half of the commands comes over HTTP, the other from the command line.
+        // Half of the commands come over HTTP, the other half from the command line.
         let grouped = if who == As::Root { "True" } else { "False" };
         let told = with_daemon(&world, &format!("grouped = {grouped}\n{TOLD}"));
         let first = "1 [('one.test', 'allow', 'opened', 1), ('three.test', 'deny', 'refused', 1), ('two.test', 'warn', 'opened', 1)]";
@@ -204,7 +207,7 @@ fn what_is_allowed_warned_of_and_denied_is_told_by_its_revision() {
     }
 }
 
-/// Limits on time and output are of each run, and hold for those that run already.
+/// Time and output limits are per run, and a change holds for runs that are in progress.
 #[test]
 fn limits_of_a_run_change_while_it_runs() {
     let place = Place::new(As::User);
@@ -219,28 +222,28 @@ fn limits_of_a_run_change_while_it_runs() {
         assert_eq!(changed["live"], true, "{changed}");
     };
     let end = |run: &str| {
-        let done = daemon.get(&format!("/v1/runs/{run}?wait=60s")).assert_ok();
+        let done = daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
         (done["outcome"]["verdict"].clone(), done["outcome"]["limit_kind"].clone(), done["outcome"]["limit"].clone())
     };
     let limited = |kind: &str, limit: u64| (json!("limit_exceeded"), json!(kind), json!(limit));
     let fine = (json!("ok"), Value::Null, Value::Null);
 
-    // Tightened: counted from the beginning.
+    // Tightened: time counts from the start of the run.
     let run = begin(json!({"shell": "sleep 300"}));
     change(json!({"max_wall_ms": 500}));
     assert_eq!(end(&run), limited("wall_ms", 500));
-    // Loosened, for what would have ended by now; but not beyond what was asked for one of them. Where the host was so busy that the
-    // first limit was over before it was loosened, nothing is shown by it: again.
-    let loosened = (0..20).find_map(|_| {
-        change(json!({"max_wall_ms": 2_000}));
+    // Loosened: a run outlives its first limit, but not a limit that was requested for that run. On a host so busy
+    // that the first limit passed before it was loosened, the round proves nothing and is repeated with more time.
+    let loosened = [2, 2, 4, 8, 16].into_iter().find_map(|seconds| {
+        change(json!({"max_wall_ms": seconds * 1_000}));
         let begun = Instant::now();
-        let long = begin(json!({"shell": "sleep 4"}));
-        let short = begin(json!({"shell": "sleep 300", "limits": {"max_wall_ms": 3_000}}));
+        let long = begin(json!({"shell": format!("sleep {}", 2 * seconds)}));
+        let short = begin(json!({"shell": "sleep 300", "limits": {"max_wall_ms": seconds * 1_500}}));
         change(json!({"max_wall_ms": 600_000}));
-        (begun.elapsed() < Duration::from_millis(2_000)).then_some((long, short))
+        (begun.elapsed() < Duration::from_secs(seconds)).then_some((long, short, seconds * 1_500))
     });
-    let (long, short) = loosened.expect("a try in which it was loosened in time");
-    assert_eq!(end(&short), limited("wall_ms", 3_000));
+    let (long, short, most) = loosened.expect("a try in which it was loosened in time");
+    assert_eq!(end(&short), limited("wall_ms", most));
     assert_eq!(end(&long), fine);
 
     let speak = "echo twenty bytes of it; while [ ! -e $GO ]; do sleep 0.02; done; echo twenty bytes of it";
@@ -250,7 +253,7 @@ fn limits_of_a_run_change_while_it_runs() {
         run
     };
     let go =
-        |name: &str| daemon.post("/v1/sandboxes/live/runs?wait=60s", json!({"command": ["touch", name]})).assert_ok();
+        |name: &str| daemon.post("/v1/sandboxes/live/runs?wait=120s", json!({"command": ["touch", name]})).assert_ok();
     let run = said("one");
     change(json!({"max_output_bytes": 30}));
     go("one");
@@ -259,7 +262,7 @@ fn limits_of_a_run_change_while_it_runs() {
     change(json!({"max_output_bytes": 1_000}));
     go("two");
     assert_eq!(end(&run), fine);
-    // One that has said too much already ends at once.
+    // A run that is over the new limit already ends at once.
     let run = said("three");
     change(json!({"max_output_bytes": 10}));
     assert_eq!(end(&run), limited("output_bytes", 10));

@@ -1,26 +1,27 @@
-//! Runs over HTTP: begun, waited for, read along from any offset, spoken to, ended; and what becomes of them when the daemon dies.
+//! Runs over HTTP: started, awaited, followed from any offset, given input, ended; and kept across a crash of the
+//! daemon.
 
 use crate::support::http::{Answer, Daemon, receive};
 use crate::support::left::soon;
 use crate::support::sse::{Event, events, said};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A daemon with a sandbox `s`.
-pub struct World {
+pub struct RunsFixture {
     pub place: Place,
     pub daemon: Daemon,
 }
 
-impl World {
-    pub fn new(who: As) -> World {
+impl RunsFixture {
+    pub fn new(who: As) -> RunsFixture {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         daemon.post("/v1/sandboxes", json!({"name": "s", "policies": ["workspace-write"]})).assert_ok();
-        World { place, daemon }
+        RunsFixture { place, daemon }
     }
 
     pub fn begin(&self, ask: Value) -> String {
@@ -28,46 +29,46 @@ impl World {
         begun["run"].as_str().unwrap().to_owned()
     }
 
-    /// Runs a text to its end.
+    /// Runs a shell text to its end.
     fn sh(&self, text: &str) -> Value {
-        self.daemon.post("/v1/sandboxes/s/runs?wait=30s", json!({"shell": text})).assert_ok()
+        self.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({"shell": text})).assert_ok()
     }
 
     fn post(&self, path: &str, body: Value) -> Answer {
         self.daemon.post(path, body)
     }
 
-    /// Everything that a run says, to its end.
+    /// Output events of a run, to its end.
     fn listen(&self, run: &str, query: &str) -> Vec<Event> {
         let mut open = self.daemon.ask("GET", &format!("/v1/runs/{run}/output{query}")).open();
         events(&open.rest())
     }
 }
 
-impl Drop for World {
+impl Drop for RunsFixture {
     fn drop(&mut self) {
-        // Keepers outlive their daemon; what a test began ends with it.
+        // Keepers outlive their daemon, so the sandbox is removed explicitly.
         let _ = self.place.cofferdam(["rm", "--force", "--timeout", "0s", "s"]).output();
     }
 }
 
 #[test]
 fn a_command_is_run_and_told_with_what_it_said() {
-    for who in BOTH {
-        let w = World::new(who);
+    for who in either() {
+        let w = RunsFixture::new(who);
         let done = w.sh("echo out; echo err >&2; exit 3");
         let outcome = &done["outcome"];
         assert_eq!((&done["running"], &outcome["verdict"]), (&json!(false), &json!("failed")), "{done}");
         assert_eq!(outcome["exit"], json!({"code": 3}));
         assert_eq!((&outcome["stdout"], &outcome["stderr"]), (&json!("out\n"), &json!("err\n")));
         let ask = json!({"command": ["sh", "-c", "echo $X; pwd; cat"], "env": {"X": "1"}, "workdir": "/tmp"});
-        let done = w.post("/v1/sandboxes/s/runs?wait=30s", ask).assert_ok();
+        let done = w.post("/v1/sandboxes/s/runs?wait=120s", ask).assert_ok();
         assert_eq!(done["outcome"]["stdout"], "1\n/tmp\n", "without input it is empty: {done}");
-        // What one leaves the next finds, and nothing lands.
+        // Files of one run are there for the next, and nothing lands.
         w.sh("echo kept > file");
         assert_eq!(w.sh("cat file")["outcome"]["stdout"], "kept\n");
         let limited = json!({"shell": "sleep 60", "limits": {"max_wall_ms": 300}});
-        let done = w.post("/v1/sandboxes/s/runs?wait=30s", limited).assert_ok();
+        let done = w.post("/v1/sandboxes/s/runs?wait=120s", limited).assert_ok();
         assert_eq!(
             (&done["outcome"]["verdict"], &done["outcome"]["limit_kind"]),
             (&json!("limit_exceeded"), &json!("wall_ms"))
@@ -84,10 +85,10 @@ fn a_command_is_run_and_told_with_what_it_said() {
 
 #[test]
 fn the_same_key_starts_one_run() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let begin = |key: &str, text: &str| {
         w.daemon
-            .ask("POST", "/v1/sandboxes/s/runs?wait=20s")
+            .ask("POST", "/v1/sandboxes/s/runs?wait=120s")
             .header("idempotency-key", key)
             .json(json!({"shell": text}))
             .send()
@@ -104,10 +105,10 @@ fn the_same_key_starts_one_run() {
     assert!(fault["message"].as_str().unwrap().contains("another shell, "), "{fault}");
 }
 
-/// Many at once, each with its own streams to the byte.
+/// Concurrent runs each have their own streams, to the byte.
 #[test]
 fn many_run_at_once() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     std::thread::scope(|scope| {
         for n in 0..12 {
             let w = &w;
@@ -124,10 +125,11 @@ fn many_run_at_once() {
     });
 }
 
-/// Read along, cut off anywhere and taken up again, what is told is what was said.
+/// Output that is followed, cut off anywhere and resumed is complete and without repeats.
+// promise 25
 #[test]
 fn output_is_told_from_any_offset_once() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let run = w.begin(json!({"shell": "for i in 1 2 3 4 5; do echo line $i; sleep 0.05; done; printf '\\377\\n' >&2"}));
     let all = w.listen(&run, "");
     assert_eq!(said(&all, "stdout"), "line 1\nline 2\nline 3\nline 4\nline 5\n", "{all:?}");
@@ -149,11 +151,12 @@ fn output_is_told_from_any_offset_once() {
     assert!(all.iter().filter(|e| e.name == "stdout").all(|e| e.data["encoding"] == "base64"));
 }
 
-/// The end is told when nothing of the tree is left, and not before.
+/// A run ends when the last process of its tree is gone, and not before.
+// promise 20
 #[test]
 fn the_end_comes_when_the_tree_is_gone() {
-    let w = World::new(As::User);
-    // A length that nobody else sleeps for.
+    let w = RunsFixture::new(As::User);
+    // A sleep duration that identifies this test's processes.
     let length = format!("61.{}", std::process::id());
     let left = || {
         let all = std::fs::read_dir("/proc").unwrap().flatten();
@@ -165,21 +168,21 @@ fn the_end_comes_when_the_tree_is_gone() {
     let run = w.begin(json!({ "shell": text }));
     let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
     assert!(open.until("parent"));
-    assert!(soon(Duration::from_secs(60), || left() == 2), "the control: it leaves two behind");
+    assert!(soon(|| left() == 2), "the control: it leaves two behind");
     w.sh("touch go");
     assert!(open.until("event: end"));
     assert_eq!(left(), 0, "the end was told before all was gone");
 }
 
-/// One who reads slowly makes nobody wait but themselves.
+/// A slow reader delays itself only.
 #[test]
 fn a_slow_reader_slows_only_itself() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let run = w.begin(json!({"shell": "head -c 8000000 /dev/zero | tr '\\0' x; echo; echo done >&2"}));
     let mut slow = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
     assert!(slow.until("event: stdout"));
-    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=30s")).assert_ok();
-    assert_eq!(done["outcome"]["verdict"], "ok", "it ended although nobody took what it said");
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
+    assert_eq!(done["outcome"]["verdict"], "ok", "it ended although its output was not read");
     assert_eq!(done["outcome"]["usage"]["output_bytes"], 8_000_006);
     let quick = w.listen(&run, "");
     assert_eq!(said(&quick, "stdout").len(), 8_000_001);
@@ -193,7 +196,7 @@ fn a_slow_reader_slows_only_itself() {
 
 #[test]
 fn input_signals_and_ends() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let input = |run: &str, query: &str, bytes: &[u8]| {
         let path = format!("/v1/runs/{run}/input{query}");
         w.daemon.ask("POST", &path).body("application/octet-stream", bytes).send()
@@ -201,7 +204,7 @@ fn input_signals_and_ends() {
     let run = w.begin(json!({"command": ["cat"], "input": true}));
     assert_eq!(input(&run, "", b"one\n").assert_ok()["bytes"], 4);
     input(&run, "?eof=true", b"two\n").assert_ok();
-    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
     assert_eq!(done["outcome"]["stdout"], "one\ntwo\n");
     input(&run, "", b"late").assert_fault(409, "conflict");
 
@@ -210,14 +213,14 @@ fn input_signals_and_ends() {
     assert!(open.until("ready"));
     w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 65})).assert_fault(400, "invalid_request");
     assert_eq!(w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 10})).assert_ok()["changed"], true);
-    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
     assert_eq!(done["outcome"]["exit"], json!({"code": 7}), "{done}");
     assert_eq!(w.post(&format!("/v1/runs/{run}/signal"), json!({"signal": 10})).assert_ok()["changed"], false);
 
     let run = w.begin(json!({"shell": "trap '' TERM; sleep 60 & wait"}));
     assert_eq!(w.daemon.get("/v1/runs?running=true").assert_ok()["runs"][0]["run"], *run);
     assert_eq!(w.daemon.ask("POST", &format!("/v1/runs/{run}/kill")).send().assert_ok()["changed"], true);
-    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
     assert_eq!(done["running"], false, "{done}");
 
     let run = w.begin(json!({"shell": "echo said; sleep 60"}));
@@ -227,11 +230,12 @@ fn input_signals_and_ends() {
     w.daemon.get(&format!("/v1/runs/{run}")).assert_ok();
 }
 
-/// The daemon is killed in the middle: the run goes on, and whoever comes back has all of it.
+/// A run survives the daemon's death, and a client that returns gets all of its output.
+// promise 25
 #[test]
 fn a_run_outlives_the_daemon() {
-    for who in BOTH {
-        let mut w = World::new(who);
+    for who in either() {
+        let mut w = RunsFixture::new(who);
         let run = w.begin(json!({"shell": "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.1; done; exit 5"}));
         let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
         assert!(open.until("event: stdout"));
@@ -249,10 +253,11 @@ fn a_run_outlives_the_daemon() {
     }
 }
 
-/// A keeper that is killed takes its tree with it; the stream says that the run was lost.
+/// A killed keeper takes its process tree with it; the stream reports the run as lost.
+// promise 25
 #[test]
 fn a_lost_run_is_told_as_lost() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     let run = w.begin(json!({"shell": "echo before; sleep 60"}));
     let mut open = w.daemon.ask("GET", &format!("/v1/runs/{run}/output")).open();
     assert!(open.until("before"));
@@ -270,11 +275,11 @@ fn a_lost_run_is_told_as_lost() {
     );
 }
 
-/// A client's WebSocket, as small as it can be.
+/// A minimal WebSocket client.
 pub struct Socket(UnixStream);
 
 impl Socket {
-    pub fn open(w: &World, run: &str, token: Option<&str>) -> Result<Socket, Answer> {
+    pub fn open(w: &RunsFixture, run: &str, token: Option<&str>) -> Result<Socket, Answer> {
         let mut stream = w.daemon.unix();
         let auth = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
@@ -300,7 +305,7 @@ impl Socket {
         self.send(1, word.to_string().as_bytes());
     }
 
-    /// The next message that is no ping: its kind and its bytes.
+    /// The next message that is not a ping: its opcode and its bytes.
     fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             let mut head = [0; 2];
@@ -326,7 +331,7 @@ impl Socket {
         }
     }
 
-    /// What was said until a text comes, or an event of that name.
+    /// Output up to a text or an event of that name.
     pub fn until(&mut self, text: &str) -> (String, Value) {
         let mut said = String::new();
         loop {
@@ -347,10 +352,10 @@ impl Socket {
     }
 }
 
-/// Being at a run: its terminal, its size, its keys, its end.
+/// A WebSocket attaches to a run: terminal, size, keys, end.
 #[test]
 fn one_can_be_at_a_run_over_a_websocket() {
-    let w = World::new(As::Root);
+    let w = RunsFixture::new(As::Root);
     let ask = json!({"command": ["sh"], "terminal": {"rows": 24, "columns": 80}});
     let run = w.begin(ask);
     let mut socket = Socket::open(&w, &run, None).unwrap();
@@ -361,11 +366,11 @@ fn one_can_be_at_a_run_over_a_websocket() {
     assert!(socket.until("cd").0.contains("40 100"));
     socket.say(json!({"nonsense": 1}));
     assert_eq!(socket.until("fault").1["fault"]["error_kind"], "invalid_request");
-    // Who leaves does not end it, and who comes later is told from the beginning.
+    // A client that leaves does not end the run, and one that comes later gets the output from the beginning.
     drop(socket);
     let mut socket = Socket::open(&w, &run, None).unwrap();
     assert!(socket.until("cd").0.contains("24 80"));
-    // Its keys are those of a terminal: what runs is interrupted, once it runs.
+    // Keys act as on a terminal: Ctrl-C interrupts the program once it runs.
     socket.send(2, b"sh -c 'trap \"echo inter\"rupted\"; exit\" INT; echo be\"gun\"; while :; do sleep 0.02; done'\n");
     socket.until("begun");
     socket.send(2, b"\x03");
@@ -374,10 +379,10 @@ fn one_can_be_at_a_run_over_a_websocket() {
     let (_, end) = socket.until("end");
     assert_eq!(end["outcome"]["exit"], json!({"code": 4}), "{end}");
     assert_eq!(socket.next().unwrap().0, 8, "it is closed in order");
-    // No WebSocket, no attachment.
+    // A plain GET cannot attach.
     let plain = w.daemon.get(&format!("/v1/runs/{run}/attach"));
     plain.assert_fault(426, "invalid_request");
-    // A pipe in the place of a terminal.
+    // A run with a pipe instead of a terminal.
     let run = w.begin(json!({"command": ["cat"], "input": true}));
     let mut socket = Socket::open(&w, &run, None).unwrap();
     socket.send(2, b"through\n");
@@ -386,10 +391,10 @@ fn one_can_be_at_a_run_over_a_websocket() {
     assert_eq!(socket.until("end").1["outcome"]["verdict"], "ok");
 }
 
-/// A command that reads nothing is the one that has to be interrupted.
+/// Signals overtake input that the command does not read: a command that reads nothing is the one to interrupt.
 #[test]
 fn a_word_is_heard_while_input_waits() {
-    let w = World::new(As::Root);
+    let w = RunsFixture::new(As::Root);
     let full = vec![b'x'; 300_000];
     let run = w.begin(json!({"shell": "trap 'exit 7' USR1; echo ready; while :; do sleep 0.02; done", "input": true}));
     let mut socket = Socket::open(&w, &run, None).unwrap();
@@ -397,7 +402,7 @@ fn a_word_is_heard_while_input_waits() {
     socket.send(2, &full);
     socket.say(json!({"signal": 10}));
     assert_eq!(socket.until("end").1["outcome"]["exit"], json!({"code": 7}));
-    // What the command does take is there before the word.
+    // Input that the command does read arrives before the signal.
     let text = "trap 'exit 7' USR1; echo ready; while read -r line; do echo \"got $line\"; done; sleep 20";
     let run = w.begin(json!({"shell": text, "input": true}));
     let mut socket = Socket::open(&w, &run, None).unwrap();
@@ -408,10 +413,10 @@ fn a_word_is_heard_while_input_waits() {
     assert_eq!(socket.until("end").1["outcome"]["exit"], json!({"code": 7}));
 }
 
-/// Clients tell an end in order from a line that was cut by the answer to their close.
+/// A close frame is answered: clients tell an orderly end from a broken connection by that.
 #[test]
 fn who_closes_is_answered_and_who_breaks_the_rules_is_told() {
-    let w = World::new(As::Root);
+    let w = RunsFixture::new(As::Root);
     let run = w.begin(json!({"shell": "echo ready; cat > got; cat got", "input": true}));
     let attached = || {
         let mut socket = Socket::open(&w, &run, None).unwrap();
@@ -438,16 +443,16 @@ fn who_closes_is_answered_and_who_breaks_the_rules_is_told() {
         let (kind, close) = breaks.next().unwrap();
         assert_eq!((kind, &close[..2]), (8, &1002u16.to_be_bytes()[..]), "{why}");
     }
-    // The run and the others at it have nothing of that.
+    // The run and its other clients are unaffected.
     let mut stays = attached();
     stays.say(json!({"eof": true}));
     assert!(stays.until("end").0.ends_with("sent before it left"));
 }
 
-/// A WebSocket closes with its token and with the daemon, and says so.
+/// A WebSocket closes with its token and with the daemon, and gives the reason.
 #[test]
 fn a_websocket_closes_with_its_token_and_with_the_daemon() {
-    let mut w = World::new(As::Root);
+    let mut w = RunsFixture::new(As::Root);
     let run = w.begin(json!({"shell": "sleep 60"}));
     let minted = w.post("/v1/tokens", json!({"name": "x", "scopes": ["agent"], "sandboxes": ["s"]})).assert_ok();
     let mut revoked = Socket::open(&w, &run, minted["token"].as_str()).unwrap();
@@ -462,10 +467,10 @@ fn a_websocket_closes_with_its_token_and_with_the_daemon() {
     assert_eq!(w.daemon.ended(), Some(0));
 }
 
-/// One that somebody uses while it is being hibernated is either hibernated or live, and never said to be both.
+/// A sandbox that is used while it is being hibernated ends up hibernated or live, and is never reported as both.
 #[test]
 fn who_comes_while_it_is_hibernated_wakes_it_or_is_ended() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     for round in 0..25 {
         w.sh("true");
         let begun = std::thread::scope(|scope| {
@@ -487,10 +492,10 @@ fn who_comes_while_it_is_hibernated_wakes_it_or_is_ended() {
     }
 }
 
-/// Limits that are changed while it becomes live hold in it, whichever was first.
+/// Limits that change while a sandbox becomes live hold in it, whichever comes first.
 #[test]
 fn what_is_changed_while_it_starts_holds() {
-    let w = World::new(As::User);
+    let w = RunsFixture::new(As::User);
     for round in 0..20 {
         w.daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
         w.daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
@@ -506,10 +511,10 @@ fn what_is_changed_while_it_starts_holds() {
     }
 }
 
-/// Suspended it stands still, and goes on when it is told to or asked for something.
+/// A suspended sandbox stands still, and continues on resume or on use.
 #[test]
 fn a_sandbox_rests_and_goes_on() {
-    let w = World::new(As::Root);
+    let w = RunsFixture::new(As::Root);
     let live = w.daemon.ask("POST", "/v1/sandboxes/s/start?live=true").send().assert_ok();
     assert_eq!(live["state"], "active");
     let run = w.begin(json!({"shell": "while [ ! -e go ]; do sleep 0.02; done"}));
@@ -519,7 +524,7 @@ fn a_sandbox_rests_and_goes_on() {
     assert_eq!(still["running"], true);
     assert_eq!(w.daemon.ask("POST", "/v1/sandboxes/s/resume").send().assert_ok()["was"], "frozen");
     w.sh("touch go");
-    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=60s")).assert_ok();
+    let done = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
     assert_eq!(done["outcome"]["verdict"], "ok", "{done}");
     let rested = w.post("/v1/sandboxes/s/suspend", json!({"tier": "hibernated"})).assert_ok();
     assert_eq!(rested["reached"], "hibernated");

@@ -1,7 +1,7 @@
 //! Sandboxes over HTTP, from create to delete.
 
 use crate::support::http::Daemon;
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 #[test]
 fn a_sandbox_lives_over_http() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         let body = json!({"dir": place.project, "name": "fix", "ttl_ms": 3_600_000, "limits": {"max_wall_ms": 5000}});
@@ -26,7 +26,7 @@ fn a_sandbox_lives_over_http() {
         assert_eq!((text(&whole, "name"), text(&whole, "standing")), ("fix", "active"));
         assert_eq!(whole["limits"]["max_wall_ms"], 5000);
         assert_eq!(whole["protocol_version"], 1);
-        // By name, and by the beginning of its id, as on the command line.
+        // Lookup by name and by id prefix, as on the command line.
         assert_eq!(daemon.get("/v1/sandboxes/fix").json()["id"], whole["id"]);
         assert_eq!(daemon.get(&format!("/v1/sandboxes/{}", &id[..12])).json()["id"], whole["id"]);
 
@@ -58,10 +58,10 @@ fn a_sandbox_lives_over_http() {
     }
 }
 
-/// Without a directory it stands on an empty one of its own, which commands can use and which goes with it.
+/// A sandbox without a directory gets an empty base of its own, which commands can use and which is removed with it.
 #[test]
 fn a_sandbox_without_a_directory_gets_an_empty_one() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         let body = json!({"name": "own", "policies": ["workspace-write"]});
@@ -95,7 +95,7 @@ fn the_same_key_makes_one_sandbox() {
     let fault = make("k1", json!({"name": "b"})).assert_fault(409, "conflict");
     assert!(text(&fault, "message").contains("name"), "{fault}");
     assert_eq!(make("k2", json!({"name": "b"})).status, 201);
-    // Many at once under one key are one.
+    // Concurrent requests under one key create one sandbox.
     let ids: Vec<String> = std::thread::scope(|scope| {
         let one = || text(&make("k3", json!({"ttl_ms": 1000})).assert_ok(), "id").to_owned();
         let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
@@ -118,7 +118,7 @@ fn lists_come_in_parts_that_make_up_the_whole() {
         seen.extend(page["sandboxes"].as_array().unwrap().iter().map(|row| text(row, "id").to_owned()));
         let Some(next) = page["next"].as_str() else { break };
         after = format!("&after={next}");
-        // Whatever is used or removed meanwhile moves nothing.
+        // Uses and removals in between do not shift the pages.
         daemon.ask("POST", "/v1/sandboxes/s6/stop").send().assert_ok();
         assert!(part < 5);
     }
@@ -128,7 +128,7 @@ fn lists_come_in_parts_that_make_up_the_whole() {
     assert_eq!(got, want, "each once");
 }
 
-/// `?wait=` holds the answer back until nothing runs, and no longer than it says.
+/// `?wait=` delays the response until no run is active, and at most for the given time.
 #[test]
 fn an_answer_waits_for_what_runs() {
     let place = Place::new(As::User);
@@ -143,7 +143,7 @@ fn an_answer_waits_for_what_runs() {
     assert_eq!(cut["standing"], "running");
     daemon.ask("DELETE", "/v1/sandboxes/w").send().assert_fault(409, "conflict");
     let after = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| daemon.get("/v1/sandboxes/w?wait=30s").assert_ok());
+        let waiting = scope.spawn(|| daemon.get("/v1/sandboxes/w?wait=120s").assert_ok());
         daemon.ask("POST", "/v1/sandboxes/w/stop?timeout=0s").send().assert_ok();
         waiting.join().unwrap()
     });
@@ -165,7 +165,8 @@ fn a_collection_can_be_looked_at_before() {
     daemon.get("/v1/sandboxes/long").assert_ok();
 }
 
-/// Others stood on it when its sandbox went, and nothing but a collection took it away after them.
+/// Regression: a base with forks or templates on it outlived its sandbox, and only a collection removed it after the
+/// last of them.
 #[test]
 fn a_directory_of_its_own_goes_with_the_last_that_stands_on_it() {
     let place = Place::new(As::Root);

@@ -1,9 +1,9 @@
-//! What a keeper leaves on the disk, harmed: cut, flipped, huge, or with links and pipes in its place. It is told in words or as lost,
-//! nothing is read or written elsewhere, and the daemon goes on. And how much is left there at most.
+//! Keeper files on disk, damaged: cut, flipped, huge, or replaced by links and pipes. They are reported as unreadable
+//! or lost, nothing is read or written elsewhere, and the daemon continues. The amount that is retained is bounded.
 
 use crate::support::dice::Dice;
 use crate::support::sse::events;
-use crate::world::World;
+use crate::workspace_fixture::WorkspaceFixture;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,11 +17,11 @@ fn first(log: &Path) -> PathBuf {
     log.join(format!("{:016x}.spool", 0))
 }
 
-/// Puts something in the place of a log; what is left of the log is beside it in any case.
+/// Replaces a log by something else; the rest of the log is kept beside it.
 fn harm(how: &str, log: &Path, foreign: &Path, dice: &mut Dice) {
     let segment = first(log);
     let bytes = fs::read(&segment).unwrap();
-    // In one step: the daemon may just be writing there that the run is lost.
+    // Rename is atomic: the daemon may be writing the loss of the run at this moment.
     let instead = |make: &dyn Fn(&Path)| {
         let beside = log.join("beside");
         make(&beside);
@@ -60,9 +60,10 @@ fn harm(how: &str, log: &Path, foreign: &Path, dice: &mut Dice) {
 const HARMS: [&str; 12] =
     ["cut", "flipped", "noise", "huge", "far", "many", "empty", "link", "device", "pipe", "directory", "elsewhere"];
 
+// promise 25
 #[test]
 fn a_log_that_was_harmed_is_told_in_words_and_leads_nowhere() {
-    let w = World::new();
+    let w = WorkspaceFixture::new();
     let id = w.make("s");
     let run = w.run("s", &format!("echo {SAID}; echo more >&2"))["run"].as_str().unwrap().to_owned();
     let other = w.run("s", &format!("echo {CANARY}"))["run"].as_str().unwrap().to_owned();
@@ -101,10 +102,11 @@ fn a_log_that_was_harmed_is_told_in_words_and_leads_nowhere() {
     assert!(w.output(&run).contains(SAID), "all is well once it is back");
 }
 
-/// The keeper is killed in the middle of a run, and its log is not what it was: the run is lost, and nothing is written elsewhere.
+/// A keeper is killed during a run and its log is damaged: the run is lost, and nothing is written elsewhere.
+// promise 25
 #[test]
 fn a_run_whose_log_was_harmed_is_lost_and_nothing_is_written_elsewhere() {
-    let w = World::new();
+    let w = WorkspaceFixture::new();
     let foreign = w.place.root.join("foreign");
     let mut dice = Dice::of(11, 0);
     for how in ["link", "elsewhere", "pipe", "noise", "far"] {
@@ -121,7 +123,7 @@ fn a_run_whose_log_was_harmed_is_lost_and_nothing_is_written_elsewhere() {
         let before = fs::read(first(&foreign)).unwrap();
         harm(how, &log, &foreign, &mut dice);
         w.own(&w.keeper(&id));
-        let told = w.daemon.get(&format!("/v1/runs/{run}?wait=20s")).assert_ok();
+        let told = w.daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
         assert_eq!((&told["running"], &told["verdict"]), (&json!(false), &json!("lost")), "{how}: {told}");
         assert_eq!(fs::read(first(&foreign)).unwrap(), before, "{how}: nothing is written there");
         assert_eq!(w.run(how, "echo on")["outcome"]["stdout"], "on\n", "{how}: the sandbox goes on");
@@ -129,17 +131,19 @@ fn a_run_whose_log_was_harmed_is_lost_and_nothing_is_written_elsewhere() {
     }
 }
 
-/// A card tells which process keeps a sandbox. One that cannot be read names nobody: the sandbox is held, and that is said.
+/// The card names the process that keeps a sandbox. An unreadable card names no process: the sandbox counts as held,
+/// and requests are refused with that reason.
+// promise 25
 #[test]
 fn a_card_that_was_harmed_names_nobody() {
-    let w = World::new();
+    let w = WorkspaceFixture::new();
     let id = w.make("s");
     w.daemon.ask("POST", "/v1/sandboxes/s/start?live=true").send().assert_ok();
     let card = w.keeper(&id).join("keeper.json");
     let whole = fs::read(&card).unwrap();
     let elsewhere = w.place.file("elsewhere", &whole);
-    let begin = || w.daemon.post("/v1/sandboxes/s/runs?wait=20s", json!({ "command": ["true"] }));
-    // Each comes in one step: a keeper whose card is gone ends, as nobody could find it.
+    let begin = || w.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "command": ["true"] }));
+    // Each replacement is a rename, because a keeper whose card is missing exits: no client could find it.
     let beside = w.keeper(&id).join("beside");
     let replace = || {
         w.own(&beside);
@@ -165,13 +169,15 @@ fn a_card_that_was_harmed_names_nobody() {
     }
 }
 
-/// More than is kept of one run, and of all together: what is gone is counted and said, and the newest is there.
+/// Output beyond the bound of one run and of all runs: dropped bytes are counted and reported, and the newest are
+/// kept.
+// promise 24
 #[test]
 fn what_is_kept_of_output_is_bounded_and_what_is_gone_is_said() {
     const ALL: u64 = 256 << 20;
     const ONE: u64 = 64 << 20;
     const EACH: u64 = 70_000_000;
-    let w = World::new();
+    let w = WorkspaceFixture::new();
     let id = w.make("s");
     let flood = format!("head -c {EACH} /dev/zero | tr '\\0' x");
     let runs: Vec<Value> = (0..6).map(|_| w.run("s", &flood)).collect();
@@ -194,7 +200,7 @@ fn what_is_kept_of_output_is_bounded_and_what_is_gone_is_said() {
             outcome["message"]
         );
     }
-    // The newest: a gap says from where to where nothing is kept, and the rest is there to the byte.
+    // The newest run: a gap event gives the range of dropped bytes, and the rest is complete to the byte.
     let all = events(&w.output(&name(&runs[5])));
     let gap = all.iter().find(|event| event.name == "gap").expect("a gap is told");
     let (from, to) = (gap.data["from"].as_u64().unwrap(), gap.data["to"].as_u64().unwrap());
@@ -206,7 +212,7 @@ fn what_is_kept_of_output_is_bounded_and_what_is_gone_is_said() {
     assert!(from == 0 && end.name == "end" && bytes < EACH && count > 0, "{from} {bytes} {}", end.name);
     assert_eq!(runs[5]["outcome"]["usage"]["output_bytes"].as_u64(), Some(EACH));
     assert!(to > EACH - bytes, "what is gone is more than its bytes: each piece has a head");
-    // The oldest is gone, and that is said; how it ended is known.
+    // The oldest run: its output is gone and reported so; its outcome is known.
     let gone = w.daemon.get(&format!("/v1/runs/{}/output", name(&runs[0]))).assert_fault(404, "not_found");
     assert!(gone["message"].as_str().unwrap().contains("no longer is"), "{gone}");
     let known = w.daemon.get(&format!("/v1/runs/{}?wait=1ms", name(&runs[0]))).assert_ok();
@@ -214,10 +220,11 @@ fn what_is_kept_of_output_is_bounded_and_what_is_gone_is_said() {
     assert!(known["outcome"]["message"].as_str().unwrap().contains("no longer kept"), "{known}");
 }
 
-/// What commands were started with may be longer than one answer of a keeper; that they go on is told all the same.
+/// Command lines of active runs can exceed one message of a keeper; the runs are reported as running all the same.
+// promise 24
 #[test]
 fn commands_with_endless_words_are_listed() {
-    let w = World::new();
+    let w = WorkspaceFixture::new();
     w.make("s");
     let begin = |word: usize| {
         let ask = json!({ "command": ["/bin/sh", "-c", "read x", "sh", "w".repeat(word)], "input": true });

@@ -1,7 +1,7 @@
-//! The daemon under fire: clients ask at random over HTTP while the daemon, keepers, first processes and shepherds are killed at
-//! random. What was answered stays true: every byte of the directory is explained by the journal, a repeated request gets its
-//! answer again, a lost run says so, and in the end nothing is left. One short round, or a
-//! hundred with `COFFERDAM_FULL=1`.
+//! Soak test of the daemon: clients send random requests over HTTP while the daemon, keepers, first processes and
+//! shepherds are killed at random. Acknowledged results stay true: every byte of the directory is explained by the
+//! journal, a repeated request gets its response again, a lost run is reported as lost, and in the end nothing is
+//! left. One short round, or a hundred with `COFFERDAM_FULL=1`.
 
 mod client;
 mod killer;
@@ -20,72 +20,72 @@ use std::process::Command;
 use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-/// A round is short enough for all of its journal to be read at once.
-const ROUND: Duration = Duration::from_secs(18);
-/// On a machine that has much else to do it goes on for so long, until something of everything has happened.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Short enough for the journal of a round to be read at once.
+const ROUND: Duration = Duration::from_secs(10);
+/// Longest duration on a busy host, until every operation has happened once.
+const LONGEST: Duration = Duration::from_secs(300);
 const CLIENTS: usize = 4;
-/// What must have happened for it to be a soak.
+/// Operations that must have happened at least once.
 const DONE: [&str; 6] = ["create", "exec", "diff", "approve", "put", "follow"];
 const KILLED: [&str; 4] = ["daemon", "keeper", "first", "shepherd"];
-/// Longer than anything takes that is not stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Upper bound for any step that is not stuck.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What all who take part share.
-struct World {
+/// State shared by clients, killer and checks.
+struct Soak {
     place: Place,
     socket: PathBuf,
     token: Option<String>,
-    heard: Mutex<Heard>,
-    /// Held by clients for each request, and alone by whoever looks at everything.
-    still: RwLock<()>,
-    /// A length of sleep that nobody else sleeps.
+    record: Mutex<SoakRecord>,
+    /// Read lock: held by clients for each request. Write lock: held by checks of the whole state.
+    quiesce: RwLock<()>,
+    /// A sleep duration that identifies processes of this test.
     mark: String,
 }
 
-/// What those who took part know. Ids are only ever added: some of them are gone.
+/// Results that clients and killer recorded. Ids are only ever added: some of them are gone.
 #[derive(Default)]
-struct Heard {
+struct SoakRecord {
     sandboxes: Vec<String>,
     snapshots: Vec<String>,
     /// With the sandbox whose changes landed.
     batches: Vec<(String, String)>,
     runs: Vec<String>,
     reviews: Reviews,
-    /// Batches that were acknowledged.
+    /// Acknowledged batches.
     landed: BTreeSet<String>,
-    /// How often each verb was done, refused and cut off.
+    /// Number of requests per verb: carried out, refused and cut off.
     done: BTreeMap<&'static str, u32>,
     refused: BTreeMap<&'static str, u32>,
     cut: BTreeMap<&'static str, u32>,
-    /// How often each sort of process was killed.
+    /// Number of kills per kind of process.
     killed: BTreeMap<&'static str, u32>,
-    /// The last request of each client that had a key, by client.
-    keyed: BTreeMap<usize, Keyed>,
-    /// What must never be said.
-    bad: Vec<String>,
+    /// The last keyed request of each client, by client.
+    keyed: BTreeMap<usize, KeyedRequest>,
+    /// Violations.
+    violations: Vec<String>,
 }
 
-/// A request under a key, and what it was answered with, if it was.
+/// A request with an idempotency key, and its response if one arrived.
 #[derive(Clone, Debug)]
-struct Keyed {
+struct KeyedRequest {
     path: String,
     key: String,
     body: Value,
     answer: Option<Value>,
 }
 
-impl World {
-    fn new(who: As) -> World {
+impl Soak {
+    fn new(who: As) -> Soak {
         let place = Place::new(who);
-        // A copy in the place, so that its processes are known by their file.
-        std::fs::copy(binary(), place.root.join("cofferdam")).unwrap();
+        // A copy of the binary in the test's directory, so that its processes are identified by their executable.
+        crate::support::copy_program(binary(), place.root.join("cofferdam"));
         let (socket, mark) = (place.state().join("cofferdam.sock"), format!("4321.{}", std::process::id()));
         let mut made = place.cofferdam(["token", "create", "test", "--scope", "operator"]);
         let made = made.output().unwrap();
         let token = String::from_utf8(made.stdout).unwrap().trim().to_owned();
         let token = (who == As::User).then_some(token);
-        World { place, socket, token, heard: Mutex::default(), still: RwLock::new(()), mark }
+        Soak { place, socket, token, record: Mutex::default(), quiesce: RwLock::new(()), mark }
     }
 
     fn daemon(&self) -> Daemon {
@@ -94,8 +94,9 @@ impl World {
         Daemon::spawn(&self.place, command)
     }
 
-    /// One request; none where it could not be sent, and no answer where it was cut off: half of one is none. Bytes of a file
-    /// follow their head when they have been read, and a daemon is killed between the two.
+    /// Sends one request. The outer `None` means that it could not be sent, the inner that the connection was cut:
+    /// half a response is none. Bytes of a file follow after the daemon has read their head, so that a kill can fall
+    /// between the two.
     fn send(&self, method: &str, path: &str, key: Option<&str>, body: &Body) -> Option<Option<Answer>> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,7 +105,7 @@ impl World {
         Some(receive(&mut stream).filter(Answer::is_whole))
     }
 
-    /// With `more` headers.
+    /// Request bytes, with `more` headers.
     fn request(&self, method: &str, path: &str, more: &str, body: &Body) -> Vec<u8> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}");
         if let Some(token) = &self.token {
@@ -125,15 +126,15 @@ impl World {
         [head.into_bytes(), bytes].concat()
     }
 
-    /// Whether something of everything has happened.
+    /// True once every operation and every kill has happened.
     fn is_soaked(&self) -> bool {
-        let heard = self.heard.lock().unwrap();
-        DONE.iter().all(|verb| heard.done.contains_key(verb))
-            && KILLED.iter().all(|whom| heard.killed.contains_key(whom))
+        let record = self.record.lock().unwrap();
+        DONE.iter().all(|verb| record.done.contains_key(verb))
+            && KILLED.iter().all(|whom| record.killed.contains_key(whom))
     }
 
-    fn bad(&self, what: String) {
-        self.heard.lock().unwrap().bad.push(what);
+    fn report_violation(&self, what: String) {
+        self.record.lock().unwrap().violations.push(what);
     }
 }
 
@@ -143,20 +144,21 @@ enum Body {
     Bytes(Vec<u8>),
 }
 
+// promise 25
 #[test]
 fn whatever_is_killed_what_was_answered_stays_true() {
     rounds(1, 100, soak);
 }
 
 fn soak(seed: u64) {
-    let world = World::new(if seed.is_multiple_of(2) { As::User } else { As::Root });
-    let first = furnish(&world.place);
-    let mut killer = killer::Killer::new(&world, Dice::of(seed, CLIENTS));
+    let soak = Soak::new(if seed.is_multiple_of(2) { As::User } else { As::Root });
+    let first = furnish(&soak.place);
+    let mut killer = killer::Killer::new(&soak, Dice::of(seed, CLIENTS));
     let begun = Instant::now();
-    let goes_on = || begun.elapsed() < ROUND || begun.elapsed() < LONGEST && !world.is_soaked();
+    let goes_on = || begun.elapsed() < ROUND || begun.elapsed() < LONGEST && !soak.is_soaked();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let mut client = client::Client::new(&world, Dice::of(seed, number), number);
+            let mut client = client::Client::new(&soak, Dice::of(seed, number), number);
             let goes_on = &goes_on;
             scope.spawn(move || {
                 while goes_on() {
@@ -168,19 +170,19 @@ fn soak(seed: u64) {
             killer.one();
         }
     });
-    let heard = world.heard.lock().unwrap();
-    println!("done {:?}\nrefused {:?}\ncut {:?}\nkilled {:?}", heard.done, heard.refused, heard.cut, heard.killed);
-    assert!(heard.bad.is_empty(), "{:#?}", heard.bad);
-    // The control: it was a soak.
+    let record = soak.record.lock().unwrap();
+    println!("done {:?}\nrefused {:?}\ncut {:?}\nkilled {:?}", record.done, record.refused, record.cut, record.killed);
+    assert!(record.violations.is_empty(), "{:#?}", record.violations);
+    // The control: every operation and every kill has happened.
     for verb in DONE {
-        assert!(heard.done.get(verb).is_some_and(|n| *n > 0), "{verb} was never done: {:?}", heard.done);
+        assert!(record.done.get(verb).is_some_and(|n| *n > 0), "{verb} was never done: {:?}", record.done);
     }
     for whom in KILLED {
-        assert!(heard.killed.contains_key(whom), "no {whom} was killed: {:?}", heard.killed);
+        assert!(record.killed.contains_key(whom), "no {whom} was killed: {:?}", record.killed);
     }
-    drop(heard);
-    truth::sound(&world, first);
-    truth::empty(&world, killer);
+    drop(record);
+    truth::sound(&soak, first);
+    truth::empty(&soak, killer);
 }
 
 fn kill(pid: u32) {

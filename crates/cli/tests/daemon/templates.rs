@@ -1,13 +1,13 @@
 //! Templates over HTTP.
 
 use crate::support::http::Daemon;
-use crate::support::{BOTH, Place};
+use crate::support::{Place, either};
 use serde_json::{Value, json};
 
-/// A command prepares what others begin from; one that fails leaves neither a template nor a sandbox.
+/// A prepare command fills a template; one that fails leaves neither a template nor a sandbox.
 #[test]
 fn templates_are_prepared_over_http() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/input", "base\n");
         let daemon = Daemon::start(&place);
@@ -35,9 +35,9 @@ fn templates_are_prepared_over_http() {
         assert_eq!(daemon.get("/v1/sandboxes").assert_ok()["sandboxes"], json!([]), "none stays");
         let from = daemon.post("/v1/sandboxes", json!({"template": "deps", "name": "from"})).assert_ok();
         assert_eq!(from["warm"], false, "{from}");
-        let run = daemon.ask("POST", "/v1/sandboxes/from/runs?wait=30s").json(json!({"command": ["cat", "made"]}));
+        let run = daemon.ask("POST", "/v1/sandboxes/from/runs?wait=120s").json(json!({"command": ["cat", "made"]}));
         assert_eq!(run.send().assert_ok()["outcome"]["stdout"], "base\nmore\n");
-        // A snapshot that waits for the disk is one like any other.
+        // A snapshot with `sync` is listed like any other.
         let taken = daemon.post("/v1/sandboxes/from/snapshots", json!({"name": "kept", "sync": true})).assert_ok();
         assert_eq!(daemon.get("/v1/snapshots/kept").assert_ok()["id"], taken["id"]);
     }

@@ -1,20 +1,20 @@
-//! Tenants do not see each other (A07), and an agent's credential approves, opens and mints nothing (A09).
+//! Isolation of tenants, and the limits of an agent's token: it cannot approve, open or mint.
 
 use crate::support::http::{Ask, Daemon};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::fs;
 
-struct World {
+struct TenantsFixture {
     place: Place,
     daemon: Daemon,
 }
 
-impl World {
-    fn new(who: As) -> World {
+impl TenantsFixture {
+    fn new(who: As) -> TenantsFixture {
         let place = Place::new(who);
         let daemon = Daemon::start_tcp(&place);
-        World { place, daemon }
+        TenantsFixture { place, daemon }
     }
 
     fn ask(&self, token: &str, method: &str, path: &str) -> Ask<'_> {
@@ -26,10 +26,11 @@ impl World {
     }
 }
 
+// promise 23
 #[test]
-fn a07_tenants_do_not_see_each_other() {
-    for who in BOTH {
-        let w = World::new(who);
+fn tenants_do_not_see_each_other() {
+    for who in either() {
+        let w = TenantsFixture::new(who);
         let of = |tenant: &str| {
             w.daemon.token(json!({"name": tenant, "tenant": tenant, "scopes": ["agent", "reviewer", "operator"]}))
         };
@@ -38,7 +39,7 @@ fn a07_tenants_do_not_see_each_other() {
         let id = made["id"].as_str().unwrap();
         assert!(made["base"].as_str().unwrap().contains("/tenants/a/bases/"), "{made}");
         w.ask(&a, "GET", &format!("/v1/sandboxes/{id}")).send().assert_ok();
-        // Not by id, not by name, not in a list, and not for the daemon's own tenant either.
+        // Tenant B finds it neither by id nor by name nor in a list, and neither does the daemon's own tenant.
         for name in [id, "mine"] {
             for (method, path) in [("GET", ""), ("DELETE", ""), ("POST", "/start"), ("POST", "/stop")] {
                 w.ask(&b, method, &format!("/v1/sandboxes/{name}{path}")).send().assert_fault(404, "not_found");
@@ -48,29 +49,29 @@ fn a07_tenants_do_not_see_each_other() {
         assert_eq!(w.ask(&b, "GET", "/v1/sandboxes?removed=true").send().assert_ok()["sandboxes"], json!([]));
         assert_eq!(w.make(&b, json!({"name": "mine"})).status, 201, "names are each tenant's own");
         w.ask(&a, "GET", &format!("/v1/sandboxes/{id}")).send().assert_ok();
-        // The try is in the operator's journal, once; a name that nobody has is not.
+        // The attempt is in the operator's journal once; one for an unused id is not.
         w.ask(&b, "GET", "/v1/sandboxes/sbx_00000000000000000000000000000000").send().assert_fault(404, "not_found");
-        let tries = || {
+        let attempts = || {
             let log = w.place.cofferdam(["audit", "log", "--json"]).output().unwrap();
             let log: Value = serde_json::from_slice(&log.stdout).unwrap();
             let entries = log["entries"].as_array().unwrap().clone();
             entries.into_iter().filter(|entry| entry["verb"] == "foreign").collect::<Vec<_>>()
         };
         let begun = std::time::Instant::now();
-        while tries().len() < 2 && begun.elapsed().as_secs() < 60 {
+        while attempts().len() < 2 && begun.elapsed().as_secs() < 60 {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        let tries = tries();
-        let by: Vec<&str> = tries.iter().map(|entry| entry["actor"].as_str().unwrap()).collect();
-        assert!(by.contains(&"b of b") && tries.iter().all(|entry| entry["subject"] == *id), "{tries:?}");
-        assert_eq!(tries.len(), 2, "one for each who tried: {tries:?}");
+        let attempts = attempts();
+        let by: Vec<&str> = attempts.iter().map(|entry| entry["actor"].as_str().unwrap()).collect();
+        assert!(by.contains(&"b of b") && attempts.iter().all(|entry| entry["subject"] == *id), "{attempts:?}");
+        assert_eq!(attempts.len(), 2, "one for each who tried: {attempts:?}");
     }
 }
 
-/// Directories of the host are the operator's to grant.
+/// Directories of the host are granted by the operator only.
 #[test]
 fn a_tenant_has_only_directories_that_were_granted() {
-    let w = World::new(As::User);
+    let w = TenantsFixture::new(As::User);
     let (granted, other) = (w.place.dir("granted"), w.place.dir("granted-not"));
     w.place.dir("granted/below");
     std::os::unix::fs::symlink(&other, granted.join("link")).unwrap();
@@ -93,7 +94,7 @@ fn a_tenant_has_only_directories_that_were_granted() {
         }
         w.make(&token, json!({"dir": "granted"})).assert_fault(400, "invalid_request");
     }
-    // The daemon's own operator may name any; and what is granted must be apart from the state.
+    // The daemon's own operator may name any directory; a granted one must not overlap the state directory.
     assert_eq!(w.make(&w.daemon.operator_token(), json!({"dir": other})).status, 201);
     for bad in [w.place.state(), w.place.root.clone(), "/".into()] {
         let ask = json!({"name": "t", "scopes": ["agent"], "dirs": [bad]});
@@ -101,10 +102,11 @@ fn a_tenant_has_only_directories_that_were_granted() {
     }
 }
 
-/// A policy opens nothing that was not granted: neither an agent's nor a tenant's.
+/// Policies of an agent or a tenant cannot widen what was granted.
+// promise 23
 #[test]
-fn a09_policies_do_not_widen_what_was_granted() {
-    let w = World::new(As::User);
+fn policies_do_not_widen_what_was_granted() {
+    let w = TenantsFixture::new(As::User);
     let secret = w.place.file("home/secret", "s3cret");
     let agent = w.daemon.token(json!({"name": "agent", "scopes": ["agent"]}));
     let tenant = w.daemon.token(json!({"name": "lord", "tenant": "a", "scopes": ["operator"]}));
@@ -128,10 +130,11 @@ fn a09_policies_do_not_widen_what_was_granted() {
     w.make(&agent, json!({"policies": ["../../etc/passwd"]})).assert_fault(403, "policy_denied");
 }
 
-/// A09: what an agent may not do it may not do for any tenant; nobody mints for another but the daemon's own operator.
+/// An agent mints no token in any tenant; only the daemon's own operator mints for another tenant.
+// promise 23
 #[test]
-fn a09_agents_mint_nothing_and_tenants_mint_for_nobody() {
-    let w = World::new(As::User);
+fn agents_mint_nothing_and_tenants_mint_for_nobody() {
+    let w = TenantsFixture::new(As::User);
     let ask = json!({"name": "x", "scopes": ["operator"]});
     for (tenant, scope) in
         [("default", "agent"), ("default", "reviewer"), ("a", "agent"), ("a", "reviewer"), ("a", "operator")]
@@ -158,7 +161,7 @@ fn a09_agents_mint_nothing_and_tenants_mint_for_nobody() {
     assert!(!w.place.state().join("a").exists());
 }
 
-/// Nothing of the daemon's surroundings reaches another tenant's commands.
+/// Environment variables of the daemon do not reach commands of another tenant.
 #[test]
 fn a_tenants_commands_have_nothing_of_the_daemons_environment() {
     let place = Place::new(As::User);
@@ -178,7 +181,8 @@ fn a_tenants_commands_have_nothing_of_the_daemons_environment() {
     assert_eq!(fs::metadata(&state).unwrap().permissions(), fs::metadata(place.state()).unwrap().permissions());
 }
 
-/// Nor the commands of an agent in the daemon's own tenant: it does not have the host. PATH leads to what its policy lets it run.
+/// Environment variables of the daemon do not reach an agent in its own tenant, either: an agent does not own the
+/// host. PATH contains what its policy lets it run.
 #[test]
 fn an_agent_of_our_own_tenant_has_nothing_of_the_daemons_environment() {
     let place = Place::new(As::User);
@@ -191,7 +195,7 @@ fn an_agent_of_our_own_tenant_has_nothing_of_the_daemons_environment() {
             None => daemon.post(path, body),
         };
         post("/v1/sandboxes", json!({ "name": name })).assert_ok();
-        let run = post(&format!("/v1/sandboxes/{name}/runs?wait=60s"), json!({ "shell": "env" }));
+        let run = post(&format!("/v1/sandboxes/{name}/runs?wait=120s"), json!({ "shell": "env" }));
         run.assert_ok()["outcome"]["stdout"].as_str().unwrap().to_owned()
     };
     let own = environment(None, "own");

@@ -1,8 +1,8 @@
-//! What a sandbox's policy denies stays denied to those who come over HTTP: no name that a rule covers is moved, replaced or taken away
-//! from outside, whatever the guest may not read is shown nowhere, and its neighbours can be worked with.
+//! Denials of a sandbox's policy hold for callers over HTTP: no path that a rule covers is moved, replaced or removed
+//! from outside, paths that the guest may not read are never shown, and their neighbours stay usable.
 
 use crate::support::http::{Answer, Daemon};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, BOTH, Place, either};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 
 const SECRET: &str = "canary-of-the-base";
 
-struct World {
+struct DenialsFixture {
     place: Place,
     daemon: Daemon,
 }
 
-impl World {
-    fn new(who: As, driver: &str) -> World {
+impl DenialsFixture {
+    fn new(who: As, driver: &str) -> DenialsFixture {
         let place = Place::new(who);
         for path in [".env", "conf/key", "asked", "vault/deep/one"] {
             place.file(place.project.join(path), format!("{SECRET} {path}\n"));
@@ -25,7 +25,7 @@ impl World {
             place.file(place.project.join(path), "open\n");
         }
         let daemon = Daemon::start(&place);
-        let world = World { place, daemon };
+        let fixture = DenialsFixture { place, daemon };
         let deny = |path: &str| json!({ "action": "deny", "path": format!("$WORKSPACE/{path}") });
         let rules = json!([
             deny(".env"), deny("conf/key"), deny("vault"), deny("later.key"),
@@ -33,9 +33,9 @@ impl World {
             { "action": "deny", "path": "$WORKSPACE/Makefile", "perms": ["write_file", "truncate", "remove_file", "make_reg"] },
         ]);
         let policy = json!({ "version": 1, "extends": ["workspace-write"], "fs": { "rules": rules } });
-        let ask = json!({ "name": "s", "dir": world.place.project, "policies": [policy], "driver": driver });
-        world.daemon.post("/v1/sandboxes", ask).assert_ok();
-        world
+        let ask = json!({ "name": "s", "dir": fixture.place.project, "policies": [policy], "driver": driver });
+        fixture.daemon.post("/v1/sandboxes", ask).assert_ok();
+        fixture
     }
 
     fn post(&self, verb: &str, ask: Value) -> Answer {
@@ -59,7 +59,7 @@ impl World {
         self.daemon.get(&format!("/v1/sandboxes/s/files/content?path={path}"))
     }
 
-    /// A stream with one file of this name, to the top.
+    /// Uploads an archive with one file of this name to the top directory.
     fn unpack(&self, name: &str) -> Answer {
         let dir = self.place.root.join("packed");
         let file = dir.join(name);
@@ -72,7 +72,7 @@ impl World {
         self.daemon.ask("PUT", at).body("application/x-tar", &tar.stdout).send()
     }
 
-    /// Every way to put something else in its place, or to have it under another name.
+    /// Every way to replace a path or to get it under another name.
     fn attack(&self, path: &str) -> Vec<(&'static str, Answer)> {
         vec![
             ("rename", self.rename(path, "leaked")),
@@ -92,7 +92,7 @@ impl World {
     }
 
     fn run(&self, shell: &str) -> Value {
-        self.daemon.post("/v1/sandboxes/s/runs?wait=30s", json!({ "shell": shell })).assert_ok()["outcome"].clone()
+        self.daemon.post("/v1/sandboxes/s/runs?wait=120s", json!({ "shell": shell })).assert_ok()["outcome"].clone()
     }
 
     fn again(&self) {
@@ -100,11 +100,11 @@ impl World {
         self.daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
     }
 
-    /// What is denied cannot be read, by anybody who is inside or acts for them, under any name.
+    /// Denied paths are unreadable under any name, from inside and through the file verbs.
     fn holds(&self) {
         for path in [".env", "conf/key", "vault/deep/one", "asked"] {
             self.get(path).assert_fault(403, "policy_denied");
-            // Inside somebody would be asked about that one.
+            // Inside, `asked` would raise a question.
             assert!(path == "asked" || self.run(&format!("cat {path}"))["exit"] != json!({ "code": 0 }), "{path}");
         }
         let found = self.run(&format!("grep -rl --exclude=asked {SECRET} . 2>/dev/null; true"));
@@ -114,10 +114,11 @@ impl World {
     }
 }
 
+// promise 1
 #[test]
 fn what_is_denied_is_neither_moved_nor_uncovered_from_outside() {
     for (who, driver) in BOTH.into_iter().flat_map(|who| [(who, "overlay"), (who, "copy")]) {
-        let w = World::new(who, driver);
+        let w = DenialsFixture::new(who, driver);
         assert_eq!(w.run("ln -s open.txt link && cat open.txt")["stdout"], "open\n", "the control: it works");
         w.holds();
         for path in [".env", "conf/key", "asked", "Makefile", "vault/deep/one"] {
@@ -125,7 +126,7 @@ fn what_is_denied_is_neither_moved_nor_uncovered_from_outside() {
                 assert!([403, 404].contains(&answer.status), "{who:?} {driver}: {what} {path}: {}", answer.text());
             }
         }
-        // Directories that something denied is in stay where they are, too; what else is in them may go.
+        // Directories that contain a denied path cannot be moved or removed; their other entries can.
         for path in ["conf", "vault"] {
             w.rename(path, "elsewhere").assert_fault(403, "policy_denied");
             w.remove(path).assert_fault(403, "policy_denied");
@@ -135,7 +136,7 @@ fn what_is_denied_is_neither_moved_nor_uncovered_from_outside() {
         w.holds();
         w.again();
         w.holds();
-        // The controls: beside it all of it can be done.
+        // The controls: everything works beside the denied paths.
         w.put("open.txt").assert_ok();
         w.append("open.txt").assert_ok();
         w.unpack("conf/new").assert_ok();
@@ -158,11 +159,11 @@ fn what_is_denied_is_neither_moved_nor_uncovered_from_outside() {
     }
 }
 
-/// Directories above are asked about before they are made, and not only what was meant.
+/// Parent directories are checked before they are created, not only the target.
 #[test]
 fn no_denied_directory_is_made_on_the_way_to_another() {
     for (who, driver) in BOTH.into_iter().flat_map(|who| [(who, "overlay"), (who, "copy")]) {
-        let w = World::new(who, driver);
+        let w = DenialsFixture::new(who, driver);
         let mkdir = |path: &str| w.post("mkdir", json!({ "path": path, "parents": true }));
         let put = |path: &str| w.put(&format!("{path}&parents=true"));
         w.run("ln -s later.key way");
@@ -172,19 +173,20 @@ fn no_denied_directory_is_made_on_the_way_to_another() {
         }
         let there = w.run("ls -d later.key way/ 2>/dev/null; true");
         assert_eq!(there["stdout"], "", "{who:?} {driver}");
-        // The control: others are made.
+        // The control: other directories are created.
         mkdir("later/deep/er").assert_ok();
         put("other/deep/file").assert_ok();
         assert_eq!(w.run("ls later/deep other/deep")["stdout"], "later/deep:\ner\n\nother/deep:\nfile\n");
     }
 }
 
-/// A name that was denied before it was there, and that both the guest and the base have made since.
+/// A denied path that did not exist at first, and that both guest and base have created since.
+// promise 1
 #[test]
 fn what_the_base_has_at_a_denied_path_is_told_to_nobody_inside() {
-    for who in BOTH {
-        let w = World::new(who, "overlay");
-        // No wall keeps a name from being made by another's; it is only refused to be written.
+    for who in either() {
+        let w = DenialsFixture::new(who, "overlay");
+        // No mechanism keeps the guest from renaming another file to that name; only writing it is refused.
         w.run("echo guess > made; mv made later.key; echo more >> open.txt");
         w.place.file(w.place.project.join("later.key"), format!("{SECRET} later\n"));
         w.place.file(w.place.project.join("open.txt"), "open\nfrom the base\n");
@@ -206,11 +208,11 @@ fn what_the_base_has_at_a_denied_path_is_told_to_nobody_inside() {
     }
 }
 
-/// A place with a project, and sandboxes made by the command line.
-struct Typed(Place);
+/// A project, with sandboxes created by the command line.
+struct CommandLineFixture(Place);
 
-impl Typed {
-    fn new(who: As) -> Typed {
+impl CommandLineFixture {
+    fn new(who: As) -> CommandLineFixture {
         let place = Place::new(who);
         for path in ["keys/plain", "real/k", "theenv", "top.pem", "deploy/key"] {
             place.file(place.project.join(path), format!("{SECRET} {path}\n"));
@@ -222,7 +224,7 @@ impl Typed {
                 std::os::unix::fs::lchown(place.project.join(at), Some(1500), Some(1500)).unwrap();
             }
         }
-        Typed(place)
+        CommandLineFixture(place)
     }
 
     fn create(&self, name: &str, driver: &str, rules: Value) {
@@ -234,14 +236,14 @@ impl Typed {
         assert!(made.status.success(), "{made:?}");
     }
 
-    /// A command by itself, in an enclosure of its own; what it said.
+    /// Runs a command in an enclosure of its own; returns its output.
     fn exec(&self, name: &str, script: &str) -> String {
         let mut command = self.0.cofferdam(["exec", "--workdir", "/tmp", name, "--", "/bin/sh", "-c", script]);
         let done = command.env("D", &self.0.project).output().unwrap();
         String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
     }
 
-    /// The guest does something, and reads when it comes again.
+    /// Runs `does` in the guest, then `reads` in a later run: the denied content never appears.
     #[track_caller]
     fn is_kept(&self, name: &str, does: &str, reads: &str) {
         let d = self.0.project.display();
@@ -252,13 +254,14 @@ impl Typed {
     }
 }
 
-/// Where the walls go is found out at each start. What a guest did to its layers before hides nothing from who looks for it: where it
-/// cannot be seen, there is no start.
+/// Mounts for denials are planned at each start. Earlier changes of a guest to its layers cannot hide a denied path
+/// from the planner: if it cannot look, the sandbox does not start.
+// promise 1
 #[test]
 fn what_a_guest_changes_takes_no_denial_away() {
     let deny = |path: &str| json!([{ "action": "deny", "path": format!("$WORKSPACE/{path}") }]);
     for (who, driver) in BOTH.into_iter().flat_map(|who| [(who, "overlay"), (who, "copy")]) {
-        let w = Typed::new(who);
+        let w = CommandLineFixture::new(who);
         w.create("shut", driver, deny("keys/plain"));
         w.is_kept("shut", "chmod 000 keys", "cat keys/plain");
         w.create("pattern", driver, deny("**/plain"));
@@ -275,7 +278,7 @@ fn what_a_guest_changes_takes_no_denial_away() {
         w.is_kept("relinked", "rm lnk; ln -s open lnk", "cat real/k");
         w.create("ending", driver, deny(".env"));
         w.is_kept("ending", "rm .env", "cat theenv");
-        // Who is refused can have it back.
+        // Rejecting the change makes the sandbox usable again.
         if who == As::User {
             let refused = w.exec("shut", "true");
             assert!(refused.contains("cannot be found") && refused.contains("reject"), "{refused}");
@@ -284,9 +287,11 @@ fn what_a_guest_changes_takes_no_denial_away() {
             let again = w.exec("shut", &format!("cd {}; cat open/file; cat keys/plain", w.0.project.display()));
             assert!(again.contains("open\n") && !again.contains(SECRET), "{again}");
         }
-        // By a link from elsewhere it is the same; and what is shut where nothing is allowed is nobody's matter.
+        // A denial through a link from outside the project holds, too; an unreadable directory in which nothing is
+        // allowed does not matter.
         let home = w.0.project.parent().unwrap();
-        let _there_from_the_driver_before = std::os::unix::fs::symlink(w.0.project.join("real"), home.join("way"));
+        // The link is there already in the round of the second driver.
+        let _ = std::os::unix::fs::symlink(w.0.project.join("real"), home.join("way"));
         w.create("from-home", driver, json!([{ "action": "deny", "path": format!("{}/way/k", home.display()) }]));
         w.is_kept("from-home", "chmod 000 real", "chmod 755 real; cat real/k");
         w.0.file(home.join("shut/inner/file"), "shut\n");
@@ -300,9 +305,10 @@ fn what_a_guest_changes_takes_no_denial_away() {
     }
 }
 
+// promise 1
 #[test]
 fn a_directory_of_very_many_names_hides_no_denial() {
-    let w = Typed::new(As::User);
+    let w = CommandLineFixture::new(As::User);
     w.create("many", "overlay", json!([{ "action": "deny", "path": "$WORKSPACE/**/plain" }]));
     let fill = "python3 -c 'import os\nfor n in range(100100): os.close(os.open(\"keys/!%06d\" % n, os.O_CREAT))'";
     w.is_kept("many", fill, "cat keys/plain");
@@ -310,11 +316,12 @@ fn a_directory_of_very_many_names_hides_no_denial() {
     assert!(refused.contains("more than 100000 names"), "{refused}");
 }
 
-/// What somebody is asked about, and what a link leads to, is shown to those who may answer, or to nobody.
+/// Paths under an `ask` rule and targets of denied links are shown to callers who may answer, or to no caller.
+// promise 1
 #[test]
 fn what_waits_for_an_answer_is_not_told_to_who_cannot_give_it() {
-    for who in BOTH {
-        let w = Typed::new(who);
+    for who in either() {
+        let w = CommandLineFixture::new(who);
         let daemon = Daemon::start(&w.0);
         w.create("asked", "copy", json!([{ "action": "ask", "path": "$WORKSPACE/deploy" }]));
         w.create("linked", "copy", json!([{ "action": "deny", "path": "$WORKSPACE/.env" }]));

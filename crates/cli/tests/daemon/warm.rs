@@ -1,28 +1,25 @@
-//! Sandboxes that stand ready for templates: taken over whole and by one, filled again, never shared and never left behind.
+//! Spares of a template's pool: handed out whole and to one caller, replenished, never shared and never left behind.
 
 use crate::support::http::{Answer, Daemon, with_daemon};
 use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World as WithNetwork};
-use crate::support::{As, BOTH, Place, binary};
+use crate::support::{As, Place, binary, either};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon with the template `deps`, which holds the file `made`.
-struct World {
+struct PoolFixture {
     daemon: Daemon,
     place: Place,
 }
 
-impl World {
-    fn new(who: As, flags: &[&str]) -> World {
+impl PoolFixture {
+    fn new(who: As, flags: &[&str]) -> PoolFixture {
         let place = Place::new(who);
         let daemon = Daemon::start_with(&place, flags);
-        let w = World { daemon, place };
+        let w = PoolFixture { daemon, place };
         w.cli(&["create", "--name", "first", "--policy", "workspace-write"]);
         w.cli(&["exec", "first", "--", "sh", "-c", "echo prepared > made"]);
         w.cli(&["template", "create", "deps", "--from", "first"]);
@@ -42,7 +39,7 @@ impl World {
         self.daemon.ask("PUT", "/v1/templates/deps/warm").json(body).send().assert_ok()
     }
 
-    /// Ids of those that stand ready.
+    /// Ids of the spares.
     fn spares(&self) -> BTreeSet<String> {
         let rows = self.daemon.get("/v1/sandboxes?removed=true").assert_ok()["sandboxes"].clone();
         let ready = rows.as_array().unwrap().iter().filter(|row| row["state"] == "ready" && row["live"] == true);
@@ -52,7 +49,7 @@ impl World {
     #[track_caller]
     fn until_ready(&self, count: u64) -> BTreeSet<String> {
         let told = || self.daemon.get("/v1/templates/deps").assert_ok();
-        assert!(soon(PATIENCE, || told()["warm"]["ready"] == count), "{}", told());
+        assert!(soon(|| told()["warm"]["ready"] == count), "{}", told());
         self.spares()
     }
 
@@ -65,7 +62,7 @@ impl World {
         serde_json::from_slice::<Value>(&card).ok()?["pid"].as_u64()
     }
 
-    /// Keepers that live.
+    /// Keepers that are alive.
     fn keepers(&self) -> Vec<String> {
         let dir = self.place.state().join("keepers");
         let names = fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
@@ -79,15 +76,16 @@ impl World {
     }
 }
 
+// promise 18
 #[test]
 fn what_stands_ready_is_taken_over_whole() {
-    for who in BOTH {
-        let w = World::new(who, &[]);
+    for who in either() {
+        let w = PoolFixture::new(who, &[]);
         w.warm(json!({"keep": 1}));
         let before = w.until_ready(1);
         let id = before.first().unwrap().clone();
         let pid = w.keeper(&id).unwrap();
-        // It is nobody's: no verb finds it, and a list shows it only where all is asked for.
+        // A spare has no owner: no verb finds it, and lists show it only with `removed=true`.
         w.daemon.get(&format!("/v1/sandboxes/{id}")).assert_fault(404, "not_found");
         w.daemon.ask("POST", &format!("/v1/sandboxes/{id}/stop")).send().assert_fault(404, "not_found");
         w.daemon.post(&format!("/v1/sandboxes/{id}/runs"), json!({"command": ["true"]})).assert_fault(404, "not_found");
@@ -95,10 +93,10 @@ fn what_stands_ready_is_taken_over_whole() {
         assert_eq!(run.status.code(), Some(125), "{run:?}");
         assert_eq!(w.daemon.get("/v1/sandboxes").assert_ok()["sandboxes"], json!([]));
         assert!(w.cli(&["template", "ls"]).contains(" 1/1 "));
-        // Other rules are another sandbox; so is another limit.
+        // Another policy or another limit needs a sandbox of its own.
         let cold = w.create(json!({"template": "deps", "policies": ["no-network"], "limits": {"max_wall_ms": 5000}}));
         assert_eq!((cold.status, &cold.json()["warm"]), (201, &json!(false)), "{cold:?}");
-        // And one that is to be watched otherwise than what stands there.
+        // Settings for reports or questions that differ from the spare's need one, too.
         for more in [json!({"report_reads": true}), json!({"ask_timeout_ms": 5000})] {
             let mut body = json!({"template": "deps"});
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -114,16 +112,16 @@ fn what_stands_ready_is_taken_over_whole() {
         let whole = w.daemon.get("/v1/sandboxes/mine").assert_ok();
         assert_eq!((&whole["id"], &whole["live"], &whole["version"]), (&json!(id), &json!(true), &json!(1)), "{whole}");
         assert!(whole["expires_ms"].is_u64() && whole["holds_reservations"] == true, "{whole}");
-        let run = w.daemon.ask("POST", "/v1/sandboxes/mine/runs?wait=30s");
+        let run = w.daemon.ask("POST", "/v1/sandboxes/mine/runs?wait=120s");
         let run = run.json(json!({"shell": "cat made; echo $GIVEN; ls", "env": {"GIVEN": "by me"}})).send().assert_ok();
         assert_eq!(run["outcome"]["stdout"], "prepared\nby me\nmade\n", "{run:#}");
         assert_eq!(w.keeper(&id), Some(pid));
         let running = || w.daemon.get("/v1/sandboxes/mine").assert_ok()["running"].clone();
-        assert!(soon(PATIENCE, || running().as_array().unwrap().len() == 1), "its service runs: {}", running());
+        assert!(soon(|| running().as_array().unwrap().len() == 1), "its service runs: {}", running());
         let greets = running()[0]["run"].as_str().unwrap().to_owned();
-        assert!(soon(PATIENCE, || w.cli(&["logs", &greets]) == "hello from mine\n"));
+        assert!(soon(|| w.cli(&["logs", &greets]) == "hello from mine\n"));
 
-        // The next one is another, and one that was used comes back never.
+        // The next spare is a new one; a used one never returns to the pool.
         let next = w.until_ready(1);
         assert!(!next.contains(&id), "{next:?}");
         w.cli(&["rm", "-f", "mine"]);
@@ -134,12 +132,13 @@ fn what_stands_ready_is_taken_over_whole() {
     }
 }
 
+// promise 18
 #[test]
 fn of_many_who_ask_one_has_it() {
-    let mut w = World::new(As::User, &[]);
+    let mut w = PoolFixture::new(As::User, &[]);
     w.warm(json!({"keep": 1}));
     let id = w.until_ready(1).pop_first().unwrap();
-    // Nobody makes another meanwhile.
+    // Without a daemon the pool is not replenished.
     w.daemon.child.kill().unwrap();
     w.daemon.child.wait().unwrap();
     let made: Vec<Value> = std::thread::scope(|scope| {
@@ -154,11 +153,11 @@ fn of_many_who_ask_one_has_it() {
     assert_eq!(w.cli(&["exec", &id, "--", "cat", "made"]), "prepared\n");
 }
 
-/// The daemon looks for pools where there is a mark. One that looked between the mark and the pool found none, took the mark away, and
-/// never looked again.
+/// Regression: the daemon looks for pools only if a marker file exists. A look between the creation of the marker and
+/// of the pool found no pool, removed the marker, and never looked again.
 #[test]
 fn a_pool_that_is_slow_to_come_is_found() {
-    let w = World::new(As::Root, &[]);
+    let w = PoolFixture::new(As::Root, &[]);
     let mut slow = w.place.outside("strace");
     slow.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=openat", "-e", "inject=openat:delay_exit=4000000:when=1"]);
     slow.arg("-P").arg(w.place.state().join("pools")).arg(binary()).args(["template", "warm", "deps", "--keep", "1"]);
@@ -167,47 +166,48 @@ fn a_pool_that_is_slow_to_come_is_found() {
     w.until_ready(1);
 }
 
+// promise 18
 #[test]
 fn a_daemon_that_was_killed_finds_them_again() {
-    for who in BOTH {
-        let mut w = World::new(who, &[]);
+    for who in either() {
+        let mut w = PoolFixture::new(who, &[]);
         w.warm(json!({"keep": 3}));
-        // In the middle of it, and again when all stand.
-        assert!(soon(PATIENCE, || !w.spares().is_empty()));
+        // Killed while the pool fills, and again when it is full.
+        assert!(soon(|| !w.spares().is_empty()));
         for _ in 0..2 {
             w.daemon.child.kill().unwrap();
             w.daemon.child.wait().unwrap();
             w.daemon = Daemon::start(&w.place);
             let stand = w.until_ready(3);
-            assert!(soon(PATIENCE, || w.keepers().len() == 3), "{:?}", w.keepers());
+            assert!(soon(|| w.keepers().len() == 3), "{:?}", w.keepers());
             assert_eq!(w.keepers().into_iter().collect::<BTreeSet<_>>(), stand);
         }
-        // One whose keeper dies is not handed out, and another takes its place.
+        // A spare whose keeper dies is not handed out, and is replaced.
         let all = w.spares();
         let dead = all.first().unwrap();
         kill(w.keeper(dead).unwrap());
-        assert!(soon(PATIENCE, || w.spares().len() == 3 && !w.spares().contains(dead)), "{:?}", w.spares());
-        // None stay when none are wanted, and none when the template goes.
+        assert!(soon(|| w.spares().len() == 3 && !w.spares().contains(dead)), "{:?}", w.spares());
+        // The pool is emptied with `keep: 0` and with the removal of the template.
         w.warm(json!({"keep": 0}));
         assert!(w.keepers().is_empty() && w.daemon.get("/v1/templates/deps").assert_ok()["warm"].is_null());
         w.warm(json!({"keep": 2}));
         let before = w.until_ready(2);
-        // Other rules: other ones.
+        // Another policy replaces the spares.
         w.warm(json!({"keep": 2, "limits": {"max_wall_ms": 60_000}}));
         assert!(w.until_ready(2).is_disjoint(&before));
         let made = w.create(json!({"template": "deps", "limits": {"max_wall_ms": 60_000}})).assert_ok();
         assert_eq!(made["warm"], true, "{made}");
         w.daemon.ask("DELETE", "/v1/templates/deps").send().assert_ok();
-        assert!(soon(PATIENCE, || w.spares().is_empty()), "{:?}", w.spares());
+        assert!(soon(|| w.spares().is_empty()), "{:?}", w.spares());
         w.cli(&["rm", "-f", made["id"].as_str().unwrap()]);
         assert!(w.keepers().is_empty(), "{:?}", w.keepers());
-        // Who was killed in the middle of making one has left a layer for gc, and nothing else.
+        // A daemon that was killed while creating a spare leaves a layer for gc, and nothing else.
         let layers = || fs::read_dir(w.place.state().join("layers")).unwrap().count();
         let is_clean = || {
             w.cli(&["gc"]);
             layers() == 0
         };
-        assert!(soon(PATIENCE, is_clean), "{} layers are left", layers());
+        assert!(soon(is_clean), "{} layers are left", layers());
         w.is_sound();
     }
 }
@@ -217,6 +217,7 @@ fn kill(pid: u64) {
     assert!(sent.success());
 }
 
+// promise 18
 #[test]
 fn tenants_have_their_own_within_their_quotas() {
     let place = Place::new(As::Root);
@@ -237,19 +238,19 @@ fn tenants_have_their_own_within_their_quotas() {
     ask(&blue, "PUT", "/v1/templates/deps/warm", json!({"keep": 65})).assert_fault(400, "invalid_request");
     let agent = daemon.token(json!({"name": "a", "tenant": "blue", "scopes": ["agent"]}));
     ask(&agent, "PUT", "/v1/templates/deps/warm", json!({"keep": 1})).assert_fault(403, "policy_denied");
-    // Blue may have two that are live, and no more stand ready than that.
+    // Tenant blue may have two live sandboxes; its pool stops at that.
     ask(&blue, "PUT", "/v1/templates/deps/warm", json!({"keep": 4})).assert_ok();
     let is_full = |token: &str, ready: u64, why: &str| {
         let warm = look(token)["warm"].clone();
         warm["ready"] == ready && warm["trouble"].as_str().is_some_and(|told| told.contains(why))
     };
-    assert!(soon(PATIENCE, || is_full(&blue, 2, "tenant blue")), "{}", look(&blue));
-    // Green has none of blue's, and fills its own up to what the node has room for.
+    assert!(soon(|| is_full(&blue, 2, "tenant blue")), "{}", look(&blue));
+    // Tenant green gets none of blue's spares, and fills its own pool up to the node's bound.
     let cold = ask(&green, "POST", "/v1/sandboxes", json!({"template": "deps"})).assert_ok();
     assert_eq!(cold["warm"], false, "{cold}");
     ask(&green, "PUT", "/v1/templates/deps/warm", json!({"keep": 4})).assert_ok();
-    assert!(soon(PATIENCE, || is_full(&green, 1, "warm.max")), "{}", look(&green));
-    // Another that is live is over the quota; one of those that stand there is counted already.
+    assert!(soon(|| is_full(&green, 1, "warm.max")), "{}", look(&green));
+    // A further live sandbox exceeds the quota; a spare is counted already.
     let other = ask(&blue, "POST", "/v1/sandboxes", json!({"limits": {"max_memory_mb": 16}})).assert_ok();
     let start = format!("/v1/sandboxes/{}/start?live=true", other["id"].as_str().unwrap());
     daemon.ask("POST", &start).over_tcp().bearer(&blue).send().assert_fault(429, "limit_exceeded");
@@ -261,7 +262,7 @@ fn tenants_have_their_own_within_their_quotas() {
     }
 }
 
-/// The world's server says the header that it got backwards, so that nobody masks it.
+/// Secrets for spares. The test server returns the header reversed, so that masking does not hide it.
 const SECRETS: &str = r#"
 try:
     assert ask("PUT", "/v1/secrets/TOKEN", {"value": "what-was-kept-first"})[0] in (200, 201)
@@ -277,7 +278,7 @@ try:
     assert ask("PUT", "/v1/secrets/TOKEN", {"value": "what-is-kept-now"})[0] in (200, 201)
     status, made = ask("POST", "/v1/sandboxes", {"template": "deps", "name": "mine"})
     assert made["warm"] is True, made
-    status, run = ask("POST", "/v1/sandboxes/mine/runs?wait=30s", {"shell":
+    status, run = ask("POST", "/v1/sandboxes/mine/runs?wait=120s", {"shell":
         'echo $TOKEN; curl -sS -m 10 -H "Authorization: Bearer $TOKEN" https://api.test/'})
     said = run["outcome"]["stdout"]
     assert said.startswith("cofferdam-secret-TOKEN-"), run
@@ -287,16 +288,17 @@ finally:
     subprocess.run([cofferdam, "template", "warm", "deps", "--keep", "0"], capture_output=True)
 "#;
 
+// promise 18
 #[test]
 fn secrets_are_those_of_the_one_who_takes_it() {
     let world = WithNetwork::new(As::User).host(PUBLIC, "api.test").certificate(&["api.test"]);
     assert_eq!(with_daemon(&world.server("https", PUBLIC, 443), SECRETS), "now\n");
 }
 
-/// The same request is told what the first was, also where nothing stands ready by then.
+/// A repeated request gets the first response (`warm: true`), also when the pool is empty by then.
 #[test]
 fn what_was_taken_over_is_told_so_again() {
-    let w = World::new(As::User, &[]);
+    let w = PoolFixture::new(As::User, &[]);
     w.warm(json!({"keep": 1}));
     w.until_ready(1);
     let create = || {

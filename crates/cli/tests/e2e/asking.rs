@@ -1,9 +1,9 @@
-//! Rules that ask: a person at the terminal answers, and where nobody can it is refused.
+//! Rules with action `ask`: a person answers at the terminal; a run without a terminal is refused.
 
 use crate::sockets::{Service, TRY};
 use crate::support::terminal::{on_terminal, on_terminal_in};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -25,13 +25,13 @@ fn refusals(outcome: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn a_person_at_the_terminal_lets_it_through_or_does_not() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = rules(&world);
         let events = world.file();
         let flags = ["-p", &policy, "--events", events.to_str().unwrap(), "-c", CURL];
         let wants = json!(["expect", "wants net.resolve good.test"]);
-        // A line that is no answer is none; the question stays.
+        // An unknown answer repeats the prompt; the question stays open.
         let steps = json!([
             wants,
             ["expect", "[y]"],
@@ -45,8 +45,8 @@ fn a_person_at_the_terminal_lets_it_through_or_does_not() {
         assert!(screen.text.contains("net.rules[0] asks"), "{}", screen.text);
         assert!(screen.text.contains("/usr/bin/curl ("), "who asks is told: {}", screen.text);
         assert_eq!(screen.outcome["denials"], json!([]));
-        let told = fs::read_to_string(&events).unwrap();
-        let stages: Vec<String> = told
+        let journal = fs::read_to_string(&events).unwrap();
+        let stages: Vec<String> = journal
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap())
             .map(|line| format!("{} {}", line["op"].as_str().unwrap(), line["stage"].as_str().unwrap()))
@@ -64,10 +64,10 @@ fn a_person_at_the_terminal_lets_it_through_or_does_not() {
 
 #[test]
 fn an_answer_for_the_run_is_asked_for_once_and_the_commands_input_is_its_own() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = rules(&world);
-        // The command reads its own terminal before and after; nothing of the answer comes there.
+        // The command reads its own input before and after the question; the answer never reaches it.
         let text = format!("read a; {CURL}; read b; {CURL}; echo \"[$a$b]\"");
         let steps = json!([
             ["send", "first\r"],
@@ -81,7 +81,7 @@ fn an_answer_for_the_run_is_asked_for_once_and_the_commands_input_is_its_own() {
         let screen = on_terminal_in(&world, &["-p", &policy, "-c", &text], steps);
         screen.assert_code(0);
         assert_eq!(screen.text.matches("wants net").count(), 1, "{}", screen.text);
-        // Without a terminal of its own, the command leaves the caller.s to whoever is asked.
+        // With `--no-stdin` the command has no terminal of its own, so the prompt reads from the caller's.
         let steps = json!([["expect", "[y]"], ["send", "y\n"], ["expect", "good.test auth"]]);
         let screen = on_terminal_in(&world, &["--no-stdin", "-p", &policy, "-c", CURL], steps);
         screen.assert_code(0);
@@ -96,21 +96,18 @@ fn without_an_answer_it_is_refused_in_time() {
     let screen =
         on_terminal_in(&world, &flags, json!([["expect", "refused after 1 s"], ["expect", "no answer is needed"]]));
     assert!(screen.code != 0 && screen.missed.is_none(), "{}", screen.text);
-    assert!(
-        refusals(&screen.outcome).iter().any(|(_, hint)| hint == "nobody answered within 1 s"),
-        "{:#}",
-        screen.outcome
-    );
-    // A command that ends while somebody is asked ends.
-    let text = format!("{CURL} & exec sleep 1");
+    assert!(refusals(&screen.outcome).iter().any(|(_, hint)| hint == "no answer within 1 s"), "{:#}", screen.outcome);
+    // A pending question does not keep a run alive: it is withdrawn when the command ends.
+    let text = format!("{CURL} & exec sleep 4");
     let screen = on_terminal_in(&world, &["-p", &policy, "-c", &text], json!([["expect", "[y]"]]));
     screen.assert_code(0);
     assert!(screen.text.contains("no answer is needed"), "{}", screen.text);
 }
 
+// promise 21
 #[test]
 fn where_nobody_can_answer_it_is_refused_at_once() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = rules(&world);
         let run = world.sh(&["-p", &policy], CURL);
@@ -126,10 +123,11 @@ fn where_nobody_can_answer_it_is_refused_at_once() {
     }
 }
 
-/// Files and sockets of the host, for a command without any network.
+/// Questions about files and unix sockets of the host, for a command without a network.
+// promise 21
 #[test]
 fn files_and_sockets_wait_for_an_answer_too() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let service = Service::new(&place, "run/agent.sock");
         let (open, shut) = (place.file("docs/open", "it is open\n"), place.file("docs/shut", "it is shut\n"));
@@ -143,7 +141,7 @@ fn files_and_sockets_wait_for_an_answer_too() {
         let wants = |what: &str| json!(["expect", format!("wants {what}")]);
         let (first, second) = (format!("fs.read {}", open.display()), format!("fs.read {}", shut.display()));
         let (socket, prompt) = (format!("net.connect {}", service.target()), json!(["expect", "[y]"]));
-        // What the command says meanwhile comes before or behind the next question, and never inside it.
+        // Output of the command is printed before or after a question, never within it.
         let steps = json!([
             wants(&first),
             prompt,
@@ -162,9 +160,9 @@ fn files_and_sockets_wait_for_an_answer_too() {
         assert!(screen.text.contains("it is open"), "{who:?} {}", screen.text);
         assert!(!screen.text.contains("it is shut") && service.seen() == 1, "{who:?} {}", screen.text);
         assert_eq!(refusals(&screen.outcome), [("fs.read".to_owned(), "a person refused it".to_owned())]);
-        let told = fs::read_to_string(&events).unwrap();
-        assert_eq!(told.lines().filter(|line| line.contains("\"asked\"")).count(), 3, "{told}");
-        assert!(told.contains("\"opened\""), "{told}");
+        let journal = fs::read_to_string(&events).unwrap();
+        assert_eq!(journal.lines().filter(|line| line.contains("\"asked\"")).count(), 3, "{journal}");
+        assert!(journal.contains("\"opened\""), "{journal}");
         let steps = json!([wants(&socket), prompt, ["send", "n\r"], ["expect", "EACCES"]]);
         let text = format!("python3 -c \"{TRY}\" SOCK_STREAM {}", service.text());
         let screen = on_terminal(&place, &[&flags[..], &[&text]].concat(), steps);
@@ -174,7 +172,7 @@ fn files_and_sockets_wait_for_an_answer_too() {
             "{}",
             screen.text
         );
-        // Without anybody to ask, all of it is refused at once.
+        // Control without a terminal: every operation is refused at once.
         let run = place.sh(&["-p", &policy], &format!("cat {}; {text}", open.display()));
         run.assert_denied("fs.read", open.to_str().unwrap()).assert_denied("net.connect", &service.target());
         assert_eq!(service.seen(), 1);

@@ -1,17 +1,17 @@
-//! Rules that ask about programs: a start waits at the terminal, the command's own among them, and where nobody says yes the
-//! program does not run.
+//! Exec rules with action `ask`: a start waits for an answer at the terminal, the command's own start included. Without
+//! a yes the program does not run.
 
 use crate::support::terminal::on_terminal;
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program of the place's own, which says its words.
+/// A copy of `/bin/echo` at `path`.
 pub fn tool(place: &Place, path: &str) -> String {
     let path = place.script(path, "");
-    fs::copy("/bin/echo", &path).unwrap();
+    crate::support::copy_program("/bin/echo", &path);
     path.to_str().unwrap().to_owned()
 }
 
@@ -19,7 +19,8 @@ fn ask(path: &str) -> Value {
     json!({"action": "ask", "path": path})
 }
 
-/// Everything runs but what is asked about; or nothing but that, a shell and `cat`.
+/// Two policies around the given exec rules: one that allows all other programs, one that allows only them, a shell and
+/// `cat`.
 fn policies(place: &Place, rules: &[Value]) -> [String; 2] {
     let named = |path: &str| json!({"action": "allow", "path": fs::canonicalize(path).unwrap()});
     let shown = json!({"rules": [{"action": "allow", "path": place.root.join("tools"), "perms": ["read_file", "read_dir", "execute"]}]});
@@ -40,14 +41,15 @@ fn refusals(outcome: &Value) -> Vec<(String, String, String)> {
     list.iter().map(|d| (text(d, "op"), text(d, "target"), text(d, "hint"))).collect()
 }
 
+// promise 21
 #[test]
 fn a_program_starts_once_somebody_says_so_and_no_other() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let (one, other, own) =
             (tool(&place, "tools/one"), tool(&place, "tools/other"), tool(&place, "home/project/own"));
         let (yes, no, prompt) = (json!(["send", "y\r"]), json!(["send", "n\r"]), json!(["expect", "[y]"]));
-        // By name, and by the directory they are in: each is asked about by itself.
+        // Rules by file name, then by directory: each program gets a question of its own.
         let tools = place.root.join("tools");
         for rules in [[ask(&one), ask(&other), ask(&own)], [ask(tools.to_str().unwrap()), ask(&own), ask(&own)]] {
             for policy in policies(&place, &rules) {
@@ -68,8 +70,12 @@ fn a_program_starts_once_somebody_says_so_and_no_other() {
                 let screen = on_terminal(&place, &["-p", &policy, "-c", &text], steps);
                 screen.assert_code(0);
                 // A yes holds for the rest of the run.
-                let said = |word: &str| screen.text.contains(&format!("{word}\r\n"));
-                assert!(said("1st") && said("2nd") && !said("3rd") && said("4th"), "{who:?} {}", screen.text);
+                let printed = |word: &str| screen.text.contains(&format!("{word}\r\n"));
+                assert!(
+                    printed("1st") && printed("2nd") && !printed("3rd") && printed("4th"),
+                    "{who:?} {}",
+                    screen.text
+                );
                 assert_eq!(screen.text.matches("wants exec").count(), 3, "{who:?} {}", screen.text);
                 let refused = ("exec".to_owned(), other.clone(), "a person refused it".to_owned());
                 assert_eq!(refusals(&screen.outcome), [refused], "{who:?}");
@@ -78,9 +84,10 @@ fn a_program_starts_once_somebody_says_so_and_no_other() {
     }
 }
 
+// promise 21
 #[test]
 fn without_an_answer_a_program_does_not_start() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let one = tool(&place, "tools/one");
         for policy in policies(&place, &[ask(&one)]) {
@@ -90,7 +97,7 @@ fn without_an_answer_a_program_does_not_start() {
             screen.assert_code(0);
             assert!(!screen.text.contains("ran\r\n"), "{who:?} {}", screen.text);
             assert_eq!(refusals(&screen.outcome)[0].2, "nobody answered in time", "{who:?}");
-            // Nobody is there who could be asked.
+            // Control without a terminal: the program is refused without a question.
             let run = place.sh(&["-p", &policy], &text);
             run.assert_denied("exec", &one);
             assert_eq!(run.stdout(), "end\n", "{who:?} {}", run.story());
@@ -98,10 +105,11 @@ fn without_an_answer_a_program_does_not_start() {
     }
 }
 
-/// The first program of all is started by us, and waits as any other.
+/// The first exec is done by the supervisor, and waits for an answer like any other.
+// promise 21
 #[test]
 fn the_command_itself_is_asked_about() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let one = tool(&place, "tools/one");
         for policy in policies(&place, &[ask(&one)]) {
@@ -121,10 +129,11 @@ fn the_command_itself_is_asked_about() {
     }
 }
 
-/// A script is started by its interpreter: both have rules, and the strictest counts.
+/// A script's start is decided by the rules of script and interpreter; the strictest action wins.
+// promise 21
 #[test]
 fn scripts_and_their_interpreters_are_asked_about() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let by = tool(&place, "tools/by");
         let script = place.script("tools/script", &format!("#!{by} interpreted\n"));
@@ -151,7 +160,7 @@ fn scripts_and_their_interpreters_are_asked_about() {
             ),
             [false, false]
         );
-        // What the interpreter may not do the script may not, and the other way round; nobody is asked in vain.
+        // A denied interpreter denies the script and vice versa, without a question whose answer could not matter.
         let deny = |path: &str| json!({"action": "deny", "path": path});
         for rules in [[ask(script), deny(&by)], [deny(script), ask(&by)]] {
             for policy in policies(&place, &rules) {
@@ -170,13 +179,14 @@ fn scripts_and_their_interpreters_are_asked_about() {
     }
 }
 
+// promise 21
 #[test]
 fn bytes_that_a_rule_names_are_the_ones_that_run() {
     let digest = |path: &str| {
         let output = Command::new("sha256sum").arg(path).output().unwrap();
         String::from_utf8_lossy(&output.stdout)[..64].to_owned()
     };
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let (one, other) = (tool(&place, "tools/one"), tool(&place, "tools/other"));
         let rule = |path: &str, sha256: &str| json!({"action": "ask", "path": path, "sha256": sha256});
@@ -191,6 +201,7 @@ fn bytes_that_a_rule_names_are_the_ones_that_run() {
     }
 }
 
+// promise 21
 #[test]
 fn what_cannot_be_asked_about_is_refused_before_the_start() {
     let place = Place::new(As::User);
@@ -204,7 +215,8 @@ fn what_cannot_be_asked_about_is_refused_before_the_start() {
     };
     refused(ask(many.to_str().unwrap()), "more than 32 programs", "a directory that holds them");
     refused(ask("$WORKSPACE"), "what is writable must not be executable", "one by one");
-    // Where programs can be made, one that is not there yet could not be kept from being made.
+    // In a writable directory the kernel cannot keep a program from being created, so a rule for a missing one is
+    // refused.
     let [policy, _] = policies(&place, &[ask("$WORKSPACE/later")]);
     assert_eq!(place.sh(&["-p", &policy], "true").code(), 125);
     let [policy, _] =
@@ -215,10 +227,11 @@ fn what_cannot_be_asked_about_is_refused_before_the_start() {
     assert!(explained.contains("ask   execute") && explained.contains("exec.rules[1]"), "{explained}");
 }
 
-/// A rule that asks grants nothing before the answer, and nothing that no other rule shows.
+/// A rule with action `ask` grants nothing before the answer, and never read access that no other rule grants.
+// promise 21
 #[test]
 fn a_question_shows_nothing() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let (hidden, shown) = (tool(&place, "hidden/tool"), tool(&place, "tools/tool"));
         let letters = place.script("hidden/letter", "a letter\n");

@@ -1,8 +1,8 @@
-//! Programs as people have them, unchanged and with no proxy set: each reaches what a rule allows, each is read where a
-//! rule looks at requests, and each fails, and is told of, without the rule.
+//! Unmodified network clients without a proxy setting: each reaches a host that a rule allows, works under a rule that
+//! inspects requests, and fails with a reported denial without a rule.
 
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Run, binary, to_the_end};
+use crate::support::{As, Run, binary, either, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 const NAME: &str = "files.test";
 
-/// Puts a wheel, a package of npm and a repository where the world serves them.
+/// Creates a wheel, an npm package and a git repository in the directory that the test server serves.
 const FILES: &str = r#"
 import base64, hashlib, io, json, os, subprocess, sys, tarfile, zipfile
 os.chdir(sys.argv[1])
@@ -45,8 +45,8 @@ subprocess.run([*git, "-C", "work", "commit", "-q", "-m", "one"], check=True)
 subprocess.run([*git, "clone", "-q", "--bare", "work", "git/tiny.git"], check=True)
 "#;
 
-/// What a caller sets for a certificate authority of their own. Where requests are read the same variables are set for
-/// the guest, so then none of these is given.
+/// Variables by which a caller names a certificate authority. Under request inspection cofferdam sets the same ones for
+/// the guest, so those runs get none of these.
 const TRUST: [&str; 6] =
     ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "NODE_EXTRA_CA_CERTS"];
 
@@ -59,7 +59,7 @@ fn world(who: As) -> World {
         .server("http", PUBLIC, 80)
 }
 
-/// A world that serves the packages and the repository.
+/// A network whose server offers the packages and the repository.
 fn stocked(who: As) -> World {
     let world = world(who);
     let made = Command::new("/usr/bin/python3")
@@ -72,13 +72,13 @@ fn stocked(who: As) -> World {
     world
 }
 
-/// A policy by which requests to the name are read.
+/// A policy under which requests to `files.test` are inspected.
 fn reading(world: &World) -> String {
     let rule = json!({"action": "allow", "host": NAME, "methods": ["GET", "POST"]});
     world.place.policy(json!({"version": 1, "extends": ["default"], "net": {"rules": [rule]}}))
 }
 
-/// The client fails, and it is the missing rule that it fails by.
+/// The client fails, and the missing rule is the recorded reason.
 #[track_caller]
 fn refused(world: &World, command: &[&str]) {
     let run = world.run(&["--net", "other.test"], command);
@@ -93,7 +93,7 @@ fn says(run: &Run, what: &str) {
     assert!(!run.denials().iter().any(|(op, _)| op.starts_with("net.")), "{}", run.story());
 }
 
-/// The same command under a rule for the name, without one, and where its requests are read.
+/// Runs one command under a rule for the name, without one, and under request inspection.
 #[track_caller]
 fn works(world: &World, command: &[&str], what: &str) {
     let trust = TRUST.map(|name| format!("{name}={}/ca.pem", world.place.project.display()));
@@ -104,7 +104,7 @@ fn works(world: &World, command: &[&str], what: &str) {
     is_read(world, command, what);
 }
 
-/// The client works where its requests are read, and they were.
+/// The client works under request inspection, and the journal shows its requests.
 #[track_caller]
 fn is_read(world: &World, command: &[&str], what: &str) {
     let journal = world.file();
@@ -119,58 +119,62 @@ fn sh(text: &str) -> [&str; 3] {
     ["/bin/sh", "-c", text]
 }
 
-/// A program that is made once for all tests, and its copy in a world.
+/// A copy, in the test's project, of a program that is built once for all tests.
 fn copied(world: &World, program: &Path) -> String {
     let copy = world.place.project.join(program.file_name().unwrap());
-    fs::copy(program, &copy).unwrap();
+    crate::support::copy_program(program, &copy);
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     copy.to_string_lossy().into_owned()
 }
 
-/// Where things are kept from one run of the tests to the next.
+/// A directory that survives from one test run to the next.
 fn kept(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
+// promise 7
 #[test]
 fn curl_gets() {
-    for who in BOTH {
+    for who in either() {
         let world = stocked(who);
         works(&world, &["curl", "-sS", "-m", "20", "https://files.test/hello"], "hello from outside");
         works(&world, &["curl", "-sS", "-m", "20", "http://files.test/plain"], "GET /plain host=files.test");
     }
 }
 
+// promise 7
 #[test]
 fn git_clones() {
     const CLONE: &str = "git clone -q https://files.test/git/tiny.git /tmp/tiny && cat /tmp/tiny/file";
-    for who in BOTH {
+    for who in either() {
         works(&stocked(who), &sh(CLONE), "from the repository");
     }
 }
 
+// promise 7
 #[test]
 fn pip_installs() {
     const INSTALL: &str = "/usr/bin/python3 -m pip --disable-pip-version-check -q install --no-cache-dir --retries 0 \
          --index-url https://files.test/simple/ --target /tmp/t tiny && PYTHONPATH=/tmp/t /usr/bin/python3 -m tiny";
-    for who in BOTH {
+    for who in either() {
         works(&stocked(who), &sh(INSTALL), "tiny runs");
     }
 }
 
+// promise 7
 #[test]
 fn npm_installs() {
     const INSTALL: &str = "mkdir /tmp/t && cd /tmp/t && npm install --silent --no-audit --no-fund --fetch-retries 0 --cache /tmp/c \
          --registry https://files.test/npm/ tiny && node -e 'require(\"tiny\")'";
-    for who in BOTH {
+    for who in either() {
         works(&stocked(who), &sh(INSTALL), "tiny runs");
     }
 }
 
-/// The library as the registry has it, with a bundle of certificates of its own. It is fetched as whoever runs the
-/// tests would fetch it.
+/// The `requests` library from the registry, with its own certificate bundle, downloaded as the user who runs the
+/// tests.
 fn requests() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -185,13 +189,14 @@ fn requests() -> &'static Path {
     })
 }
 
+// promise 7
 #[test]
 fn python_requests() {
     const GET: &str = "import sys; sys.path.insert(0, sys.argv[1]); import requests
 session = requests.Session()
 for _ in range(2):
     print(session.get('https://files.test/hello', timeout=20).text)";
-    for who in BOTH {
+    for who in either() {
         let world = stocked(who);
         let library = world.place.project.join("library");
         assert!(Command::new("cp").arg("-r").args([requests(), &library]).status().unwrap().success());
@@ -199,15 +204,16 @@ for _ in range(2):
     }
 }
 
+// promise 7
 #[test]
 fn node_fetch() {
     const FETCH: &str = "fetch('https://files.test/hello').then(r => r.text()).then(t => process.stdout.write(t))";
-    for who in BOTH {
+    for who in either() {
         works(&stocked(who), &["node", "-e", FETCH], "hello from outside");
     }
 }
 
-/// Resolves, connects and speaks TLS without any library of the system.
+/// A Go program: name resolution, sockets and TLS without any system library.
 fn go_program() -> &'static Path {
     const SOURCE: &str = r#"
 package main
@@ -256,13 +262,14 @@ func main() {
     })
 }
 
+// promise 7
 #[test]
 fn go_without_a_libc() {
-    for who in BOTH {
+    for who in either() {
         let world = stocked(who);
         let get = copied(&world, go_program());
         works(&world, &[&get, "https://files.test/hello"], "hello from outside");
-        // Many at once, all non-blocking, on one poll.
+        // Thirty non-blocking connections on one poll.
         let many = ["http://files.test/plain"; 30];
         let run = world.run(&["--net", NAME], &[&[get.as_str()], &many[..]].concat());
         says(&run, "GET /plain host=files.test");
@@ -270,6 +277,7 @@ fn go_without_a_libc() {
     }
 }
 
+// promise 7
 #[test]
 fn java_http_client() {
     const SOURCE: &str = r#"
@@ -283,12 +291,12 @@ class Get {
     }
 }
 "#;
-    // As the guide says.
+    // Setup of the trust store as the guide gives it.
     const TRUSTING: &str =
         "cp /etc/ssl/certs/java/cacerts /tmp/trust &&
 keytool -importcert -noprompt -file /.cofferdam/ca.pem -keystore /tmp/trust -storepass changeit &&
 export JAVA_TOOL_OPTIONS='-Djavax.net.ssl.trustStore=/tmp/trust -Djavax.net.ssl.trustStorePassword=changeit' && exec java Get.java https://files.test/hello";
-    for who in BOTH {
+    for who in either() {
         let world = stocked(who);
         world.place.file("home/project/Get.java", SOURCE);
         let plain = ["java", "Get.java", "http://files.test/plain"];
@@ -298,7 +306,8 @@ export JAVA_TOOL_OPTIONS='-Djavax.net.ssl.trustStore=/tmp/trust -Djavax.net.ssl.
     }
 }
 
-/// For one run: a database of the world's own at its public address, as the account that Debian makes for it, ended with the world.
+/// Starts a PostgreSQL server at the public address for one run, under Debian's account for it; it ends with the
+/// network.
 fn with_postgres(world: World) -> World {
     let dir = world.place.root.join("world").display().to_string();
     let program = "$(ls -d /usr/lib/postgresql/*/bin | tail -n 1)";
@@ -316,12 +325,13 @@ fn with_postgres(world: World) -> World {
     ))
 }
 
+// promise 7
 #[test]
 fn psql_plain_and_in_tls() {
     const ASK: &str = "select 6*7 as answer, ssl from pg_stat_ssl where pid = pg_backend_pid()";
     const ALL_WAYS: &str = "for mode in disable require 'verify-full sslrootcert=ca.pem'; do \
          psql -XAtq \"host=files.test user=guest dbname=postgres connect_timeout=20 sslmode=$mode\" -c \"$1\" || exit; done";
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let ask = ["/bin/sh", "-c", ALL_WAYS, "sh", ASK];
         refused(&world, &ask);
@@ -330,7 +340,7 @@ fn psql_plain_and_in_tls() {
     }
 }
 
-/// Asks for the name and connects by calls of its own; nothing of a libc's resolver or any library is in it.
+/// A static C program with a DNS query and a connect of its own; no libc resolver or library is involved.
 fn static_program() -> &'static Path {
     const SOURCE: &str = r#"
 #include <arpa/inet.h>
@@ -394,9 +404,10 @@ int main(void) {
     })
 }
 
+// promise 7
 #[test]
 fn a_static_program_with_sockets_of_its_own() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let raw = copied(&world, static_program());
         says(&world.run(&["--net", NAME], &[&raw]), "GET /raw host=files.test");
@@ -405,14 +416,14 @@ fn a_static_program_with_sockets_of_its_own() {
     }
 }
 
-/// A world with addresses that lead somewhere, that refuse, that nobody answers and that have no route.
+/// A network with addresses that answer, refuse, never answer, or have no route.
 fn rough(who: As) -> World {
     const SIX: &str = "2a0b:5::5";
     World::new(who)
         .before(&format!("echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind\nip -6 route add local {SIX} dev lo\nip route add unreachable 5.5.6.0/24"))
         .host(PUBLIC, "good.test both.test half.test mute.test")
         .host(SIX, "six.test both.test")
-        // Nothing on this host leads there.
+        // No route leads to this address.
         .host("2a0b:6::6", "half.test")
         .host("5.5.6.6", "hole.test")
         .server("http", PUBLIC, 80)
@@ -428,6 +439,7 @@ fn rough(who: As) -> World {
 
 const ALL: [&str; 2] = ["--net", "**.test"];
 
+// promise 7
 #[test]
 fn connections_are_made_without_blocking() {
     const EPOLL: &str = "
@@ -453,18 +465,19 @@ async def all():
     await asyncio.gather(*map(one, range(100)))
 asyncio.run(all())
 ";
-    for who in BOTH {
+    for who in either() {
         rough(who).python(&ALL, EPOLL).assert_ok();
     }
 }
 
+// promise 7
 #[test]
 fn programs_that_know_two_protocols_find_the_one_that_works() {
     const RACE: &str = "
 import asyncio, socket
-# One protocol has no way out of this host: its addresses are not told.
+# One address family has no route out of this host, so its addresses are not returned.
 assert {a[4][0] for a in socket.getaddrinfo('half.test', 80, type=socket.SOCK_STREAM)} == {'5.5.5.5'}
-# Both lead somewhere, and only one has a server: IPv4 is tried first, as the order of the addresses says.
+# Both families have a route, and only one has a server: IPv4 is tried first, by the order of the addresses.
 found = [a[4][0] for a in socket.getaddrinfo('both.test', 80, type=socket.SOCK_STREAM)]
 assert found == ['5.5.5.5', '2a0b:5::5'], found
 def talk(name, port, want):
@@ -477,7 +490,7 @@ def talk(name, port, want):
 talk('half.test', 80, '5.5.5.5')
 talk('both.test', 80, '5.5.5.5')
 talk('six.test', 81, '2a0b:5::5')
-# The first address refuses, or answers nothing, and the second one works: it is gone on to.
+# The first address refuses or stays silent, and the client falls back to the second.
 assert socket.create_connection(('both.test', 7006), 10).getpeername()[0] == '2a0b:5::5'
 async def race():
     for name, port in (('half.test', 7000), ('both.test', 7000), ('both.test', 7006), ('both.test', 7002)):
@@ -486,11 +499,11 @@ async def race():
         writer.close()
 asyncio.run(race())
 ";
-    for who in BOTH {
+    for who in either() {
         let world = rough(who);
         world.python(&ALL, RACE).assert_ok();
         let get = copied(&world, go_program());
-        // At the last one only the second address answers.
+        // Port 82 of both.test answers only on the second address.
         let all = ["http://half.test/", "http://both.test/", "http://six.test:81/", "http://both.test:82/"];
         world.run(&ALL, &[&[get.as_str()], &all[..]].concat()).assert_ok();
         world.run(&ALL, &[&["curl", "-sS", "-m", "10"], &all[..]].concat()).assert_ok();
@@ -499,6 +512,7 @@ asyncio.run(race())
     }
 }
 
+// promise 7
 #[test]
 fn either_side_may_close_its_half_first() {
     const HALVES: &str = "
@@ -515,16 +529,17 @@ assert s.recv(100) == b'no more\\n' and s.recv(100) == b''
 for _ in range(10): s.sendall(b'y' * 10000)
 s.close()
 ";
-    for who in BOTH {
+    for who in either() {
         let world = rough(who);
         world.sh(&ALL, &format!("/usr/bin/python3 -c \"{HALVES}\" && sleep 0.3")).assert_ok();
-        let heard = fs::read_to_string(world.place.root.join("world/heard")).unwrap();
-        assert_eq!(heard, "100000\n");
+        let received = fs::read_to_string(world.place.root.join("world/heard")).unwrap();
+        assert_eq!(received, "100000\n");
     }
 }
 
-/// A program that says something and ends is heard, as it would be without an enclosure: what it sent is passed on
-/// after it is gone. A server that does not listen for too long sees a broken connection, never half of it as all.
+/// Data that a program sent before it exited is still delivered, as without an enclosure. A server that reads too late
+/// sees a reset connection, never a truncated stream that looks complete.
+// promise 7
 #[test]
 fn last_words_arrive_whole_or_not_at_all() {
     const SERVE: &str = r#"
@@ -548,25 +563,26 @@ os._exit(0)
 "#;
     const TALK: &str = "/usr/bin/python3 -c \"$1\" \"$2\" & \
          until ss -ltn | grep -q :7010; do sleep 0.02; done; \"$3\" run --net good.test -- /usr/bin/python3 -c \"$4\" \"$5\"; wait";
-    for who in BOTH {
+    for who in either() {
         let world = rough(who);
         let cofferdam = binary().to_str().unwrap();
-        for (waits, bytes, heard) in [("0", "100", "100"), ("0.3", "6000000", "6000000"), ("2", "6000000", "reset")] {
+        for (waits, bytes, received) in [("0", "100", "100"), ("0.3", "6000000", "6000000"), ("2", "6000000", "reset")]
+        {
             let talk = ["-c", TALK, "sh", SERVE, waits, cofferdam, SAY, bytes];
             let output = to_the_end(&mut world.command("sh", &talk), b"");
-            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), heard, "{bytes} as {who:?}: {output:?}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), received, "{bytes} as {who:?}: {output:?}");
         }
     }
 }
 
-/// Calls each place in every way that programs have, for so many seconds, and tells how each call ended.
+/// Connects to each address in every way programs use, with a timeout in seconds, and prints how each attempt ended.
 const CALLS: &str = r#"
 import asyncio, errno, select, socket, sys
 wait = float(sys.argv[1])
 def new(at): return socket.socket(socket.AF_INET6 if ":" in at[0] else socket.AF_INET)
 def blocking(at):
     with new(at) as s:
-        # The kernel's own bound, so that the call itself blocks.
+        # A timeout in the kernel, so that the call itself blocks.
         s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, int(wait).to_bytes(8, sys.byteorder) + bytes(8))
         s.connect(at)
 def bounded(at):
@@ -600,7 +616,8 @@ for place in sys.argv[2:]:
         print(place, way.__name__, ended, flush=True)
 "#;
 
-/// A connection is made inside when it is made outside, and fails as it fails outside.
+/// Connects inside succeed where they succeed outside, and fail with the same error.
+// promise 7
 #[test]
 fn connections_end_inside_as_they_end_outside() {
     const MADE: [&str; 3] = ["5.5.5.5,80", "2a0b:5::5,81", "127.0.0.1,7100"];
@@ -616,7 +633,7 @@ fn connections_end_inside_as_they_end_outside() {
     const RULES: [&str; 8] =
         ["--net", "5.5.0.0/16", "--net", "2a0b::/16", "--net", "127.0.0.1:7100", "--net", "127.0.0.1:7101"];
     let places: Vec<&str> = MADE.into_iter().chain(FAILING.map(|(place, _)| place)).collect();
-    for who in BOTH {
+    for who in either() {
         let world = rough(who).before("ip -6 route add unreachable 2a0b:7::/32").server("greet", "127.0.0.1", 7100);
         let command = [&["/usr/bin/python3", "-c", CALLS, "9"][..], &places].concat();
         let outside = to_the_end(&mut world.command(command[0], &command[1..]), b"");
@@ -629,7 +646,7 @@ fn connections_end_inside_as_they_end_outside() {
             let all = outside.lines().filter(|line| *line.rsplit_once(' ').unwrap().1 == *ended);
             assert_eq!(all.filter(|line| line.starts_with(&format!("{place} "))).count(), 4, "{place}: {outside}");
         }
-        // It is no refusal of ours, and the journal says what it is.
+        // Such failures are no denials; the journal records the reason.
         assert_eq!(run.outcome["denials"], json!([]), "{}", run.story());
         let journal = fs::read_to_string(&journal).unwrap();
         for reason in ["the server refused the connection", "the server cannot be reached"] {
@@ -638,10 +655,11 @@ fn connections_end_inside_as_they_end_outside() {
     }
 }
 
-/// Whoever is not answered waits as long as it wants to.
+/// A connect to a silent server lasts as long as the client's own timeout.
+// promise 7
 #[test]
 fn a_server_that_does_not_answer_is_waited_for() {
-    for who in BOTH {
+    for who in either() {
         let world = rough(who);
         let journal = world.file();
         let flags = ["--net", "5.5.5.5:7002", "--net", "5.5.5.5:7000", "--events", journal.to_str().unwrap()];
@@ -650,19 +668,20 @@ fn a_server_that_does_not_answer_is_waited_for() {
         for wait in ["1", "3"] {
             let run = call(wait);
             run.assert_ok();
-            let told = ["blocking", "bounded", "polled", "looped"];
-            let told = |place, end| told.map(|way| format!("{place} {way} {end}\n")).concat();
-            let both = told("5.5.5.5,7002", "no answer") + &told("5.5.5.5,7000", "made");
+            let methods = ["blocking", "bounded", "polled", "looped"];
+            let lines = |place, end| methods.map(|way| format!("{place} {way} {end}\n")).concat();
+            let both = lines("5.5.5.5,7002", "no answer") + &lines("5.5.5.5,7000", "made");
             assert_eq!(run.stdout(), both, "as {who:?}: {}", run.story());
         }
         assert!(fs::read_to_string(&journal).unwrap().contains("the server does not answer"));
     }
 }
 
-/// What no rule allows is refused before anybody is called, and told.
+/// A connection without a rule is refused before any packet leaves the host, and recorded as a denial.
+// promise 7
 #[test]
 fn a_refused_connection_is_refused_as_by_a_server() {
-    for who in BOTH {
+    for who in either() {
         let world = rough(who);
         let run = world.run(
             &["--net", "5.5.5.5:80"],
@@ -681,7 +700,8 @@ fn a_refused_connection_is_refused_as_by_a_server() {
     }
 }
 
-/// Data with the request itself, sources of one's own choice, and a source that is used again at once.
+/// TCP fast open, a source port of the client's choice, and a source port that is reused at once.
+// promise 7
 #[test]
 fn connections_of_rarer_kinds_are_made() {
     const RARE: &str = "
@@ -694,7 +714,7 @@ for _ in range(3):
     while b'early' not in got: got += s.recv(100)
     s.close()
 s = socket.socket()
-s.setsockopt(socket.IPPROTO_TCP, 30, 1)  # the same, put off until the first word
+s.setsockopt(socket.IPPROTO_TCP, 30, 1)  # TCP_FASTOPEN_CONNECT: fast open deferred to the first write
 s.connect(AT)
 s.sendall(b'late')
 assert s.recv(100)
@@ -705,20 +725,21 @@ for i in range(50):
     s.bind(('', 5555))
     s.connect(AT)
     assert s.recv(100) == b'220 hello\\n'
-    # Ended by a reset, so that the very same pair of ends can be used again.
+    # Closed by a reset, so that the same address pair can be reused at once.
     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
     s.close()
 print('all made')
 ";
-    for who in BOTH {
+    for who in either() {
         let run = rough(who).python(&["--net", "5.5.5.5:7000"], RARE);
         assert_eq!(run.assert_ok().stdout(), "all made\n", "{}", run.story());
     }
 }
 
+// promise 7
 #[test]
 fn ping_is_answered() {
-    for who in BOTH {
+    for who in either() {
         let open = "echo '0 2147483647' > /proc/sys/net/ipv4/ping_group_range";
         let world = rough(who).before(open);
         for (name, other) in [("good.test", "six.test"), ("six.test", "good.test")] {
@@ -729,7 +750,7 @@ fn ping_is_answered() {
             assert_ne!(run.code(), 0, "{}", run.story());
             run.assert_denied("net.resolve", name);
         }
-        // Nor is it a host that is not there that answers.
+        // Control: an address without a host does not answer.
         let hole = ["/usr/bin/ping", "-n", "-c", "1", "-W", "1", "5.5.6.6"];
         let run = world.run(&["--net", "icmp:5.5.0.0/16"], &hole);
         assert!(run.code() != 0 && run.stdout().contains(" 0 received"), "{}", run.story());

@@ -1,5 +1,5 @@
-//! Refusals are told: which operation, on what, by which rule, who asked, how often, and what would allow it.
-//! What the command got wrong by itself is never among them.
+//! Denials in the outcome: operation, target, rule, process, count, and a hint that would allow it. Failures of the
+//! command's own making are never among them.
 
 use crate::support::terminal::on_terminal;
 use crate::support::{As, BOTH, Place, Run, to_the_end};
@@ -13,7 +13,7 @@ fn denial(run: &Run, op: &str, target: &str) -> Value {
     list.iter().find(|d| d["op"] == op && d["target"] == target).unwrap().clone()
 }
 
-/// A project with a file, a directory and a program, and things outside of it.
+/// A project with a file, directories and a program, and files outside of it.
 fn furnished(who: As) -> Place {
     let place = Place::new(who);
     for name in
@@ -25,7 +25,7 @@ fn furnished(who: As) -> Place {
     place
 }
 
-/// Each line: a shell text that must fail, the operation and the target of its refusal.
+/// Shell texts that must fail, each with operation and target of the denial.
 const REFUSED: [(&str, &str, &str); 24] = [
     ("echo x > file", "fs.write", "file"),
     ("echo x >> file", "fs.write", "file"),
@@ -53,6 +53,7 @@ const REFUSED: [(&str, &str, &str); 24] = [
     ("cd full && echo x > ../new", "fs.create", "new"),
 ];
 
+// promise 9
 #[test]
 fn every_refused_change_is_told_and_its_hint_allows_it() {
     for who in BOTH {
@@ -66,10 +67,10 @@ fn every_refused_change_is_told_and_its_hint_allows_it() {
             if target == "*" {
                 assert!(run.denials().iter().any(|(o, _)| o == op), "{text}: {}", run.story());
             } else {
-                let told = denial(&run, op, place.project.join(target).to_str().unwrap());
-                assert_eq!(told["rule"], "defaults.fs", "{text}");
-                assert_eq!(told["action"], "deny");
-                assert!(told["count"].as_u64() >= Some(1));
+                let record = denial(&run, op, place.project.join(target).to_str().unwrap());
+                assert_eq!(record["rule"], "defaults.fs", "{text}");
+                assert_eq!(record["action"], "deny");
+                assert!(record["count"].as_u64() >= Some(1));
             }
             if text.starts_with("mknod") {
                 continue;
@@ -80,7 +81,8 @@ fn every_refused_change_is_told_and_its_hint_allows_it() {
     }
 }
 
-/// Changes that are made by calls of their own: times, attributes, the name of a socket.
+/// Changes through separate system calls: times, extended attributes, binding a socket.
+// promise 9
 #[test]
 fn rarer_changes_are_told_too() {
     for who in BOTH {
@@ -106,13 +108,13 @@ fn rarer_changes_are_told_too() {
     }
 }
 
-/// Takes the flags that the hints name until none is left; the same command then passes.
+/// Applies the flags that hints name until no denial is left; the command must then succeed.
 fn follow_hints(place: &Place, text: &str, mut run: Run) -> Result<(), String> {
     let mut flags: Vec<String> = Vec::new();
     for _ in 0..6 {
         let hints = run.outcome["denials"].as_array().cloned().unwrap_or_default();
-        for told in hints {
-            let hint = told["hint"].as_str().unwrap_or_default();
+        for record in hints {
+            let hint = record["hint"].as_str().unwrap_or_default();
             let words = hint.split("run with ").nth(1).ok_or_else(|| format!("{text}: no flag in {hint:?}"))?;
             let (flag, path) = words.split_once(' ').unwrap();
             if !flags.iter().any(|f| f == path) {
@@ -133,17 +135,17 @@ fn a_refusal_says_who_asked() {
     for who in BOTH {
         let place = furnished(who);
         let run = place.sh(&["--read-only"], "echo $$; echo x > file");
-        let told = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
-        assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim(), "the pid it has inside");
-        assert_eq!(told["exe"], "/usr/bin/dash");
+        let record = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
+        assert_eq!(record["pid"].as_i64().unwrap().to_string(), run.stdout().trim(), "the pid it has inside");
+        assert_eq!(record["exe"], "/usr/bin/dash");
         let run = place.sh(&["--read-only"], "touch new & wait");
-        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
-        assert_eq!(told["exe"], "/usr/bin/touch");
-        // A thread is its process.
+        let record = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(record["exe"], "/usr/bin/touch");
+        // A denial in a thread names the thread's process.
         let run = place.python(&["--read-only"], IN_A_THREAD);
-        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
-        assert_eq!(told["exe"], fs::canonicalize("/usr/bin/python3").unwrap().to_str().unwrap());
-        assert_eq!(told["pid"].as_i64().unwrap().to_string(), run.stdout().trim());
+        let record = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(record["exe"], fs::canonicalize("/usr/bin/python3").unwrap().to_str().unwrap());
+        assert_eq!(record["pid"].as_i64().unwrap().to_string(), run.stdout().trim());
     }
 }
 
@@ -167,8 +169,8 @@ fn equal_refusals_are_counted_together() {
             "import os\nfor i in range(700):\n  try: os.mkdir('new')\n  except OSError: pass",
         );
         run.assert_ok();
-        let told = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
-        assert_eq!(told["count"], 700);
+        let record = denial(&run, "fs.create", place.project.join("new").to_str().unwrap());
+        assert_eq!(record["count"], 700);
         assert_eq!(run.denials().len(), 1);
         let run = place.python(
             &["--read-only"],
@@ -180,6 +182,7 @@ fn equal_refusals_are_counted_together() {
     }
 }
 
+// promise 9
 #[test]
 fn refused_programs_are_told_and_the_hint_allows_them() {
     for who in BOTH {
@@ -189,13 +192,13 @@ fn refused_programs_are_told_and_the_hint_allows_them() {
         let policy = place.policy(document.clone());
         let run = place.sh(&["-p", &policy], "id");
         run.assert_code(126);
-        let told = denial(&run, "exec", "/usr/bin/id");
-        assert_eq!((&told["rule"], &told["exe"]), (&json!("defaults.exec"), &json!("/usr/bin/dash")));
-        let hint = told["hint"].as_str().unwrap();
+        let record = denial(&run, "exec", "/usr/bin/id");
+        assert_eq!((&record["rule"], &record["exe"]), (&json!("defaults.exec"), &json!("/usr/bin/dash")));
+        let hint = record["hint"].as_str().unwrap();
         let rule = hint.strip_prefix("add ").and_then(|h| h.split(" to exec.rules").next()).unwrap();
         document["exec"]["rules"].as_array_mut().unwrap().push(serde_json::from_str(rule).unwrap());
         place.sh(&["-p", &place.policy(document)], "id").assert_ok();
-        // The command itself: a fault with the same hint.
+        // A denied command itself: a fault with the same hint.
         let run = place.run(&["-p", &policy], &["id"]);
         run.assert_code(126);
         assert_eq!(run.text("/error_kind"), "policy_denied");
@@ -203,6 +206,7 @@ fn refused_programs_are_told_and_the_hint_allows_them() {
     }
 }
 
+// promise 9
 #[test]
 fn refused_connections_are_told() {
     const DIAL: &str = "
@@ -228,20 +232,21 @@ print('met')
             assert_eq!(run.text("/verdict"), "denied", "{}", run.story());
             assert_eq!(denial(&run, "net.connect", target)["rule"], "defaults.net");
         }
-        // A datagram is no way around.
+        // Datagrams need a rule as well.
         let text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))";
         let run = place.python(&[], text);
         assert_ne!(run.code(), 0);
-        let told = denial(&run, "net.connect", "192.0.2.1:53");
-        // That is how names are asked for. The way out is the host that is meant, and no server for names.
-        assert!(told["hint"].as_str().unwrap().ends_with("or run with --net HOST"), "{told}");
-        // Its own loopback is its own: nobody listening is the command's failure.
+        let record = denial(&run, "net.connect", "192.0.2.1:53");
+        // Port 53 means a DNS query, so the hint suggests the host that was meant instead of the name server.
+        assert!(record["hint"].as_str().unwrap().ends_with("or run with --net HOST"), "{record}");
+        // The guest's loopback is private: a refused connect there is the command's own failure.
         let run = place.run(&[], &["/usr/bin/python3", "-c", DIAL, "127.0.0.1", "9", "0"]);
         assert_eq!((run.text("/verdict"), run.denials().len()), ("failed".into(), 0), "{}", run.story());
         assert_eq!(place.python(&[], MEET).assert_ok().stdout(), "met\n");
     }
 }
 
+// promise 9
 #[test]
 fn refused_system_calls_are_told() {
     for who in BOTH {
@@ -258,10 +263,10 @@ fn refused_system_calls_are_told() {
             let program = place.c_program("call", &source);
             let run = place.run(&[], &[program.to_str().unwrap()]);
             run.assert_code(1);
-            let told = denial(&run, "syscall", name);
-            assert_eq!((run.text("/verdict"), &told["rule"]), ("denied".into(), &json!("syscalls")));
-            assert_eq!(told["exe"], program.to_str().unwrap());
-            assert!(told["hint"].as_str().unwrap().contains("never allowed"), "{told}");
+            let record = denial(&run, "syscall", name);
+            assert_eq!((run.text("/verdict"), &record["rule"]), ("denied".into(), &json!("syscalls")));
+            assert_eq!(record["exe"], program.to_str().unwrap());
+            assert!(record["hint"].as_str().unwrap().contains("never allowed"), "{record}");
         }
         let policy =
             place.policy(json!({"version": 1, "extends": ["default"], "syscalls": {"deny": ["symlinkat", "symlink"]}}));
@@ -273,6 +278,7 @@ fn refused_system_calls_are_told() {
     }
 }
 
+// promise 9
 #[test]
 fn refused_reads_are_told_when_asked_for() {
     for who in BOTH {
@@ -294,16 +300,17 @@ fn refused_reads_are_told_when_asked_for() {
             assert_ne!(quiet.code(), 0);
         }
         let run = place.sh(&["--report-reads", "--deny-read", "full"], "cat full/inner");
-        let told = denial(&run, "fs.read", place.project.join("full/inner").to_str().unwrap());
-        assert!(told["rule"].as_str().unwrap().contains("--deny-read"), "{told}");
-        assert!(!told["hint"].as_str().unwrap_or_default().contains("run with"), "no flag lifts a denial: {told}");
+        let record = denial(&run, "fs.read", place.project.join("full/inner").to_str().unwrap());
+        assert!(record["rule"].as_str().unwrap().contains("--deny-read"), "{record}");
+        assert!(!record["hint"].as_str().unwrap_or_default().contains("run with"), "no flag lifts a denial: {record}");
         place
             .sh(&["--report-reads"], "cat full/inner >/dev/null && ls >/dev/null && /usr/bin/python3 -c 'import ssl'")
             .assert_ok();
     }
 }
 
-/// Most programs ask whether something is there before they open it.
+/// Most programs stat a file before they open it, so stat of a hidden path is reported on request.
+// promise 9
 #[test]
 fn looking_at_what_is_hidden_is_told_when_asked_for() {
     for who in BOTH {
@@ -320,7 +327,8 @@ fn looking_at_what_is_hidden_is_told_when_asked_for() {
     }
 }
 
-/// Reading what the default policy shows is never a refusal, however much of it there is.
+/// Reading paths that the default policy shows is never a denial, in any amount.
+// promise 9
 #[test]
 fn ordinary_work_has_no_refusals() {
     for who in BOTH {
@@ -339,6 +347,7 @@ fn ordinary_work_has_no_refusals() {
     }
 }
 
+// promise 9
 #[test]
 fn the_commands_own_failures_are_no_refusals() {
     for who in BOTH {
@@ -387,7 +396,8 @@ fn the_commands_own_failures_are_no_refusals() {
     }
 }
 
-/// On a read-only mount the kernel answers EEXIST for what is there, and programs rely on it.
+/// On a read-only mount the kernel returns EEXIST for existing names, and programs rely on that.
+// promise 9
 #[test]
 fn what_exists_already_is_no_refusal() {
     const TRY: &str = "
@@ -414,6 +424,7 @@ print(
     }
 }
 
+// promise 9
 #[test]
 fn the_verdict_is_denied_only_when_the_command_failed() {
     for who in BOTH {
@@ -429,7 +440,7 @@ fn the_verdict_is_denied_only_when_the_command_failed() {
         assert_eq!((run.text("/verdict"), run.code()), ("denied".into(), 137));
         let run = place.sh(&["--read-only"], "exit 1");
         assert_eq!(run.text("/verdict"), "failed");
-        // A pipeline hides the failure, not the refusal.
+        // A pipeline hides the failed exit status, not the denial.
         let run = place.sh(&["--read-only"], "(echo x > file) 2>&1 | cat >/dev/null");
         assert_eq!(run.text("/verdict"), "ok");
         assert_eq!(run.denials().len(), 1);
@@ -447,10 +458,10 @@ fn warned_operations_go_through_and_are_told() {
         run.assert_ok();
         assert_eq!(run.text("/verdict"), "ok");
         for (op, name) in [("fs.write", "file"), ("fs.create", "new"), ("fs.remove", "other")] {
-            let told = denial(&run, op, place.project.join(name).to_str().unwrap());
-            assert_eq!(told["action"], "warn", "{told}");
-            assert!(told["rule"].as_str().unwrap().ends_with("fs.rules[0]"), "{told}");
-            assert_eq!(told.get("hint"), None);
+            let record = denial(&run, op, place.project.join(name).to_str().unwrap());
+            assert_eq!(record["action"], "warn", "{record}");
+            assert!(record["rule"].as_str().unwrap().ends_with("fs.rules[0]"), "{record}");
+            assert_eq!(record.get("hint"), None);
         }
         assert_eq!(fs::read_to_string(place.project.join("new")).unwrap(), "y\n");
         // Warnings do not turn a failure into a denial.
@@ -468,15 +479,15 @@ fn asking_is_refusing_where_nobody_can_answer() {
         let run = place.sh(&["-p", &policy], "echo x > file");
         assert_ne!(run.code(), 0);
         assert_eq!(run.text("/verdict"), "denied");
-        let told = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
-        assert_eq!(told["action"], "ask");
-        assert!(told["hint"].as_str().unwrap().contains("nobody can answer"), "{told}");
+        let record = denial(&run, "fs.write", place.project.join("file").to_str().unwrap());
+        assert_eq!(record["action"], "ask");
+        assert!(record["hint"].as_str().unwrap().contains("nobody can answer"), "{record}");
         assert_eq!(fs::read_to_string(place.project.join("file")).unwrap(), "text");
         place.sh(&["-p", &policy], "echo x > other").assert_ok();
     }
 }
 
-/// Without colours and carriage returns.
+/// The screen's lines without colours and carriage returns.
 fn plain(screen: &str) -> Vec<String> {
     let mut out = String::new();
     let mut rest = screen;
@@ -534,9 +545,9 @@ fn with_v_refusals_are_told_as_they_happen() {
         ]);
         let screen = on_terminal(&place, &["--read-only", "-v", "-c", text], steps);
         screen.assert_code(0);
-        let told = plain(&screen.text).iter().filter(|l| l.contains("refused fs.create")).count();
-        assert_eq!(told, 2, "each once: {}", screen.text);
-        // The terminal is raw while the command has it: a bare line feed would leave a staircase.
+        let count = plain(&screen.text).iter().filter(|l| l.contains("refused fs.create")).count();
+        assert_eq!(count, 2, "each once: {}", screen.text);
+        // The terminal is raw during the run: a bare line feed would leave a staircase.
         assert_eq!(screen.text.replace("\r\n", "").matches('\n').count(), 0, "{:?}", screen.text);
         let got =
             to_the_end(&mut place.cofferdam(["run", "--read-only", "-v", "-c", "mkdir new 2>/dev/null; true"]), b"");
@@ -544,6 +555,7 @@ fn with_v_refusals_are_told_as_they_happen() {
     }
 }
 
+// promise 11
 #[test]
 fn in_a_pipe_nothing_is_said() {
     for who in BOTH {
@@ -556,6 +568,7 @@ fn in_a_pipe_nothing_is_said() {
     }
 }
 
+// promise 2
 #[test]
 fn hostile_names_cannot_drive_the_terminal() {
     const NAMES: [&str; 6] = [
@@ -583,24 +596,24 @@ print('last')
             let screen = on_terminal(&place, &args, json!([]));
             screen.assert_code(0);
             let lines = plain(&screen.text);
-            let said: Vec<&String> = lines.iter().filter(|l| l.starts_with("cofferdam: refused")).collect();
-            assert_eq!(said.len(), if flags == ["-q"] { 0 } else { NAMES.len() }, "{}", screen.text);
+            let reported: Vec<&String> = lines.iter().filter(|l| l.starts_with("cofferdam: refused")).collect();
+            assert_eq!(reported.len(), if flags == ["-q"] { 0 } else { NAMES.len() }, "{}", screen.text);
             assert!(!lines.iter().any(|l| l.starts_with("cofferdam: all is well")), "{}", screen.text);
             for c in ['\u{202e}', '\u{9b}', '\u{7}', '\u{8}', '\u{200b}'] {
                 assert!(!screen.text.contains(c), "{c:?} reached the terminal: {:?}", screen.text);
             }
             assert!(!screen.text.contains("\u{1b}[2J"), "{:?}", screen.text);
             assert!(!screen.text.replace("\r\n", "").contains("\rover"), "{:?}", screen.text);
-            let told: Vec<&str> =
+            let targets: Vec<&str> =
                 screen.outcome["denials"].as_array().unwrap().iter().filter_map(|d| d["target"].as_str()).collect();
             for name in NAMES {
                 assert!(
-                    told.contains(&place.project.join(name).to_str().unwrap()),
-                    "the document has it whole: {told:?}"
+                    targets.contains(&place.project.join(name).to_str().unwrap()),
+                    "the document has it whole: {targets:?}"
                 );
             }
         }
-        // Names that are not text are told as well as they can be.
+        // File names that are not UTF-8 are reported with replacement characters.
         let run = place.python(&["--read-only"], "import os\ntry: os.mkdir(b'bad-\\xff-name')\nexcept OSError: pass");
         run.assert_denied("fs.create", place.project.join("bad-\u{fffd}-name").to_str().unwrap());
     }

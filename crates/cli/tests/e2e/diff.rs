@@ -1,14 +1,13 @@
-//! `cofferdam diff` after real guests: what they did is told, in every form, and nothing of it drives a terminal.
+//! `cofferdam diff` after real guests: every change appears in every output form, and no guest text controls the
+//! terminal.
 
 use crate::support::terminal::at_terminal;
-use crate::support::{As, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Output};
 
-const BOTH: [As; 2] = [As::Root, As::User];
-
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -58,7 +57,7 @@ const GUEST: &str = "sed -i s/old/new/ edit.rs; rm gone; rm -r tree; mv move-me 
 
 #[test]
 fn what_a_guest_did_is_told() {
-    for who in BOTH {
+    for who in either() {
         let place = project(who);
         let before = snapshot(&place);
         place.sh(&[], GUEST).assert_ok();
@@ -94,45 +93,48 @@ fn what_a_guest_did_is_told() {
     }
 }
 
-/// Every file below the project, with its bytes.
+/// A listing of the project: every entry with kind, mode, size and digest.
 fn snapshot(place: &Place) -> String {
     let text = "find . -printf '%p %y %m %s %l\\n' | sort; find . -type f -exec sha256sum {} + | sort";
-    said(&place.outside("sh").args(["-c", text]).output().unwrap())
+    stdout_of(&place.outside("sh").args(["-c", text]).output().unwrap())
 }
 
 #[test]
 fn all_forms_tell_the_same() {
     let place = project(As::User);
     place.sh(&[], GUEST).assert_ok();
-    let names = said(&diff(&place, &["--name-only"]));
+    let names = stdout_of(&diff(&place, &["--name-only"]));
     assert_eq!(names.lines().count(), 13);
-    let status = said(&diff(&place, &["--name-status"]));
+    let status = stdout_of(&diff(&place, &["--name-status"]));
     assert!(
         status.contains("M\tMakefile\n") && status.contains("R\tmove-me\tmoved\n") && status.contains("T\tswap\n"),
         "{status}"
     );
-    let stat = said(&diff(&place, &["--stat"]));
+    let stat = stdout_of(&diff(&place, &["--stat"]));
     assert!(
         stat.contains("edit.rs") && stat.contains("runs on your machine") && stat.contains("node_modules"),
         "{stat}"
     );
-    let whole = said(&diff(&place, &[]));
+    let whole = stdout_of(&diff(&place, &[]));
     let at = |text: &str| whole.find(text).unwrap_or_else(|| panic!("{text} in {whole}"));
     assert!(at("RUNS ON YOUR MACHINE") < at("Makefile") && at("Makefile") < at("OTHER CHANGES"));
     assert!(
         at("OTHER CHANGES") < at("NEVER LANDS") && at("NEVER LANDS") < at("WITHHELD") && at("WITHHELD") < at("digest ")
     );
     assert!(!whole.contains('\x1b'), "no colours in a pipe");
-    assert!(said(&diff(&place, &["--color", "always"])).contains("\x1b[1;4;32mnew\x1b[0m"), "the word that changed");
+    assert!(
+        stdout_of(&diff(&place, &["--color", "always"])).contains("\x1b[1;4;32mnew\x1b[0m"),
+        "the word that changed"
+    );
     let all = json(&place, &["--all"]);
     assert!(kinds(&all).contains(&"added node_modules/p/index.js".to_owned()));
 }
 
-/// What no rule knows by name is told by what it is, in every form. Machine code and new hidden places stay until they are named;
-/// a script lands with the rest and is marked.
+/// Unknown file types are marked by content and kind in every output form. Executables that are not text and new hidden
+/// entries stay in the workspace until they are named; a script lands with the rest and is marked.
 #[test]
 fn what_no_rule_knows_is_told_in_every_form() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/main.txt", "x\n");
         let script = "mkdir .unheard scripts; echo a > .unheard/of; echo b > .unheardof; cp /bin/true prog; chmod 755 prog; \
@@ -147,7 +149,7 @@ fn what_no_rule_knows_is_told_in_every_form() {
         ];
         let held = [".unheard/of", ".unheardof", "main.tf", "prog"];
         for form in ["--no-pager", "--stat"] {
-            let shown = said(&diff(&place, &[form]));
+            let shown = stdout_of(&diff(&place, &[form]));
             let line = |path: &str| shown.lines().find(|line| line.split(' ').any(|word| word == path)).unwrap();
             for (path, mark) in marks {
                 assert!(line(path).contains(mark), "{who:?}: {mark} for {path} in {shown}");
@@ -163,36 +165,37 @@ fn what_no_rule_knows_is_told_in_every_form() {
         assert_eq!(file("scripts/foo.sh")["flags"], json!(["executable", "script"]), "{who:?}");
         diff(&place, &[]);
         let landed = to_the_end(&mut place.cofferdam(["approve"]), b"");
-        let told = String::from_utf8_lossy(&landed.stderr).into_owned();
-        assert_eq!(said(&landed), "added     makefile.py\nadded     scripts/foo.sh\n", "{who:?}: {told}");
+        let stderr = String::from_utf8_lossy(&landed.stderr).into_owned();
+        assert_eq!(stdout_of(&landed), "added     makefile.py\nadded     scripts/foo.sh\n", "{who:?}: {stderr}");
         for path in held {
-            assert!(told.contains(&format!("left: {path}: ")), "{who:?}: {path} in {told}");
+            assert!(stderr.contains(&format!("left: {path}: ")), "{who:?}: {path} in {stderr}");
         }
-        assert!(told.contains("--runs-on-host"), "{who:?}: {told}");
+        assert!(stderr.contains("--runs-on-host"), "{who:?}: {stderr}");
         diff(&place, &[]);
         let named = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", ".unheard", "prog"]), b"");
-        assert_eq!(said(&named), "added     .unheard/of\nadded     prog\n", "{who:?}: control: named");
+        assert_eq!(stdout_of(&named), "added     .unheard/of\nadded     prog\n", "{who:?}: control: named");
     }
 }
 
-/// A directory that was asked for and lands without some of its files is said to be incomplete, with the way to the rest.
+/// An approved directory that lands without some of its files is reported as incomplete, with the command for the rest.
 #[test]
 fn a_directory_that_lands_in_part_is_told() {
     let place = Place::new(As::User);
     place.sh(&[], "mkdir -p .venv/lib; echo a > .venv/pyvenv.cfg; echo b > .venv/lib/x.py").assert_ok();
     diff(&place, &["--all"]);
     let landed = to_the_end(&mut place.cofferdam(["approve", ".venv"]), b"");
-    let told = String::from_utf8_lossy(&landed.stderr).into_owned();
-    assert_eq!(said(&landed), "added     .venv/lib/x.py\n", "{told}");
+    let stderr = String::from_utf8_lossy(&landed.stderr).into_owned();
+    assert_eq!(stdout_of(&landed), "added     .venv/lib/x.py\n", "{stderr}");
     let note = ".venv landed in part: 1 of its files stay";
-    assert!(told.contains(note) && told.contains("`approve --runs-on-host .venv`"), "{told}");
+    assert!(stderr.contains(note) && stderr.contains("`approve --runs-on-host .venv`"), "{stderr}");
     diff(&place, &["--all"]);
     let rest = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", ".venv"]), b"");
-    let told = String::from_utf8_lossy(&rest.stderr).into_owned();
-    assert_eq!(said(&rest), "added     .venv/pyvenv.cfg\n", "{told}");
-    assert!(!told.contains("landed in part"), "control: {told}");
+    let stderr = String::from_utf8_lossy(&rest.stderr).into_owned();
+    assert_eq!(stdout_of(&rest), "added     .venv/pyvenv.cfg\n", "{stderr}");
+    assert!(!stderr.contains("landed in part"), "control: {stderr}");
 }
 
+// promise 13
 #[test]
 fn git_takes_the_patch() {
     let place = project(As::User);
@@ -210,7 +213,7 @@ fn git_takes_the_patch() {
     assert!(copy.join("moved").exists() && !copy.join("move-me").exists() && !copy.join("tree/deep/file").exists());
 }
 
-/// What `cofferdam diff FLAGS…` writes to a terminal, with this pager.
+/// Screen output of `cofferdam diff FLAGS…` on a terminal with the given pager.
 fn on_terminal(place: &Place, flags: &[&str], pager: &str) -> String {
     let driver = "import os, pty, sys\npty.spawn(sys.argv[1:])";
     let mut python = place.outside("/usr/bin/python3");
@@ -221,9 +224,10 @@ fn on_terminal(place: &Place, flags: &[&str], pager: &str) -> String {
         .arg(crate::support::binary())
         .arg("diff")
         .args(flags);
-    said(&to_the_end(&mut python, b""))
+    stdout_of(&to_the_end(&mut python, b""))
 }
 
+// promise 13
 #[test]
 fn nothing_of_a_file_drives_a_terminal() {
     let place = Place::new(As::User);
@@ -234,7 +238,7 @@ fn nothing_of_a_file_drives_a_terminal() {
         for pager in ["", "cat", "/usr/bin/env cat"] {
             let screen = on_terminal(&place, flags, pager);
             assert!(screen.contains("text"), "{flags:?} {pager}: {screen}");
-            // Of escapes there are only our own colours.
+            // The only escape sequences are our own colours.
             let colours = screen.split('\x1b').skip(1).all(|rest| {
                 let end = rest.find('m').unwrap_or(rest.len());
                 rest.starts_with('[') && rest[1..end.max(1)].chars().all(|c| c.is_ascii_digit() || c == ';')
@@ -266,6 +270,7 @@ fn who_approved_a_part_hears_that_it_landed() {
     assert!(approve("b").status.success());
 }
 
+// promise 13
 #[test]
 fn a_dumb_terminal_gets_lines_and_nothing_else() {
     let place = project(As::User);
@@ -274,7 +279,7 @@ fn a_dumb_terminal_gets_lines_and_nothing_else() {
         let mut python = place.outside("/usr/bin/python3");
         python.env("TERM", term).env("PAGER", "sed s/^/paged:/");
         python.args(["-c", "import os, pty, sys\npty.spawn(sys.argv[1:])"]).arg(crate::support::binary()).arg("diff");
-        said(&to_the_end(&mut python, b""))
+        stdout_of(&to_the_end(&mut python, b""))
     };
     let dumb = screen("dumb");
     assert!(dumb.contains("edit.rs") && !dumb.contains('\x1b') && !dumb.contains("paged:"), "{dumb:?}");
@@ -282,7 +287,8 @@ fn a_dumb_terminal_gets_lines_and_nothing_else() {
     assert!(other.contains('\x1b') && other.contains("paged:"), "control: {other:?}");
 }
 
-/// A file whose line ends were all that changed was shown as lines that are replaced by the same lines.
+/// Regression: a file in which only the line ends changed was shown as lines replaced by identical lines.
+// promise 13
 #[test]
 fn line_ends_are_shown_where_they_differ() {
     let place = Place::new(As::User);
@@ -290,21 +296,22 @@ fn line_ends_are_shown_where_they_differ() {
     place.file("home/project/dos", "a\r\nb\r\n");
     place.sh(&[], "printf 'a\\r\\nb\\r\\n' > unix; printf 'a\\r\\nc\\r\\n' > dos").assert_ok();
     for colour in ["never", "always"] {
-        let unix = plain(&said(&diff(&place, &["unix", "--color", colour])));
+        let unix = plain(&stdout_of(&diff(&place, &["unix", "--color", colour])));
         assert!(unix.contains("-a\n-b\n+a<U+000D>\n+b<U+000D>\n"), "{unix}");
-        // The control: where all lines end alike, nothing is said of it.
-        let dos = plain(&said(&diff(&place, &["dos", "--color", colour])));
+        // Control: uniform line ends are not marked.
+        let dos = plain(&stdout_of(&diff(&place, &["dos", "--color", colour])));
         assert!(dos.contains(" a\n-b\n+c\n"), "{dos}");
     }
 }
 
-/// Without colours.
+/// Text without colour sequences.
 fn plain(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |out, part| out + part.split_once('m').map_or(part, |(_, rest)| rest))
 }
 
+// promise 13
 #[test]
 fn a_pager_gets_only_what_it_needs() {
     let place = project(As::User);
@@ -314,7 +321,7 @@ fn a_pager_gets_only_what_it_needs() {
     let mut python = place.outside("/usr/bin/python3");
     python.env("TERM", "xterm").env("PAGER", &pager).env("LESSOPEN", "|evil %s").env("TOKEN", "secret");
     python.args(["-c", driver]).arg(crate::support::binary()).arg("diff");
-    let screen = said(&to_the_end(&mut python, b""));
+    let screen = stdout_of(&to_the_end(&mut python, b""));
     assert!(screen.contains("LESSSECURE=1") && screen.contains("edit.rs"), "{screen}");
     assert!(!screen.contains("LESSOPEN") && !screen.contains("TOKEN"), "{screen}");
     let without = on_terminal(&place, &["--no-pager"], pager.to_str().unwrap());
@@ -356,12 +363,12 @@ fn a_diff_of_a_running_sandbox_says_so() {
     let place = project(As::User);
     let created = to_the_end(&mut place.cofferdam(["create", "--name", "busy"]), b"");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-    let mut exec = place.cofferdam(["exec", "busy", "--", "sh", "-c", "echo one > one; sleep 5"]);
+    let mut exec = place.cofferdam(["exec", "busy", "--", "sh", "-c", "echo one > one; sleep 600"]);
     let mut child = exec.spawn().unwrap();
     let began = std::time::Instant::now();
     let found = loop {
         let found = json(&place, &["busy"]);
-        if !kinds(&found).is_empty() || began.elapsed().as_secs() > 30 {
+        if !kinds(&found).is_empty() || began.elapsed().as_secs() > 180 {
             break found;
         }
     };
@@ -369,15 +376,16 @@ fn a_diff_of_a_running_sandbox_says_so() {
     assert!(found["notes"][0].as_str().unwrap().contains("running"));
     let refused = to_the_end(&mut place.cofferdam(["prune", "busy"]), b"");
     assert!(!refused.status.success());
+    child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(json(&place, &["busy"])["running"], false, "control");
 }
 
-/// A person at a terminal decides hunk by hunk; what runs on their machine comes last and says so, and what a guest wrote to drive
-/// the terminal is shown, not obeyed.
+/// A reviewer at a terminal decides hunk by hunk. Changes that run on the reviewer's machine come last and are marked;
+/// escape sequences of the guest are shown, not obeyed.
 #[test]
 fn a_person_lets_through_what_they_choose() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
         let text = place.file("home/project/text", lines("one", "two"));
@@ -401,8 +409,8 @@ fn a_person_lets_through_what_they_choose() {
         let screen = at_terminal(&place, &["approve", "-i"], steps);
         screen.assert_code(0);
         assert!(!screen.text.contains("\u{1b}]52"), "{who:?}: {:?}", screen.text);
-        for said in ["ONE", "loud", "[new executable]"] {
-            assert!(screen.text.contains(said), "{who:?}: control: {said} in {}", screen.text);
+        for expected in ["ONE", "loud", "[new executable]"] {
+            assert!(screen.text.contains(expected), "{who:?}: control: {expected} in {}", screen.text);
         }
         let landed = fs::read_to_string(&text).unwrap();
         assert_eq!(landed, lines("ONE", "two"), "{who:?}: one hunk of two");
@@ -412,14 +420,15 @@ fn a_person_lets_through_what_they_choose() {
     }
 }
 
-/// Who has not looked is shown what they chose and nothing else, and asked; a no is no look, so that the next one is asked again.
+/// A reviewer without a prior diff is shown the chosen hunk only, and asked. After a no the diff still counts as
+/// unseen, so the next approval asks again.
 #[test]
 fn who_has_not_looked_is_asked_about_what_they_chose() {
     let place = Place::new(As::User);
     let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "same\n".repeat(20));
     let text = place.file("home/project/text", lines("one", "two"));
     place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/' text; echo > elsewhere; chmod 755 elsewhere").assert_ok();
-    // A part of a diff is no look at all of it.
+    // A diff of one path does not count as having seen the whole.
     let id = json(&place, &["text"])["files"][0]["body"]["text"][1]["id"].as_str().unwrap().to_owned();
     for (answer, last) in [("n", "two"), ("y", "TWO")] {
         let steps = json!([["expect", "approve it?"], ["send", format!("{answer}\n")]]);
@@ -431,12 +440,12 @@ fn who_has_not_looked_is_asked_about_what_they_chose() {
     }
     let steps = json!([["expect", "these 2 changes"], ["send", "\n"]]);
     let screen = at_terminal(&place, &["approve"], steps);
-    for said in ["elsewhere", "[new executable]", "nothing was approved"] {
-        assert!(screen.text.contains(said), "{said} in {}", screen.text);
+    for expected in ["elsewhere", "[new executable]", "nothing was approved"] {
+        assert!(screen.text.contains(expected), "{expected} in {}", screen.text);
     }
 }
 
-/// Changes with unchanged lines between them are one hunk, and can be taken apart: at the terminal, and by number.
+/// Nearby changes form one hunk, which can be split at the terminal and by number.
 #[test]
 fn a_hunk_is_split_and_taken_in_part() {
     let place = Place::new(As::User);

@@ -1,4 +1,4 @@
-//! `doctor` says what holds here and what would help; `setup` gives a user the limits that need groups.
+//! `doctor` reports enforcement and limits of this host with fixes; `setup` delegates control groups to a user.
 
 use crate::support::{As, BOTH, Place, binary};
 use serde_json::Value;
@@ -52,7 +52,7 @@ fn every_wall_stands_here_for_root_and_for_others() {
         ] {
             assert_eq!(check(&report["checks"], name)["ok"], true, "{who:?}: {name}");
         }
-        // What needs no group holds for everyone.
+        // Limits without control groups hold for every user.
         for name in ["wall_ms", "output_bytes", "open_files", "disk_mb", "files"] {
             assert_eq!(check(&report["limits"], name)["ok"], true, "{who:?}: {name}");
         }
@@ -64,22 +64,24 @@ fn every_wall_stands_here_for_root_and_for_others() {
 #[test]
 fn a_limit_that_lacks_groups_is_shown_with_its_fix_and_does_not_count() {
     let place = Place::new(As::Root);
-    // Nobody has ever delegated anything to this one.
+    // No group was ever delegated to this uid.
     let output = as_uid(unused_uid(1), &place).arg("doctor").output().unwrap();
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("missing  memory_mb"), "{said}");
-    assert!(said.contains("sudo cofferdam setup --user"), "{said}");
-    assert!(said.contains("enforcement: full: all walls stand\nlimits: none on memory_mb"), "{said}");
-    assert!(!said.contains('\x1b'), "no colours in a pipe: {said}");
+    let report_text = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{report_text}");
+    assert!(report_text.contains("missing  memory_mb"), "{report_text}");
+    assert!(report_text.contains("sudo cofferdam setup --user"), "{report_text}");
+    assert!(report_text.contains("enforcement: full: all walls stand\nlimits: none on memory_mb"), "{report_text}");
+    assert!(!report_text.contains('\x1b'), "no colours in a pipe: {report_text}");
 }
 
-/// Runs a doctor where user namespaces cannot be made, in a user namespace of its own so that nobody else notices.
+/// Runs `doctor` where no user namespace can be created, in a user namespace of its own so that other processes keep
+/// theirs.
 fn doctor_without_namespaces(place: &Place, before: &str) -> Output {
     let script = format!("{before} exec \"$0\" doctor");
     place.outside("unshare").args(["-Ur", "sh", "-ec", &script]).arg(binary()).output().unwrap()
 }
 
+// promise 10
 #[test]
 fn blocked_user_namespaces_are_named_with_a_fix() {
     for who in BOTH {
@@ -88,19 +90,23 @@ fn blocked_user_namespaces_are_named_with_a_fix() {
         assert_eq!(control.status.code(), Some(0), "{who:?}, nested but not blocked: {}", text(&control));
 
         let output = doctor_without_namespaces(&place, "echo 0 > /proc/sys/user/max_user_namespaces;");
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{who:?}: {said}");
-        assert!(said.contains("missing  namespace.user"), "{said}");
-        assert!(said.contains("user.max_user_namespaces is 0"), "{said}");
-        assert!(said.contains("sysctl -w user.max_user_namespaces="), "{said}");
-        assert!(said.contains("missing  enclosure"), "{said}");
-        assert!(said.contains("enforcement: partial") && said.contains("\"degrade\": [\"namespaces\"]"), "{said}");
+        let report_text = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{who:?}: {report_text}");
+        assert!(report_text.contains("missing  namespace.user"), "{report_text}");
+        assert!(report_text.contains("user.max_user_namespaces is 0"), "{report_text}");
+        assert!(report_text.contains("sysctl -w user.max_user_namespaces="), "{report_text}");
+        assert!(report_text.contains("missing  enclosure"), "{report_text}");
+        assert!(
+            report_text.contains("enforcement: partial") && report_text.contains("\"degrade\": [\"namespaces\"]"),
+            "{report_text}"
+        );
     }
 }
 
+// promise 10
 #[test]
 fn a_filter_of_a_container_is_named_with_a_fix() {
-    // What container runtimes do: the call that makes namespaces does not exist, so that programs try an older one.
+    // The filter of container runtimes: clone3 returns ENOSYS, so that programs fall back to the older call.
     const FILTER: &str = r#"
         #include <linux/filter.h>
         #include <linux/seccomp.h>
@@ -138,7 +144,7 @@ fn a_filter_of_a_container_is_named_with_a_fix() {
     }
 }
 
-/// A user that no account and no other test has.
+/// A uid without an account, distinct per test.
 fn unused_uid(which: u32) -> u32 {
     1_600_000_000 + which * 10_000_000 + std::process::id()
 }
@@ -154,9 +160,9 @@ fn as_uid(uid: u32, place: &Place) -> Command {
 fn setup_needs_root_and_a_real_user() {
     let user = Place::new(As::User);
     let output = user.cofferdam(["setup", "--user", "1500"]).output().unwrap();
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("run as root: sudo cofferdam setup --user 1500"), "{said}");
+    let report_text = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{report_text}");
+    assert!(report_text.contains("run as root: sudo cofferdam setup --user 1500"), "{report_text}");
 
     let root = Place::new(As::Root);
     for (name, code, expected) in [
@@ -165,13 +171,13 @@ fn setup_needs_root_and_a_real_user() {
         ("root", 2, "root needs no"),
     ] {
         let output = root.cofferdam(["setup", "--user", name]).output().unwrap();
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{name}: {said}");
-        assert!(said.contains(expected), "{name}: {said}");
+        let report_text = text(&output);
+        assert_eq!(output.status.code(), Some(code), "{name}: {report_text}");
+        assert!(report_text.contains(expected), "{name}: {report_text}");
     }
 }
 
-/// Takes the delegation back even when the test fails in between.
+/// Takes the delegation back on drop, also when the test fails.
 struct Undo<'a>(&'a Place, String);
 
 impl Undo<'_> {
@@ -186,6 +192,7 @@ impl Drop for Undo<'_> {
     }
 }
 
+// promise 8
 #[test]
 fn setup_gives_a_user_limits_and_takes_them_back() {
     let place = Place::new(As::Root);
@@ -202,17 +209,17 @@ fn setup_gives_a_user_limits_and_takes_them_back() {
 
     let undo = Undo(&place, name.clone());
     let output = place.cofferdam(["setup", "--user", &name]).output().unwrap();
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains(&format!("belongs to uid {uid}")), "{said}");
-    assert!(said.contains("until the next boot") && said.contains("after every boot"), "{said}");
-    let dirs: Vec<PathBuf> = said
+    let report_text = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{report_text}");
+    assert!(report_text.contains(&format!("belongs to uid {uid}")), "{report_text}");
+    assert!(report_text.contains("until the next boot") && report_text.contains("after every boot"), "{report_text}");
+    let dirs: Vec<PathBuf> = report_text
         .lines()
         .filter_map(|l| l.split(" belongs to uid").next())
         .map(PathBuf::from)
         .filter(|p| p.is_dir())
         .collect();
-    assert!(!dirs.is_empty(), "{said}");
+    assert!(!dirs.is_empty(), "{report_text}");
     for dir in &dirs {
         assert_eq!(dir.metadata().unwrap().uid(), uid, "{}", dir.display());
     }

@@ -1,13 +1,13 @@
-//! The variables that a command has: those that are promised, passed or set, and no other.
+//! Environment variables of a command: the documented ones, those passed, those set, and no other.
 
-use crate::support::{BOTH, Place, to_the_end, unique};
+use crate::support::{Place, either, to_the_end, unique};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 
 #[test]
 fn variables_are_passed_and_set_by_flag() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let flags = [
             "-e",
@@ -45,6 +45,7 @@ fn variables(text: &[u8], end: u8) -> BTreeMap<String, String> {
     pairs.map(|l| l.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned())).unwrap()).collect()
 }
 
+// promise 2
 #[test]
 fn the_environment_is_exactly_what_is_promised() {
     const PASSED: [(&str, &str); 9] = [
@@ -67,7 +68,7 @@ fn the_environment_is_exactly_what_is_promised() {
         "COFFERDAM_SERVER_CA",
         "HTTPS_PROXY",
     ];
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let secret = format!("secret-{}", unique());
         let status = place.file("status", "");
@@ -82,7 +83,7 @@ fn the_environment_is_exactly_what_is_promised() {
         want.insert("COFFERDAM".into(), "1".into());
         want.insert("COFFERDAM_RUN_ID".into(), outcome["run_id"].as_str().unwrap().into());
         assert_eq!(inside, want);
-        // Nor in the environment of the guest's first process, which is a copy of ours.
+        // Secrets are absent from the environment of pid 1 as well, which starts as a copy of the supervisor.
         let look = "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | grep -ac secret-; true";
         let got = to_the_end(place.cofferdam(["run", "-c", look]).env("GITHUB_TOKEN", &secret), b"");
         assert_eq!(String::from_utf8_lossy(&got.stdout).trim(), "1", "only the search's own command line");
@@ -91,7 +92,7 @@ fn the_environment_is_exactly_what_is_promised() {
 
 #[test]
 fn a_policy_decides_about_the_environment() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let policy = place.policy(
             json!({"version": 1, "extends": ["default"], "env": {"pass": ["WANTED", "PRE_*"], "set": {"CI": "1"}}}),

@@ -1,8 +1,8 @@
-//! Learning a policy from what a command does on the network and with sockets of the host.
+//! `policy learn` from a command's network connections and unix sockets.
 
 use crate::sockets::{Service, TRY};
 use crate::support::world::{OWN, PRIVATE, PUBLIC, World};
-use crate::support::{As, BOTH, Place, Run, binary, to_the_end};
+use crate::support::{As, Place, Run, binary, either, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -16,7 +16,7 @@ fn world(who: As) -> World {
         .server("udp", PUBLIC, 123)
 }
 
-/// `policy learn` in the world: how it went, and the document as its file and as a value.
+/// `policy learn` in the test network: the run, and the document as file name and as value.
 fn learn(world: &World, flags: &[&str], command: &[&str]) -> (Run, String, Value) {
     let file = world.file();
     let mut args = vec!["policy", "learn", "-o", file.to_str().unwrap()];
@@ -41,9 +41,10 @@ fn fetch(url: &str) -> Vec<&str> {
 
 const CURL: [&str; 5] = ["/usr/bin/curl", "-sS", "-f", "-m", "10"];
 
+// promise 9
 #[test]
 fn a_fetch_becomes_a_rule_by_name_and_port() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let command = [&CURL[..], &["http://good.test:8080/a", "http://good.test/b"]].concat();
         for flags in [&["--net", "*"][..], &["--net", "good.test"]] {
@@ -55,7 +56,7 @@ fn a_fetch_becomes_a_rule_by_name_and_port() {
             let again = world.run(&["-p", &policy], &command);
             again.assert_ok();
             assert_eq!(again.stdout(), run.stdout());
-            // And nothing else.
+            // Other hosts and ports stay denied.
             let other = world.run(&["-p", &policy], &[&CURL[..], &["http://other.test/"]].concat());
             other.assert_denied("net.resolve", "other.test");
             let port = world.run(&["-p", &policy], &[&CURL[..], &["http://good.test:81/"]].concat());
@@ -64,9 +65,10 @@ fn a_fetch_becomes_a_rule_by_name_and_port() {
     }
 }
 
+// promise 9
 #[test]
 fn without_leave_nothing_gets_out_and_the_rule_is_proposed_all_the_same() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let command = [&CURL[..], &["http://good.test:8080/a"]].concat();
         let (run, policy, document) = learn(&world, &[], &command);
@@ -78,9 +80,10 @@ fn without_leave_nothing_gets_out_and_the_rule_is_proposed_all_the_same() {
     }
 }
 
+// promise 9
 #[test]
 fn special_addresses_are_noted_and_not_allowed() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let own = format!("http://{OWN}/");
         let private = format!("http://{PRIVATE}/");
@@ -92,7 +95,7 @@ fn special_addresses_are_noted_and_not_allowed() {
                 assert!(run.stderr().contains("no rule was written"), "{who:?} {url}: {}", run.story());
             }
         }
-        // Unless the caller says so.
+        // A `--net` flag of the caller overrides that.
         let (run, policy, document) = learn(&world, &["--net", &format!("{PRIVATE}:80")], &fetch(&private));
         run.assert_ok();
         assert_eq!(net_rules(&document).len(), 1, "{document:#}");
@@ -100,6 +103,7 @@ fn special_addresses_are_noted_and_not_allowed() {
     }
 }
 
+// promise 9
 #[test]
 fn datagrams_and_addresses_become_rules_too() {
     const TEXT: &str = "
@@ -112,7 +116,7 @@ s = socket.create_connection(('5.5.5.5', 8080)); s.settimeout(10)
 try: s.sendall(b'GET / HTTP/1.0\\r\\nHost: 5.5.5.5\\r\\n\\r\\n'); print(got, s.recv(12))
 except OSError as e: print(got, e)
 ";
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let command = ["/usr/bin/python3", "-c", &TEXT.replace("\\\\", "\\")];
         let (run, policy, document) = learn(&world, &[], &command);
@@ -126,9 +130,10 @@ except OSError as e: print(got, e)
     }
 }
 
+// promise 9
 #[test]
 fn a_socket_of_the_host_becomes_a_rule() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let service = Service::new(&place, "run/service.sock");
         let engine = Service::new(&place, "run/docker.sock");
@@ -153,21 +158,22 @@ fn a_socket_of_the_host_becomes_a_rule() {
         let again = place.run(&["-p", policy], &command);
         assert!(again.stdout().starts_with("service.sock "), "{who:?}: {}", again.story());
         assert_eq!((service.seen(), engine.seen()), (1, 0), "{who:?}: {}", again.story());
-        // A socket that is the whole host gets a rule by the caller's own word alone.
+        // A socket that controls the whole host gets a rule only from an explicit `--net`.
         let (run, rules) = learn(&["--net", &engine.target()], &[engine.text()]);
         assert_eq!((rules.len(), engine.seen()), (1, 1), "{who:?}: {}", run.story());
     }
 }
 
-/// A tool that finds its own output from last time, and moves files between directories: what was learned from its first run lets
-/// it do that again and again.
+/// A tool that reads its previous output and moves files between directories: the policy learned from its first run
+/// also permits the later ones.
+// promise 9
 #[test]
 fn a_learned_policy_passes_again_over_what_the_command_left() {
     let tool = "import os\nos.chdir('area')\n\
         if os.path.exists('out'): open('out').read(); open('tree/in').read()\n\
         os.makedirs('tree', exist_ok=True); open('tree/in', 'w').write('x'); open('from/part', 'w').write('x')\n\
         os.rename('from/part', 'to/part'); open('new', 'w').write('done'); os.rename('new', 'out')";
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         for dir in ["from", "to"] {
             place.dir(format!("home/project/area/{dir}"));
@@ -186,10 +192,12 @@ fn a_learned_policy_passes_again_over_what_the_command_left() {
     }
 }
 
-/// npm reads settings in many places, keeps a cache and logs in the home directory, and writes a package into the project.
+/// npm reads settings in many places, keeps cache and logs in the home directory, and writes a package into the
+/// project.
+// promise 9
 #[test]
 fn npm_packs_under_the_policy_that_was_learned_from_it() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let package = r#"{"name": "boat", "version": "1.0.0", "files": ["index.js"]}"#;
         place.file("home/project/package.json", package);

@@ -1,8 +1,10 @@
-//! Limits that are refused before anything runs: by hosts that cannot hold them, by what is asked beside them, and amounts that are none.
+//! Limits refused before the start: unenforceable on this host, contradicted by another flag, or not a valid amount.
 
 use crate::support::{As, BOTH, Place};
 
-/// Without groups an ordinary user cannot have these; a run without the limit must not be the answer.
+/// Without control groups these limits cannot be enforced for an ordinary user; a run without them would be a silent
+/// failure.
+// promise 8
 #[test]
 fn limits_that_cannot_be_held_are_refused_by_name() {
     let place = Place::new(As::User);
@@ -26,11 +28,11 @@ fn limits_that_cannot_be_held_are_refused_by_name() {
     let cpus = place.sh(&["--cpus", "1"], "nproc");
     cpus.assert_code(125);
     assert!(cpus.text("/message").contains("cpus"), "named as it was asked for: {}", cpus.story());
-    // The control: without them the same command runs.
+    // Control: without the limits the command runs.
     place.sh(&[], "echo ran").assert_ok();
 }
 
-/// Consent lets a run start without a limit, never without saying so; where the limit can be held it is.
+/// `degrade` lets a run start without a limit and records that; where the limit can be enforced it still is.
 #[test]
 fn a_limit_is_given_up_only_by_name() {
     let limits = r#""limits": {"max_memory_mb": 32, "max_wall_ms": 60000}"#;
@@ -56,7 +58,8 @@ fn a_limit_is_given_up_only_by_name() {
     }
 }
 
-/// A quota on the private space says nothing about a directory of the host.
+/// A quota on the private space cannot bound a directory of the host.
+// promise 8
 #[test]
 fn a_quota_beside_a_write_grant_is_refused() {
     for who in BOTH {
@@ -107,17 +110,17 @@ fn bad_amounts_are_refused_before_anything_runs() {
     let all = ["max_wall_ms", "max_cpu_ms", "max_processes", "max_open_files", "max_files", "max_output_bytes"];
     let overflows: Vec<String> = all.iter().map(|name| format!("{name}={huge}")).collect();
     let overflows = overflows.iter().map(|item| (vec!["--limit", item.as_str()], "--limit max_"));
-    for (flags, said) in rows.iter().map(|(flags, said)| (flags.to_vec(), *said)).chain(overflows) {
+    for (flags, message) in rows.iter().map(|(flags, message)| (flags.to_vec(), *message)).chain(overflows) {
         let run = place.sh(&flags, "echo ran");
         assert_eq!(run.code(), 2, "{flags:?}: {}", run.story());
         assert_eq!(run.stdout(), "", "{flags:?}: {}", run.story());
-        assert!(run.stderr().contains(said), "{flags:?} must say {said:?}: {}", run.story());
+        assert!(run.stderr().contains(message), "{flags:?} must say {message:?}: {}", run.story());
         assert_eq!(run.text("/error_kind"), "invalid_request", "{flags:?}: {}", run.story());
     }
     place.sh(&["-t", "60", "--limit", "open_files=256,files=1000"], "echo ran").assert_ok();
 }
 
-/// More than the caller may have itself is either cut to that or refused in the limit's own name.
+/// A limit above the caller's own is either clamped to it or refused by name.
 #[test]
 fn more_descriptors_than_there_can_be() {
     for who in BOTH {

@@ -1,11 +1,11 @@
-//! Locks work as they do outside: between the processes of a guest, between a guest and the host where it may write, with waiting,
-//! timeouts and signals.
+//! File locks behave as outside: between processes of a guest, and between guest and host on a writable path, with
+//! waiting, timeouts and signals.
 
 use crate::support::{BOTH, Place};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Two processes and one file, by each kind of lock: one has it, the other is refused, waits, and gets it.
+/// Two processes and one file for each kind of lock: one holds it, the other is refused, waits, and gets it.
 const EXCLUDE: &str = r#"
 import errno, fcntl, os, signal, struct, sys
 def ofd(wait):
@@ -46,7 +46,7 @@ fn processes_of_a_guest_exclude_each_other() {
     }
 }
 
-/// A call that restarts after signals does so here, and `flock -w` ends in time.
+/// An flock call restarts after signals as outside, and `flock -w` times out.
 #[test]
 fn waiting_for_a_lock_ends_by_its_timeout() {
     for who in BOTH {

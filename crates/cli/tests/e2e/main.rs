@@ -1,4 +1,4 @@
-//! What a user would notice, through the binary: streams, exit statuses, outcomes, limits, policies.
+//! User-visible behaviour through the binary: streams, exit statuses, outcomes, limits, policies.
 use testkit as support;
 
 mod asking;
@@ -36,7 +36,8 @@ mod streams;
 mod terminals;
 mod workspace;
 
-/// Whoever carries it out, what is seen of it is the same, but for what a daemon refuses.
+/// Every test of this binary again through a daemon, except for features that a daemon refuses.
+// promise 27
 #[test]
 fn the_same_with_a_daemon() {
     let but = [

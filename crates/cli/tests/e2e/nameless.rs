@@ -1,12 +1,13 @@
-//! Files without a name count against limits on space and on files: whoever holds them, and however.
+//! Unlinked files and `O_TMPFILE` count against limits on space and files, in whichever process and by whichever
+//! handle.
 
 use crate::support::{As, BOTH, Place, Run};
 
-/// Over the limit they linger, so that the supervisor looks at them at least once; under it they hold for a moment.
+/// Seconds to hold the file: long above the limit, so that the supervisor samples it at least once, and short below it.
 const LINGER: &str = "40";
 const MOMENT: &str = "0.3";
 
-/// Ways to hold a file of `N` kibibytes without a name, for `S` seconds. `fill` writes it; `hold` waits.
+/// Python helpers to hold a file of `N` KiB without a name for `S` seconds: `fill` writes it, `hold` waits.
 const PRELUDE: &str = "
 import ctypes, os, socket, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +41,7 @@ const WAYS: [Way; 10] = [
         script: "f = fill(tmpfile())\nif os.fork() == 0: hold(); os._exit(0)\nos.close(f); os.wait()",
     },
     Way { name: "several files", script: "k = [tmpfile() for _ in range(4)]; N //= 4; [fill(f) for f in k]; hold()" },
-    // A process that may not be dumped shows its descriptors to root alone.
+    // A process that is not dumpable shows its descriptors to root alone.
     Way { name: "in a process that hides them", script: "libc.prctl(4, 0, 0, 0, 0); fill(tmpfile()); hold()" },
     Way {
         name: "in a thread's own table",
@@ -70,14 +71,14 @@ fn files_without_a_name_take_space() {
         for Way { name, script } in &WAYS {
             let what = format!("{who:?}: {name}");
             assert_over(&hold(&place, &["--disk", "4m"], 4400, LINGER, script), "disk_mb", &what);
-            // The control, just under the limit.
+            // Control: a file just below the limit.
             let under = hold(&place, &["--disk", "4m"], 3900, MOMENT, script);
             assert_eq!(under.text("/verdict"), "ok", "{what}: {}", under.story());
         }
     }
 }
 
-/// Of a file that is mapped in part and closed, an ordinary user is told what is mapped, and root how large it is.
+/// For a closed file with a partial mapping, `/proc` shows an ordinary user the mapped range, and root the file's size.
 #[test]
 fn a_page_of_a_mapping_keeps_the_whole_file() {
     let place = Place::new(As::Root);
@@ -97,7 +98,7 @@ fn each_counts_once() {
             for _ in range(3):\n if os.fork() == 0: hold(); os._exit(0)\nmapped(os.dup(f), N); hold()";
         let run = hold(&place, &["--disk", "4m"], 3000, MOMENT, copies);
         assert_eq!(run.text("/verdict"), "ok", "{who:?}: {}", run.story());
-        // One that gets its name while it is looked at is the same file before and after, and so is one that loses it.
+        // A file that gains or loses its name between two looks is counted once.
         let named = "for n in range(40):\n f = fill(tmpfile()); assert libc.linkat(-100, b'/proc/self/fd/%d' % f, -100, b'n', 0x400) == 0\n \
             os.unlink('n'); os.close(f)";
         let run = hold(&place, &["--disk", "4m"], 3000, MOMENT, named);
@@ -116,7 +117,7 @@ fn they_are_files_as_well() {
     }
 }
 
-/// What is in the private space is counted by the kernel.
+/// Files in the private tmpfs are counted by the kernel.
 #[test]
 fn the_private_space_counts_them_too() {
     for who in BOTH {
@@ -130,7 +131,7 @@ fn the_private_space_counts_them_too() {
     }
 }
 
-/// At the end nothing is left of it; it was there all the same.
+/// The peak is reported although the file is gone at the end.
 #[test]
 fn the_most_that_was_taken_is_told() {
     for who in BOTH {

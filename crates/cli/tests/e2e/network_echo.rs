@@ -1,11 +1,11 @@
-//! Echo requests: who may send them, how they are explained, and that a flood of them is slowed down.
+//! ICMP echo requests: rules for them, `policy explain`, and the rate limit.
 
 use crate::network::{rules, world};
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::json;
 
-/// Asks each place for an echo, both ways that programs know, and says who answered with what was sent.
+/// Sends an echo request to each host, through both socket types, and prints whether the reply carries the payload.
 const PING: &str = r#"
 import os, select, socket, struct, sys
 def ping(host, size=56, bound=20):
@@ -24,16 +24,17 @@ def ping(host, size=56, bound=20):
     return "answered"
 "#;
 
-/// A world whose users may send echo requests, with an address that answers none.
+/// A network whose users may send echo requests, with an address that answers none.
 fn echoing(who: As) -> World {
     let range = "echo '0 2147483647' > /proc/sys/net/ipv4/ping_group_range\necho 1 > /proc/sys/net/ipv6/ip_nonlocal_bind\n\
          ip -6 route add local 2a0b:5::5 dev lo";
     world(who).before(range).host(PUBLIC, "echo.test")
 }
 
+// promise 7
 #[test]
 fn echo_requests_need_a_rule_that_says_so() {
-    for who in BOTH {
+    for who in either() {
         let world = echoing(who);
         let ask = |text: &str| format!("{PING}\n{text}");
         let flags = ["--net", "icmp:echo.test", "--net", "icmp:2a0b:5::5", "--net", "good.test"];
@@ -54,7 +55,7 @@ fn echo_requests_need_a_rule_that_says_so() {
             run.assert_denied("net.connect", refused);
         }
         assert!(run.outcome["usage"]["net_bytes"].as_u64().unwrap() > 3 * 2 * 20000, "{}", run.story());
-        // Rules about servers do not mean it, whatever they allow; and then there is no such socket at all.
+        // Rules for TCP and UDP hosts do not cover echo requests; without an icmp rule the socket cannot be created.
         for flags in [&["--net", "echo.test"][..], &["-p", "default", "-p", "networked"]] {
             let run = world.python(
                 flags,
@@ -62,13 +63,13 @@ fn echo_requests_need_a_rule_that_says_so() {
             );
             assert_eq!(run.assert_ok().stdout(), "[Errno 13] Permission denied\n", "{}", run.story());
         }
-        // What denies a place denies this, too.
+        // A deny rule for an address also covers echo requests.
         let allow = json!({"action": "allow", "proto": "icmp", "cidr": "5.5.0.0/16"});
-        for (list, told) in
+        for (list, printed) in
             [(json!([allow]), "answered\n"), (json!([allow, {"action": "deny", "cidr": "5.5.5.5/32"}]), "nothing\n")]
         {
             let run = world.python(&["-p", &rules(&world, list)], &ask("print(ping('5.5.5.5', bound=1))"));
-            assert_eq!(run.assert_ok().stdout(), told, "{}", run.story());
+            assert_eq!(run.assert_ok().stdout(), printed, "{}", run.story());
         }
     }
 }
@@ -91,9 +92,10 @@ fn echo_requests_are_explained_and_written_right() {
     assert!(policy("icmp:echo.test:7", "icmp:echo.test").contains("an echo request has no ports"));
 }
 
+// promise 7
 #[test]
 fn a_host_that_allows_no_echo_requests_is_named() {
-    for who in BOTH {
+    for who in either() {
         let run = world(who)
             .before("echo '1 0' > /proc/sys/net/ipv4/ping_group_range")
             .python(&["--net", "icmp:good.test"], "");
@@ -102,6 +104,7 @@ fn a_host_that_allows_no_echo_requests_is_named() {
     }
 }
 
+// promise 7
 #[test]
 fn a_flood_of_echo_requests_is_slowed_down() {
     const FLOOD: &str = r#"
@@ -122,7 +125,7 @@ assert 0 < heard <= 101 + took * 100, (sent, heard, took)
 time.sleep(1)
 print(ping("5.5.5.5"))
 "#;
-    for who in BOTH {
+    for who in either() {
         let run = echoing(who).python(&["--net", "icmp:5.5.5.5"], &format!("{PING}\n{FLOOD}"));
         assert_eq!(run.assert_ok().stdout(), "answered\n", "{}", run.story());
     }

@@ -1,11 +1,12 @@
-//! What is told of a guest's network: each event as a line of the journal, who was refused, and what the journal lacks.
+//! The network journal: one line per event, the process behind a denial, and a count of dropped events.
 
 use crate::network::{curl, rules, world};
 use crate::support::world::PUBLIC;
-use crate::support::{As, BOTH, Run};
+use crate::support::{As, Run, either};
 use serde_json::{Value, json};
 use std::fs;
 
+// promise 9
 #[test]
 fn every_event_is_a_line_where_one_is_asked_for() {
     const FIELDS: [&str; 18] = [
@@ -28,7 +29,7 @@ fn every_event_is_a_line_where_one_is_asked_for() {
         "stage",
         "time",
     ];
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let file = world.file();
         let flags = ["--net", "good.test", "--events", file.to_str().unwrap()];
@@ -51,14 +52,14 @@ fn every_event_is_a_line_where_one_is_asked_for() {
         assert!(is("net.connect", "closed", "good.test").unwrap()["bytes_in"].as_u64().unwrap() > 50, "{text}");
         assert!(is("net.resolve", "refused", "bad.test").is_some(), "{text}");
         assert!(!text.contains("b=c"));
-        // A policy may ask for the journal; then there must be a place for it.
+        // A policy can require the journal; a run without a file for it is refused.
         let policy = world.place.policy(json!({"version": 1, "extends": ["default"], "audit": {"events": ["net"]}}));
         assert_eq!(world.run(&["-p", &policy], &["true"]).text("/error_kind"), "unsupported_policy");
         world.run(&["-p", &policy, "--events", file.to_str().unwrap()], &["true"]).assert_ok();
     }
 }
 
-/// The denial of an operation on a target: its pid and program.
+/// Pid and program in the denial of an operation on a target.
 fn actor(run: &Run, op: &str, target: &str) -> (i64, String) {
     let all = run.outcome["denials"].as_array().cloned().unwrap_or_default();
     let found = all.iter().find(|d| d["op"] == op && d["target"].as_str().is_some_and(|t| t.ends_with(target)));
@@ -66,9 +67,10 @@ fn actor(run: &Run, op: &str, target: &str) -> (i64, String) {
     (found["pid"].as_i64().unwrap(), found["exe"].as_str().unwrap().to_owned())
 }
 
+// promise 9
 #[test]
 fn a_refusal_names_who_was_refused() {
-    // Each in the background, so that its number is known, beside others that hold sockets of their own.
+    // Each client runs in the background, so that its pid is known, beside other processes with sockets.
     const TEXT: &str = r#"
 python3 -c 'import socket, time; s = socket.create_connection(("good.test", 7000)); s.recv(4); time.sleep(60)' & other=$!
 curl -s -m 10 http://good.test:81/ & wait $!; echo tcp $!
@@ -86,7 +88,7 @@ curl -s -m 10 --socks5-hostname 192.0.0.53:1080 http://worst.test/ & wait $!; ec
 curl -s -m 10 http://warned.test/ >/dev/null & wait $!; echo warned $!
 kill $other
 "#;
-    for who in BOTH {
+    for who in either() {
         let world =
             world(who).host(PUBLIC, "api.test warned.test").certificate(&["api.test"]).server("https", PUBLIC, 443);
         let policy = rules(
@@ -98,9 +100,9 @@ kill $other
         let file = world.file();
         let run = world.sh(&["-p", &policy, "--events", file.to_str().unwrap()], TEXT);
         run.assert_ok();
-        let said = run.stdout();
+        let stdout = run.stdout();
         let number = |what: &str| -> i64 {
-            let line = said.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(' '));
+            let line = stdout.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(' '));
             line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{what}: {}", run.story()))
         };
         for (what, op, target, exe) in [
@@ -121,10 +123,11 @@ kill $other
         let of = |port: u16, stage: &str| lines.iter().find(|l| l["port"] == port && l["stage"] == stage).unwrap();
         let refused = of(81, "refused");
         assert_eq!((&refused["pid"], &refused["exe"]), (&json!(number("tcp")), &json!("/usr/bin/curl")));
-        assert_eq!(of(7000, "opened")["pid"], Value::Null, "nobody is looked for where nothing was refused");
+        assert_eq!(of(7000, "opened")["pid"], Value::Null, "allowed connections are not attributed to a process");
     }
 }
 
+// promise 9
 #[test]
 fn the_journal_is_bounded_and_says_what_it_lacks() {
     const TEXT: &str = r#"
@@ -133,7 +136,7 @@ for n in range(60):
     try: socket.gethostbyname(f"no{n}.test")
     except OSError: pass
 "#;
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let file = world.file();
         let flags = ["--net", "good.test", "--events", file.to_str().unwrap()];
@@ -153,7 +156,7 @@ for n in range(60):
         assert!(dropped + kept.len() as u64 >= 60, "{dropped} and {}", kept.len());
         assert!(run.text("/events_reason").contains("--events-max"), "{}", run.story());
         assert!(run.stderr().contains("not in the journal"), "{}", run.story());
-        // A disk that is full stops nothing and is told.
+        // A full disk stops no connection and is reported.
         let full = world.python(&["--net", "good.test", "--events", "/dev/full"], TEXT);
         full.assert_ok();
         assert!(full.outcome["events_dropped"].as_u64().unwrap() >= 60, "{}", full.story());

@@ -1,10 +1,10 @@
-//! Slips that everybody makes once: each gets an answer that names what was typed and what to type instead, and nothing runs.
+//! Common typing mistakes: each answer names the wrong word and the right one, and no command runs.
 
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::json;
 use std::process::Command;
 
-/// The words, the exit status, and what must be said.
+/// Arguments, exit status, and texts that the answer must contain.
 const SLIPS: &[(&[&str], i32, &[&str])] = &[
     (&["rum", "--", "ls"], 127, &["rum: command not found", "did you mean the verb `cofferdam run`?"]),
     (&["aprove"], 127, &["did you mean the verb `cofferdam approve`?"]),
@@ -55,9 +55,10 @@ const SLIPS: &[(&[&str], i32, &[&str])] = &[
     (&["--server", "ftp://x", "ls"], 2, &["\"ftp://x\"", "https://HOST:PORT"]),
 ];
 
+// promise 22
 #[test]
 fn every_slip_is_answered_with_the_word_and_the_way_out() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/key.json", r#"{"version":1,"fs":{"ruls":[]}}"#);
         place.file("home/project/half.json", r#"{"version":1,"#);
@@ -67,23 +68,24 @@ fn every_slip_is_answered_with_the_word_and_the_way_out() {
         place.own(&pipe);
         for (words, code, says) in SLIPS {
             let got = to_the_end(&mut place.cofferdam(*words), b"");
-            let told = String::from_utf8_lossy(&got.stderr).into_owned();
-            assert_eq!(got.status.code(), Some(*code), "{who:?} {words:?}: {told}");
+            let stderr = String::from_utf8_lossy(&got.stderr).into_owned();
+            assert_eq!(got.status.code(), Some(*code), "{who:?} {words:?}: {stderr}");
             assert!(got.stdout.is_empty(), "{who:?} {words:?} ran: {got:?}");
             for part in *says {
-                assert!(told.contains(part), "{who:?} {words:?} must say {part:?}: {told}");
+                assert!(stderr.contains(part), "{who:?} {words:?} must say {part:?}: {stderr}");
             }
-            assert!(!told.contains("panicked") && !told.contains('\u{1b}'), "{words:?}: {told}");
+            assert!(!stderr.contains("panicked") && !stderr.contains('\u{1b}'), "{words:?}: {stderr}");
         }
-        // The control: without a slip it runs.
+        // Control: the correct command runs.
         assert!(to_the_end(&mut place.cofferdam(["run", "--", "ls"]), b"").status.success());
     }
 }
 
-/// A path that is typed and not there is said to be so, to whoever looks.
+/// With `-v`, a path in a flag that does not exist is reported.
+// promise 22
 #[test]
 fn a_typed_path_that_is_not_there_is_told() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let run = place.run(&["-v", "--read", "/nosuch/place"], &["true"]);
         run.assert_ok();
@@ -93,10 +95,11 @@ fn a_typed_path_that_is_not_there_is_told() {
     }
 }
 
-/// Where a run stands: places that are no project, gone or shut, and streams that are closed.
+/// Unusual working directories (home, root, removed) and closed standard streams.
+// promise 22
 #[test]
 fn odd_places_and_streams_are_answered() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let at = |dir: &std::path::Path, words: &[&str]| {
             let mut command = place.cofferdam(words);
@@ -104,9 +107,9 @@ fn odd_places_and_streams_are_answered() {
         };
         for (dir, says) in [(place.home.clone(), "is the home directory"), ("/".into(), "holds the home directory")] {
             let got = at(&dir, &["run", "--", "pwd"]);
-            let told = String::from_utf8_lossy(&got.stderr).into_owned();
-            assert_eq!(got.status.code(), Some(2), "{told}");
-            assert!(told.contains(says) && told.contains("--read-only"), "{told}");
+            let stderr = String::from_utf8_lossy(&got.stderr).into_owned();
+            assert_eq!(got.status.code(), Some(2), "{stderr}");
+            assert!(stderr.contains(says) && stderr.contains("--read-only"), "{stderr}");
             assert!(at(&dir, &["run", "--read-only", "--", "pwd"]).status.success(), "the way out works");
         }
         let text = "mkdir gone && cd gone && rmdir ../gone && \"$0\" run -- pwd; echo $?; cd .. \n\
@@ -118,10 +121,10 @@ fn odd_places_and_streams_are_answered() {
     }
 }
 
-/// What helps on a host was advised to a guest, who cannot do it.
+/// Regression: a guest got advice that only works on the host.
 #[test]
 fn an_enclosure_in_an_enclosure_is_told_as_such() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let binary = crate::support::binary().to_str().unwrap();
         for flags in [&["--read-only"][..], &[]] {
@@ -131,13 +134,13 @@ fn an_enclosure_in_an_enclosure_is_told_as_such() {
             assert_eq!(run.code(), 125, "{who:?}: {}", run.story());
             assert!(run.stderr().contains("this is an enclosure already"), "{who:?} {flags:?}: {}", run.story());
         }
-        // The control: the variable alone changes nothing where an enclosure can be made.
+        // Control: the variable alone changes nothing where an enclosure can be created.
         let mut outside = place.cofferdam(["run", "--", "true"]);
         assert!(outside.env("COFFERDAM", "1").status().unwrap().success(), "{who:?}");
     }
 }
 
-/// A device has no size, and was read for ever.
+/// Regression: a device has no size, and was read without end.
 #[test]
 fn a_policy_that_never_ends_is_refused() {
     let place = Place::new(As::Root);
@@ -146,13 +149,13 @@ fn a_policy_that_never_ends_is_refused() {
         assert_eq!(got.status.code(), Some(2), "{words:?}");
         assert!(String::from_utf8_lossy(&got.stderr).contains("longer than"), "{got:?}");
     }
-    // The control: a pipe has no size either, and may hold one.
+    // Control: a pipe has no size either, and may hold a policy.
     let shown = to_the_end(&mut place.cofferdam(["policy", "show", "default"]), b"").stdout;
     let got = to_the_end(&mut place.cofferdam(["policy", "check", "/dev/stdin"]), &shown);
     assert!(got.status.success(), "{got:?}");
 }
 
-/// It was found sound, and every run under it was refused.
+/// Regression: `policy check` passed a policy that every run refused.
 #[test]
 fn what_no_run_could_hold_is_found_by_the_check() {
     let place = Place::new(As::User);

@@ -1,5 +1,5 @@
-//! Permissions of files, one by one and nested: what a rule grants works, what it does not grant fails, and nothing
-//! is left on the host but what was written on purpose.
+//! File permissions, singly and nested: granted operations work, others fail, and only intended writes remain on the
+//! host.
 
 use crate::support::{As, BOTH, Place, Run, USER, unique};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use std::process::Command;
 
 type Row = (&'static str, &'static [&'static str], Option<(&'static str, &'static str)>);
 
-/// Every permission, with what it takes and how its refusal is told: operation and target.
+/// Every permission, with the permissions it depends on and its denial: operation and target.
 const TABLE: [Row; 17] = [
     ("execute", &["execute", "read_file"], Some(("exec", "tool"))),
     ("write_file", &["write_file"], Some(("fs.write", "file"))),
@@ -51,7 +51,7 @@ const PERMS: [&str; 16] = [
     "ioctl_dev",
 ];
 
-/// Tries everything once; prints a line each: the name and `ok` or the error's name.
+/// Tries every operation once and prints a line for each: its name, and `ok` or the error.
 const PROBE: &str = r#"
 import errno, fcntl, os, stat, subprocess, sys, termios
 area, device = sys.argv[1:]
@@ -103,7 +103,7 @@ fn area(place: &Place) -> Area {
         place.dir(dir.join(sub));
     }
     let tool = dir.join("tool");
-    fs::copy("/usr/bin/true", &tool).unwrap();
+    crate::support::copy_program("/usr/bin/true", &tool);
     place.own(&tool);
     let device = place.root.join(format!("null-{}", unique()));
     assert!(Command::new("mknod").arg(&device).args(["-m", "666", "c", "1", "3"]).status().unwrap().success());
@@ -131,14 +131,14 @@ fn try_all(place: &Place, area: &Area, perms: &[&str]) -> (Run, BTreeMap<String,
 fn check_table(place: &Place, perms: &[&str]) {
     let area = area(place);
     let (run, got) = try_all(place, &area, perms);
-    for (name, needs, told) in TABLE {
+    for (name, needs, denial) in TABLE {
         let granted = needs.iter().all(|n| perms.contains(n));
         let answer = got.get(name).map(String::as_str).unwrap_or("nothing");
         if granted && name != "make_block" {
             assert_eq!(answer, "ok", "{name} with {perms:?} as {:?}: {}", place.who, run.story());
             continue;
         }
-        // The kernel's own answer between directories is EXDEV, and programs then copy.
+        // Between directories the kernel returns EXDEV, and programs then copy.
         let want: &[&str] = match own_permission(name) {
             "make_block" if granted => &["EPERM"],
             "refer" => &["EACCES", "EXDEV"],
@@ -146,7 +146,7 @@ fn check_table(place: &Place, perms: &[&str]) {
         };
         assert!(want.contains(&answer), "{name} gave {answer} with {perms:?} as {:?}: {}", place.who, run.story());
         let missing: Vec<&&str> = needs.iter().filter(|n| !perms.contains(n)).collect();
-        if let ([missing], Some((op, target))) = (&missing[..], told)
+        if let ([missing], Some((op, target))) = (&missing[..], denial)
             && **missing == own_permission(name)
         {
             run.assert_denied(op, area.dir.join(target).to_str().unwrap());
@@ -158,6 +158,7 @@ fn own_permission(name: &str) -> &str {
     name.split(' ').next().unwrap()
 }
 
+// promise 1
 #[test]
 fn each_permission_alone_allows_its_operation_and_no_other() {
     for who in BOTH {
@@ -168,6 +169,7 @@ fn each_permission_alone_allows_its_operation_and_no_other() {
     }
 }
 
+// promise 1
 #[test]
 fn each_permission_taken_away_forbids_its_operation_and_no_other() {
     for who in BOTH {
@@ -180,7 +182,7 @@ fn each_permission_taken_away_forbids_its_operation_and_no_other() {
     }
 }
 
-/// Directories, links and pipes are moved by the permission that makes their kind.
+/// Moving a directory, link or pipe needs the permission that creates its kind.
 #[test]
 fn moving_needs_the_permission_of_the_kind_that_is_moved() {
     for who in BOTH {
@@ -202,7 +204,7 @@ fn moving_needs_the_permission_of_the_kind_that_is_moved() {
     }
 }
 
-/// All there is below a directory: kinds, modes, owners, sizes, contents.
+/// Every entry below a directory: kind, mode, owner, size, content.
 fn snapshot(dir: &Path) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut todo = vec![dir.to_path_buf()];
@@ -249,6 +251,7 @@ fn write_and_execute() -> Value {
     json!(perms)
 }
 
+// promise 1
 #[test]
 fn a_denied_file_or_directory_inside_a_grant_is_hidden() {
     for who in BOTH {
@@ -372,7 +375,8 @@ fn an_allowance_inside_a_denial_stays_denied() {
     }
 }
 
-/// A denied path that does not exist: the policy is refused by name, or the path cannot be made. Never a stub.
+/// A denied path that does not exist: the policy is refused by name, or the path cannot be created. No stub is left.
+// promise 1
 #[test]
 fn a_denied_path_that_does_not_exist_never_appears() {
     for who in BOTH {
@@ -414,12 +418,13 @@ fn a_denied_path_that_does_not_exist_never_appears() {
                 }
             }
         }
-        // The control: what no rule denies can be made.
+        // Control: a path without a deny rule can be created.
         let policy = rules(&place, json!([{"action": "allow", "path": dir, "perms": WRITE}]));
         place.run(&["--direct", "--workdir", dir.to_str().unwrap(), "-p", &policy], &["touch", "later"]).assert_ok();
     }
 }
 
+// promise 1
 #[test]
 fn a_run_leaves_the_host_as_it_was() {
     for who in BOTH {
@@ -463,7 +468,7 @@ fn links_in_rule_paths_are_followed() {
             place.run(&["-p", &policy], &["cat", path]).assert_ok();
             assert_ne!(place.run(&[], &["cat", path]).code(), 0);
         }
-        // A denial through a link holds for the place it leads to.
+        // A denial through a link applies to the link's target.
         let real = place.root.join("real");
         let policy = rules(
             &place,
@@ -477,7 +482,8 @@ fn links_in_rule_paths_are_followed() {
     }
 }
 
-/// A link that an earlier run could have planted must not widen what a later one is granted.
+/// A link planted by an earlier run must not widen a later run's grant.
+// promise 1
 #[test]
 fn a_link_planted_in_a_writable_place_does_not_lead_a_grant_away() {
     for who in BOTH {
@@ -525,6 +531,7 @@ fn variables_and_wildcards_in_rule_paths() {
     }
 }
 
+// promise 1
 #[test]
 fn the_parent_of_a_denied_path_stays_where_it_is() {
     for who in BOTH {
@@ -551,6 +558,7 @@ fn the_parent_of_a_denied_path_stays_where_it_is() {
     }
 }
 
+// promise 1
 #[test]
 fn hard_links_do_not_lead_out_of_a_denial() {
     for who in BOTH {
@@ -668,11 +676,11 @@ fn what_is_written_belongs_to_the_caller() {
         }
         assert_eq!(fs::metadata(place.project.join("d/f")).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(fs::metadata(place.project.join("d")).unwrap().mtime(), 1);
-        // Inside they look like the user's own, too.
+        // Inside, the files also appear as the user's own.
         let run = place.sh(&["--direct", "--write", "."], "stat -c %u:%g d/f; id -u; id -g");
         let words: Vec<String> = run.stdout().split_whitespace().map(String::from).collect();
         assert_eq!(words[0], format!("{}:{}", words[1], words[2]));
-        // No file that gives its runner another identity comes out.
+        // No set-id file is created on the host.
         place.sh(&["--direct", "--write", "."], "cp /usr/bin/true t; chmod 6755 t; true").assert_ok();
         let mode = fs::metadata(place.project.join("t")).unwrap().permissions().mode();
         if who == As::Root {
@@ -681,13 +689,13 @@ fn what_is_written_belongs_to_the_caller() {
     }
 }
 
-/// What `policy explain` says about a path: action by permission.
+/// Result of `policy explain` for a path: action by permission.
 fn explained(place: &Place, policy: &str, path: &Path) -> BTreeMap<String, String> {
     let got = crate::support::to_the_end(place.cofferdam(["policy", "explain", "--json", "-p", policy]).arg(path), b"");
-    let said: Value =
+    let report: Value =
         serde_json::from_slice(&got.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&got.stderr)));
     let mut all = BTreeMap::new();
-    for row in said["decisions"].as_array().unwrap() {
+    for row in report["decisions"].as_array().unwrap() {
         for operation in row["operations"].as_array().unwrap() {
             let operation = operation.as_str().unwrap();
             let stem = operation.strip_suffix('*');
@@ -698,6 +706,7 @@ fn explained(place: &Place, policy: &str, path: &Path) -> BTreeMap<String, Strin
     all
 }
 
+// promise 10
 #[test]
 fn what_is_explained_is_what_is_enforced() {
     const TRY: &str = r#"
@@ -741,15 +750,15 @@ for path in sys.argv[1:]:
         let out = run.stdout();
         let mut lines = out.lines();
         for path in &paths {
-            let said = explained(&place, &policy, path);
+            let actions = explained(&place, &policy, path);
             for _ in 0..4 {
                 let (perm, works) = lines.next().unwrap().split_once(' ').unwrap();
-                let allowed = matches!(said[perm].as_str(), "allow" | "warn");
-                // Nothing here makes /etc/passwd a program.
+                let allowed = matches!(actions[perm].as_str(), "allow" | "warn");
+                // No rule makes /etc/passwd executable.
                 if perm == "execute" && path.ends_with("etc/passwd") {
                     continue;
                 }
-                assert_eq!(allowed, works == "True", "{perm} of {}: said {said:?}; {}", path.display(), run.story());
+                assert_eq!(allowed, works == "True", "{perm} of {}: said {actions:?}; {}", path.display(), run.story());
             }
         }
     }

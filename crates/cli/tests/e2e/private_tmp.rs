@@ -1,5 +1,5 @@
-//! The private /tmp and /var/tmp: a rule from above leaves them private, a rule that names something in them shows the host's, and a
-//! workspace in them is a workspace like any other.
+//! The private /tmp and /var/tmp: a rule on a parent leaves them private, a rule on a path within shows the host's, and
+//! a workspace in them works like any other.
 
 use crate::support::{BOTH, Place, Run, to_the_end};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn rules(place: &Place, rules: Value) -> String {
     place.policy(json!({"version": 1, "fs": {"rules": rules}}))
 }
 
-/// A file of the host right below a private directory, which goes with the test.
+/// A file of the host directly below a private directory, removed on drop.
 struct Stray(PathBuf);
 
 impl Stray {
@@ -58,7 +58,7 @@ fn a_rule_from_above_reaches_the_workspace_and_nothing_else_of_the_hosts_tmp() {
             let run = place.sh(&["-p", policy], &work(top));
             assert_eq!(run.assert_ok().stdout(), "base\nscratch\n", "{story}: {}", run.story());
             assert!(run.text("/sandbox").starts_with("sbx_") && !made.exists(), "{story}: {}", run.story());
-            // What else the host has there stays out of sight, and what is left there leaves no trace.
+            // Other files of the host stay hidden there, and files that the guest creates there do not reach the host.
             let other = place.sh(&["--direct", "-p", policy], &format!("cat {}", stray.0.display()));
             assert_ne!(other.code(), 0, "{story}");
             assert!(!other.stdout().contains("of the host") && !Path::new(top).join("scratch").exists(), "{story}");
@@ -89,7 +89,7 @@ fn a_rule_that_names_something_in_tmp_wins_there() {
         let made = stray.dir().join("made");
         place.sh(&["--read", "/", "--read", top, "--write", dir], &format!("echo > {}", made.display())).assert_ok();
         assert!(made.exists(), "{who:?}");
-        // A denial is about what the host has there: the private directory stays.
+        // A denial applies to the host's directory: the private one stays usable.
         let scratch = format!("{read}; echo scratch > {top}/scratch && cat {top}/scratch");
         for flags in [&["--read", "/", "--deny-read", top][..], &["--read", "/", "--deny-write", top]] {
             let run = place.sh(flags, &scratch);
@@ -124,7 +124,7 @@ fn explain_says_what_holds_in_tmp() {
 #[test]
 fn a_policy_is_learned_in_tmp_as_anywhere() {
     for (who, top) in BOTH.into_iter().flat_map(|who| TOPS.map(|top| (who, top))) {
-        // The state directory lies there, too.
+        // The state directory lies there as well.
         let place = Place::within(who, Path::new(top));
         place.file("home/project/base", "base\n");
         place.file("home/project/other", "other\n");
@@ -140,7 +140,7 @@ fn a_policy_is_learned_in_tmp_as_anywhere() {
     }
 }
 
-/// What leads to a workspace in /tmp is the host's: the guest cannot lose its work there.
+/// The parents of a workspace in /tmp are the host's, so writes beside the workspace are denied rather than lost.
 #[test]
 fn what_is_beside_a_workspace_in_tmp_is_refused_aloud() {
     for (who, top) in BOTH.into_iter().flat_map(|who| TOPS.map(|top| (who, top))) {
@@ -155,11 +155,12 @@ fn what_is_beside_a_workspace_in_tmp_is_refused_aloud() {
         }
         place.sh(&["--write", "../shelf"], "echo draft > ../shelf/note").assert_ok();
         assert_eq!(fs::read_to_string(shelf.join("note")).unwrap(), "draft\n");
-        // Where no rule shows the working directory, nothing can be left in it either.
+        // Without a rule for the working directory, writes to it are denied as well.
         let elsewhere = rules(&place, json!([allow("/usr", &READ)]));
         let run = place.sh(&["--read-only", "-p", &elsewhere], "echo x > n");
         run.assert_denied("fs.create", place.project.join("n").to_str().unwrap());
-        // Right below the private directory the guest has no such place, and is not told that the host has one.
+        // Directly below the private directory the guest has no such directory, and the error does not reveal the
+        // host's.
         let stray = Stray::new(&place, top);
         let at = stray.dir().join("note");
         let run = place.sh(&[], &format!("echo draft > {}", at.display()));

@@ -1,4 +1,4 @@
-//! Which programs start: one denied among all, a few allowed among none, and the ways around that people try.
+//! Exec rules: one program denied, a few allowed, and the usual ways around either.
 
 use crate::support::{BOTH, Place, to_the_end};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn denying(place: &Place, program: &str) -> String {
     place.policy(json!({"version": 1, "extends": ["default"], "exec": {"rules": [rule]}}))
 }
 
-/// Only these programs, and the files that `default` shows.
+/// A policy that allows only these programs, and the files that `default` shows.
 fn allowing(place: &Place, programs: Value) -> String {
     let rules: Vec<Value> = programs.as_array().unwrap().iter().map(allow).collect();
     let document =
@@ -30,6 +30,7 @@ fn allow(program: &Value) -> Value {
     }
 }
 
+// promise 4
 #[test]
 fn a_denied_program_does_not_start_by_any_of_its_names() {
     for who in BOTH {
@@ -65,11 +66,12 @@ fn a_denied_program_does_not_start_by_any_of_its_names() {
         assert!(denial["rule"].as_str().unwrap().ends_with("exec.rules[0]"), "{}", run.story());
         assert_eq!(denial["exe"], "/usr/bin/dash");
         place.run(&["-p", &policy], &["wc", "-c"]).assert_code(126);
-        // The others start, and its bytes can still be read.
+        // Other programs start, and the denied file can still be read.
         place.sh(&["-p", &policy], "head -c 4 /usr/bin/wc >/dev/null && ls >/dev/null").assert_ok();
     }
 }
 
+// promise 4
 #[test]
 fn a_denied_link_denies_the_program_it_leads_to() {
     for who in BOTH {
@@ -88,7 +90,7 @@ fn a_denied_link_denies_the_program_it_leads_to() {
     }
 }
 
-/// A denial is about a file by its place. A copy is another file: where everything else may start, it starts.
+/// A denial names a path. A copy is another file: where all others may start, so may the copy.
 #[test]
 fn a_copy_of_a_denied_program_is_another_program() {
     for who in BOTH {
@@ -113,6 +115,7 @@ fn a_denied_program_in_a_writable_place_stays_denied() {
     }
 }
 
+// promise 4
 #[test]
 fn only_listed_programs_start() {
     for who in BOTH {
@@ -139,6 +142,7 @@ fn only_listed_programs_start() {
     }
 }
 
+// promise 4
 #[test]
 fn an_unlisted_program_does_not_start_by_detours() {
     const COMMON: &str = "import ctypes, os, shutil, subprocess, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n\
@@ -171,13 +175,14 @@ fn an_unlisted_program_does_not_start_by_detours() {
             assert_ne!(run.code(), 0, "{tries}: {}", run.story());
             assert!(!run.stdout().contains("uid="), "{tries}: {}", run.story());
         }
-        // The control: under `allow` the plain ways work.
+        // Control: without exec rules the plain ways work.
         place
             .python(&[], "import os, shutil\nshutil.copy('/usr/bin/id', '/tmp/id'); os.execv('/tmp/id', ['id'])")
             .assert_ok();
     }
 }
 
+// promise 4
 #[test]
 fn a_script_needs_itself_and_its_interpreter_listed() {
     for who in BOTH {
@@ -187,7 +192,7 @@ fn a_script_needs_itself_and_its_interpreter_listed() {
         let neither = allowing(&place, json!(["/usr/bin/python3"]));
         let both = allowing(&place, json!(["/usr/bin/python3", snake, shell]));
         place.run(&["-p", &neither], &[&snake]).assert_code(126);
-        // As an argument it is only read.
+        // As an argument the script is only read.
         assert_eq!(place.run(&["-p", &neither], &["/usr/bin/python3", &snake]).assert_ok().stdout(), "ran\n");
         assert_eq!(place.run(&["-p", &both], &[&snake]).assert_ok().stdout(), "ran\n");
         let run = place.run(&["-p", &both], &[&shell]);
@@ -203,6 +208,7 @@ fn digest(path: &Path) -> String {
     String::from_utf8(out.stdout).unwrap()[..64].to_owned()
 }
 
+// promise 4
 #[test]
 fn a_digest_names_the_bytes_that_run() {
     for who in BOTH {
@@ -210,7 +216,7 @@ fn a_digest_names_the_bytes_that_run() {
         let one = place.c_program("one", "#include <stdio.h>\nint main() { puts(\"one\"); }");
         let two = place.c_program("two", "#include <stdio.h>\nint main() { puts(\"two\"); }");
         let tool = place.project.join("tool");
-        fs::copy(&one, &tool).unwrap();
+        crate::support::copy_program(&one, &tool);
         place.own(&tool);
         let with =
             |sha256: &str| allowing(&place, json!(["/bin/sh", {"action": "allow", "path": tool, "sha256": sha256}]));
@@ -222,7 +228,7 @@ fn a_digest_names_the_bytes_that_run() {
         let run = place.sh(&["-p", &wrong], path);
         run.assert_code(126).assert_denied("exec", path);
         assert!(run.stdout().is_empty());
-        // Changed while the run goes on: what was hashed is what runs.
+        // A file replaced during the run: the hashed content is what runs.
         let mut child = place
             .cofferdam(["run", "-p", &right, "--", "/bin/sh", "-c", "echo ready; read x; exec \"$0\"", path])
             .stdin(Stdio::piped())
@@ -231,7 +237,7 @@ fn a_digest_names_the_bytes_that_run() {
             .unwrap();
         let mut ready = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        fs::copy(&two, &tool).unwrap();
+        crate::support::copy_program(&two, &tool);
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "one\n");
@@ -254,6 +260,7 @@ fn what_is_built_in_a_writable_place_runs_where_everything_may() {
     }
 }
 
+// promise 4
 #[test]
 fn what_is_writable_is_not_executable_where_programs_are_listed() {
     for who in BOTH {
@@ -274,7 +281,7 @@ fn what_is_writable_is_not_executable_where_programs_are_listed() {
     }
 }
 
-/// A directory cannot both be written and be listed as programs: either the policy is refused, or both rules hold.
+/// A directory cannot be both writable and a list of programs: either the policy is refused, or both rules hold.
 #[test]
 fn a_writable_directory_listed_as_programs_is_no_silent_surprise() {
     for who in BOTH {
@@ -303,7 +310,8 @@ fn exec_flags_work_beside_policies() {
     }
 }
 
-/// Listed programs need the dynamic loader, and the loader starts whatever it is given.
+/// Listed programs need the dynamic loader, and the loader starts any program that it is given.
+// promise 4
 #[test]
 fn the_loader_does_not_start_what_is_not_listed() {
     for who in BOTH {

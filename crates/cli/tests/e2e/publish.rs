@@ -1,13 +1,14 @@
-//! Ports of a guest that the host can reach.
+//! Published ports: host to guest forwarding.
 
-use crate::support::{As, BOTH, Place, binary, unique};
+use crate::support::patience::PATIENCE;
+use crate::support::{As, Place, binary, either, unique};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Repeats what it is told, then says bye; ends after `n` connections.
+/// An echo server that closes each connection with "bye" and exits after `n` connections.
 const REPEAT: &str = "
 import socket, sys, threading
 address, port, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -24,21 +25,17 @@ for _ in range(n):
 for t in threads: t.join()
 ";
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 struct Served {
     child: Child,
     status: std::path::PathBuf,
 }
 
-/// Starts it and waits until its server stands.
+/// Starts the server in a run and waits until it listens.
 fn serve(place: &Place, flags: &[&str], args: &[&str]) -> Served {
     serve_by(place, place.cofferdam(["run"]), flags, args)
 }
 
-/// The same with the beginning of the command line.
+/// Like `serve`, with a given start of the command line.
 fn serve_by(place: &Place, mut command: Command, flags: &[&str], args: &[&str]) -> Served {
     let status = place.file(format!("status-{}", unique()), "");
     command.arg("--status-file").arg(&status);
@@ -50,9 +47,9 @@ fn serve_by(place: &Place, mut command: Command, flags: &[&str], args: &[&str]) 
 }
 
 impl Served {
-    /// Its end, and the outcome.
+    /// Waits for the run's end and returns the outcome.
     fn end(mut self) -> Value {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > until {
                 self.child.kill().unwrap();
@@ -66,7 +63,7 @@ impl Served {
 
 fn call(port: u16) -> TcpStream {
     let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -84,12 +81,13 @@ fn talk(port: u16, len: usize) {
     assert!(got.len() == len + 3 && got.ends_with(b"bye"), "{} of {}", got.len(), len + 3);
 }
 
+// promise 5
 #[test]
 fn a_port_inside_answers_on_the_host() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         for (flag, address) in [("-p", "127.0.0.1"), ("--publish", "0.0.0.0"), ("-p", "::1"), ("-p", "::")] {
-            let port = free_port();
+            let port = crate::support::free_port();
             let served = serve(&place, &[flag, &format!("{port}:8000")], &[address, "8000", "2"]);
             talk(port, 5);
             talk(port, 1_000_000);
@@ -100,13 +98,14 @@ fn a_port_inside_answers_on_the_host() {
     }
 }
 
-/// A guest that is made without the helper has its ports as well: where control groups want it so, and here because the
-/// helper fails at its second call.
+/// Ports are published although the early setup helper failed, here at its second call; runs in control groups can do
+/// without the helper, too.
+// promise 5
 #[test]
 fn a_port_is_published_though_nothing_was_made_ahead() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let port = free_port();
+        let port = crate::support::free_port();
         let mut command = place.outside("/usr/bin/strace");
         let failing = ["-e", "trace=unshare", "-e", "inject=unshare:error=ENOSPC:when=2"];
         command.args(["-f", "-o", "/dev/null"]).args(failing).arg(binary()).arg("run");
@@ -121,9 +120,9 @@ fn a_port_is_published_though_nothing_was_made_ahead() {
 #[test]
 fn many_connections_are_served_and_more_wait() {
     let place = Place::new(As::User);
-    let port = free_port();
+    let port = crate::support::free_port();
     let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "200"]);
-    // Open all of them before any is used: more than are served at a time.
+    // All connections are opened before any is used: more than are forwarded at a time.
     let calls: Vec<TcpStream> = (0..200).map(|_| call(port)).collect();
     for mut stream in calls {
         stream.write_all(b"hello").unwrap();
@@ -135,15 +134,16 @@ fn many_connections_are_served_and_more_wait() {
     assert_eq!(served.end()["verdict"], "ok");
 }
 
+// promise 5
 #[test]
 fn a_port_where_nobody_listens_inside_is_refused() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let (port, other) = (free_port(), free_port());
+        let (port, other) = (crate::support::free_port(), crate::support::free_port());
         let flags = ["-p", &format!("{port}:8000"), "-p", &format!("127.0.0.1:{other}:8001")];
         let served = serve(&place, &flags, &["127.0.0.1", "8000", "1"]);
-        let mut nobody = call(other);
-        let ended = nobody.read(&mut [0; 1]);
+        let mut unserved = call(other);
+        let ended = unserved.read(&mut [0; 1]);
         assert!(ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
         talk(port, 10);
         assert_eq!(served.end()["verdict"], "ok");
@@ -154,20 +154,20 @@ fn a_port_where_nobody_listens_inside_is_refused() {
 #[test]
 fn a_caller_that_leaves_does_not_disturb() {
     let place = Place::new(As::User);
-    let port = free_port();
+    let port = crate::support::free_port();
     let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "3"]);
     drop(call(port));
     let mut rude = call(port);
     rude.write_all(&[b'x'; 100_000]).unwrap();
     drop(rude);
     talk(port, 100);
-    // The guest's own threads saw their callers leave, one of them rudely.
+    // The guest's threads saw their clients leave, one of them by a reset.
     served.end();
 }
 
 #[test]
 fn a_taken_port_is_told_before_anything_starts() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
@@ -183,11 +183,12 @@ fn a_taken_port_is_told_before_anything_starts() {
     }
 }
 
+// promise 8
 #[test]
 fn published_bytes_count_against_the_limit() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let port = free_port();
+        let port = crate::support::free_port();
         let flags = ["-p", &format!("{port}:8000"), "--limit", "net=100k"];
         let served = serve(&place, &flags, &["127.0.0.1", "8000", "1"]);
         let mut stream = call(port);
@@ -200,10 +201,11 @@ fn published_bytes_count_against_the_limit() {
     }
 }
 
+// promise 5
 #[test]
 fn nothing_of_the_helper_outlives_the_run() {
     let place = Place::new(As::User);
-    let port = free_port();
+    let port = crate::support::free_port();
     let served = serve(&place, &["-p", &format!("{port}:8000")], &["127.0.0.1", "8000", "1"]);
     talk(port, 10);
     served.end();
@@ -216,8 +218,8 @@ fn nothing_of_the_helper_outlives_the_run() {
     assert_eq!(left.count(), 0);
 }
 
-/// Takes no connection, and does what needs the supervisor once it is told to: each connection to a socket of its own is
-/// made for an ordinary caller's guest by the supervisor, with a copy of the guest's descriptor.
+/// A guest that accepts no connection and, once told, keeps the supervisor busy: each of its unix connects is carried
+/// out by the supervisor for an ordinary caller, with a copy of the guest's descriptor.
 const BUSY: &str = "
 import os, socket, time
 server = socket.create_server(('127.0.0.1', 8000), backlog=4096)
@@ -230,17 +232,18 @@ try: open('/etc/hostname', 'w')
 except OSError: pass
 ";
 
+// promise 5
 #[test]
 fn callers_do_not_use_up_the_supervisors_descriptors() {
-    for who in BOTH {
+    for who in either() {
         for flags in [&[][..], &["--net", "198.51.100.7:1"]] {
             let place = Place::new(who);
-            let port = free_port();
+            let port = crate::support::free_port();
             let status = place.file(format!("status-{}", unique()), "");
-            // Hard and soft: nobody can raise it.
+            // Hard and soft limit, so that no process can raise it.
             let mut command = place.outside("/bin/sh");
             command.args(["-c", "ulimit -n 160; exec \"$@\"", "sh"]).arg(binary());
-            // What the host makes in a directory shows there at once only without a workspace.
+            // Without a workspace, a file made on the host shows inside at once.
             command.args([
                 "run",
                 "--read-only",
@@ -254,7 +257,7 @@ fn callers_do_not_use_up_the_supervisors_descriptors() {
             child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).expect("the guest's server stands");
             let served = Served { child, status };
             let at = SocketAddr::from(([127, 0, 0, 1], port));
-            // As many as get in: those beyond wait, here or in the kernel.
+            // As many clients as get in; the others wait in the forwarder or in the kernel's backlog.
             let calls: Vec<TcpStream> = (0..200)
                 .map_while(|_| TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok())
                 .filter(|stream| stream.set_nonblocking(true).is_ok())

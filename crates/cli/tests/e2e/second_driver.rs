@@ -1,11 +1,11 @@
-//! Hosts that allow no user namespaces: refused by default, weaker by consent, and never more than said.
+//! Hosts without user namespaces: refused by default, weaker with consent, and reported as such.
 
 use crate::support::{As, Place, Run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Runs `cofferdam ARGS…` where no further user namespace can be made.
+/// Runs `cofferdam ARGS…` where no further user namespace can be created.
 fn blocked(place: &Place, args: &[&str]) -> Run {
     let status = place.file("status.json", "");
     let mut all = vec!["run", "--read-only", "--status-file", status.to_str().unwrap()];
@@ -45,14 +45,15 @@ fn with_consent_it_runs_and_says_what_is_missing() {
     assert_eq!(run.stdout(), "readable");
     assert_eq!(run.text("/enforcement/level"), "partial");
     assert!(run.outcome["enforcement"]["missing"].as_array().unwrap().len() >= 5, "{}", run.story());
-    // Where namespaces work the same policy gives the full enclosure.
+    // Control: with namespaces, the same policy gives full enforcement.
     let full = place.run(&["-s", &consenting(&place)], &["cat", "data"]);
     assert_eq!(full.text("/enforcement/level"), "full", "{}", full.story());
 }
 
 #[test]
 fn a_rule_from_above_does_not_reach_into_tmp_without_namespaces() {
-    // A rule on / would show the state directory, and hiding it takes a mount: below /tmp it is out of the rule's reach.
+    // A rule on / would show the state directory, and hiding it takes a mount; below /tmp it is out of the rule's
+    // reach.
     let place = Place::within(As::User, Path::new("/tmp"));
     place.file("home/project/data", "mine");
     let other = place.file("home/other", "other");
@@ -104,6 +105,7 @@ fn the_whole_tree_ends_with_the_run_and_with_its_limit() {
     assert_eq!(running(), "", "nothing outlives the limit");
 }
 
+// promise 21
 #[test]
 fn what_only_mounts_could_hold_is_refused() {
     let place = Place::new(As::User);
@@ -124,7 +126,7 @@ fn what_only_mounts_could_hold_is_refused() {
     place.run(&["-s", &policy, "-s", &asks], &["true"]).assert_ok();
 }
 
-/// A limit that needs a group is refused for a user who has none, unless the policy can do without it.
+/// A limit that needs a control group is refused for a user without one, unless the policy names it in `degrade`.
 #[test]
 fn a_limit_can_be_given_up_by_name() {
     let place = Place::new(As::User);

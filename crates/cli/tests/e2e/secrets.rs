@@ -1,8 +1,8 @@
-//! Secrets: used by a guest that never has them.
+//! Secrets: added to requests by the broker, absent from the guest.
 
 use crate::support::family::children;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, binary};
+use crate::support::{As, binary, either};
 use serde_json::json;
 use std::fs;
 use std::io::Read;
@@ -29,21 +29,22 @@ fn backwards(text: &str) -> String {
     text.chars().rev().collect()
 }
 
-/// What the world's server says of the header that the broker made.
+/// The server's echo of the header that the broker added.
 fn added() -> String {
     format!("auth={}", backwards(&format!("Bearer {VALUE}")))
 }
 
+// promise 6
 #[test]
 fn the_broker_adds_it_and_the_guest_has_a_placeholder() {
     const TEXT: &str = "echo $TOKEN; curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://api.test/a; \
          curl -sS -m 10 -H \"Authorization: Bearer $TOKEN\" https://other.test/b";
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let run = world.run_with(&["-p", &policy(&world)], &["/bin/sh", "-c", TEXT], &[("TOKEN", VALUE)]);
         run.assert_ok();
-        let said = run.stdout();
-        let lines: Vec<&str> = said.lines().collect();
+        let stdout = run.stdout();
+        let lines: Vec<&str> = stdout.lines().collect();
         assert!(lines[0].starts_with("cofferdam-secret-TOKEN-"), "{}", run.story());
         assert!(lines[1].contains(&added()), "{}", run.story());
         assert!(!lines[2].contains(&backwards(VALUE)), "another host never sees it: {}", run.story());
@@ -52,7 +53,7 @@ fn the_broker_adds_it_and_the_guest_has_a_placeholder() {
 
 #[test]
 fn it_comes_from_where_the_caller_says() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let file = world.place.file("secret", format!("{VALUE}\n"));
         let policy = policy(&world);
@@ -79,7 +80,7 @@ fn one_that_is_kept_is_given_to_runs_that_name_it() {
     };
     let policy = policy(&world);
     let curl = ["/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"];
-    // The control: nothing is kept, and nothing is given.
+    // Control: without a stored secret the run is refused.
     world.run(&["-p", &policy], &curl).assert_code(2);
     kept(&["secret", "set", "TOKEN", "--file", file.to_str().unwrap()]);
     assert!(kept(&["secret", "ls", "--json"]).contains("TOKEN") && !kept(&["secret", "ls", "--json"]).contains(VALUE));
@@ -94,7 +95,7 @@ fn one_that_is_kept_is_given_to_runs_that_name_it() {
 
 #[test]
 fn what_is_missing_or_typed_is_told_before_the_start() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = policy(&world);
         let run = world.run(&["-p", &policy], &["echo", "started"]);
@@ -115,9 +116,10 @@ fn what_is_missing_or_typed_is_told_before_the_start() {
     }
 }
 
+// promise 6
 #[test]
 fn explaining_a_run_looks_no_secret_up() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = policy(&world);
         let made = world.place.project.join("made");
@@ -139,7 +141,7 @@ fn explaining_a_run_looks_no_secret_up() {
     }
 }
 
-/// Whether a process has the text anywhere in its memory; looked at with root's eyes.
+/// Searches a process's memory for the text; needs root.
 fn has_in_memory(pid: u32, text: &[u8]) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else { return false };
@@ -157,9 +159,10 @@ fn below(pid: u32) -> Vec<u32> {
     children(pid).into_iter().flat_map(|child| [vec![child], below(child)].concat()).collect()
 }
 
+// promise 6
 #[test]
 fn no_process_inside_has_it_in_its_memory() {
-    for who in BOTH {
+    for who in either() {
         let world = world(who);
         let policy = policy(&world);
         let args = ["run", "-p", &policy, "--env", "TOKEN", "--", "/bin/sh", "-c", "echo ready; exec sleep 30"];

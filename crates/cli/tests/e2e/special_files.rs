@@ -1,4 +1,4 @@
-//! FIFOs, sockets and devices are not copied, neither out of a sandbox nor into one, and nobody waits for them.
+//! FIFOs, sockets and devices are not copied into or out of a sandbox, and opening them never blocks a verb.
 
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn special_files_stay_in_the_sandbox() {
         let left_out = &document(&copied)["left_out"];
         assert_eq!(*left_out, json!({"count": 3, "paths": ["pipe", "sock", "sub/pipe"]}), "{who:?}");
         assert!(text(&copied.stderr).contains("3 special files were left out: pipe, sock, sub/pipe"), "{copied:?}");
-        // The control: all else is there.
+        // Control: all other files are there.
         assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "text\n");
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&fs::metadata(out.join("file")).unwrap()) & 0o7777, 0o755);
         assert_eq!(fs::read_link(out.join("link")).unwrap().to_str(), Some("/etc/passwd"), "a link, and only that");
@@ -49,7 +49,7 @@ fn special_files_stay_in_the_sandbox() {
             let special = |e: &fs::DirEntry| e.file_type().is_ok_and(|kind| kind.is_fifo() || kind.is_socket());
             assert!(!fs::read_dir(dir).unwrap().flatten().any(|e| special(&e)), "{}", dir.display());
         }
-        // As a stream, for other programs; and what is named itself is refused.
+        // A tar stream leaves them out as well; a special file that is named itself is refused.
         let tar = place.cofferdam(["cp", "--tar", &format!("{id}:."), "-"]).output().unwrap();
         assert!(tar.status.success() && text(&tar.stderr).contains("sub/pipe"), "{}", text(&tar.stderr));
         let listed = to_the_end(Command::new("tar").arg("-tv"), &tar.stdout);
@@ -76,10 +76,10 @@ fn a_fifo_of_the_host_holds_nobody_up() {
     let fault = document(&refused);
     assert_eq!(fault["error_kind"], "conflict", "{fault}");
     assert!(fault["hint"].as_str().unwrap().contains("cofferdam cp -"), "{fault}");
-    // Into a directory here where a FIFO has the name: it is not written to, nor waited for.
+    // A destination with a FIFO of that name: the verb neither writes to it nor blocks.
     let over = verb(&place, &["cp", "--json", "box:in/file", alone.to_str().unwrap()]);
     assert!(over.status.success() || document(&over)["error_kind"] == "conflict", "{}", text(&over.stdout));
-    // The control: a pipe of the shell's has somebody who writes.
+    // Control: a shell's process substitution is a FIFO with a writer.
     let mut piped = place.outside("bash");
     piped.args(["-c", "\"$0\" cp <(echo piped) box:piped"]).arg(crate::support::binary());
     if let Some((_, server)) = place.cofferdam(["ls"]).get_envs().find(|(name, _)| *name == "COFFERDAM_SERVER") {

@@ -1,4 +1,4 @@
-//! The first things a newcomer types.
+//! First commands of a new user.
 
 use crate::support::{BOTH, Place, binary};
 
@@ -14,7 +14,8 @@ fn a_command_runs_and_its_status_is_the_answer() {
     }
 }
 
-/// Parts of a start are told on which processor to run; what they start is told nothing.
+/// Setup pins its helpers to processors; the command does not inherit that affinity.
+// promise 2
 #[test]
 fn a_command_may_use_the_processors_that_its_caller_may() {
     for who in BOTH {
@@ -35,20 +36,23 @@ fn a_command_may_use_the_processors_that_its_caller_may() {
     }
 }
 
-/// A helper is begun with the program, before anybody knows whether there will be a run.
+/// The setup helper starts with the program, before the arguments show whether there will be a run.
+// promise 2
 #[test]
 fn a_call_that_runs_nothing_leaves_nobody() {
     for who in BOTH {
         let place = Place::new(who);
-        // The shell that waits is told of every process that is left to it.
-        let left = |words: &[&str]| {
-            let script = "\"$@\" > /dev/null 2>&1; code=$?; sleep 0.2; read left < /proc/$$/task/$$/children; echo $left; exit $code";
+        // Runs the words under a shell as subreaper, which sees every process that is left.
+        let left = |looks: &str, words: &[&str]| {
+            // A helper that was told to end may need a moment.
+            let script = "\"$@\" > /dev/null 2>&1; code=$?; n=0; left=x; while [ -n \"$left\" ] && [ $n -lt $0 ]; do sleep 0.1; n=$((n+1)); \
+                          read left < /proc/$$/task/$$/children; done; echo $left; exit $code";
             let mut outside = place.outside("/usr/bin/python3");
-            let out = outside.args(["-c", SUBREAPER, "/bin/sh", "-c", script, "sh"]).args(words).output().unwrap();
+            let out = outside.args(["-c", SUBREAPER, "/bin/sh", "-c", script, looks]).args(words).output().unwrap();
             (out.status.code(), String::from_utf8_lossy(&out.stdout).trim().to_owned())
         };
-        let (code, somebody) = left(&["/bin/sh", "-c", "sleep 2 & exit 7"]);
-        assert!(code == Some(7) && !somebody.is_empty(), "control: whoever is left is seen");
+        let (code, pids) = left("2", &["/bin/sh", "-c", "sleep 20 & exit 7"]);
+        assert!(code == Some(7) && !pids.is_empty(), "control: a process that is left is seen");
         for (words, code) in [
             (&["run", "--no-such-flag", "--", "true"][..], 2),
             (&["run", "--help", "true"], 0),
@@ -57,11 +61,11 @@ fn a_call_that_runs_nothing_leaves_nobody() {
             (&["run", "--sandbox", "sbx_nosuch", "--", "true"], 125),
         ] {
             let words = [&[binary().to_str().unwrap()], words].concat();
-            assert_eq!(left(&words), (Some(code), String::new()), "as {who:?}: {words:?}");
+            assert_eq!(left("300", &words), (Some(code), String::new()), "as {who:?}: {words:?}");
         }
     }
 }
 
-/// Takes the orphans of what it becomes.
+/// Makes itself a subreaper, then executes its arguments.
 const SUBREAPER: &str =
     "import ctypes, os, sys; assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";

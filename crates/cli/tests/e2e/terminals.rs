@@ -1,12 +1,12 @@
-//! Commands on a terminal: one of the same size, its keys, and that it is given back.
+//! Commands on a terminal: window size, keys, and the terminal's state afterwards.
 
 use crate::support::terminal::on_terminal;
-use crate::support::{BOTH, Place, to_the_end};
+use crate::support::{Place, either, to_the_end};
 use serde_json::json;
 
 #[test]
 fn on_a_terminal_the_command_has_one_of_the_same_size() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let text =
             "test -t 0 -a -t 1 -a -t 2 && echo all-tty; stty size; tty; echo $TERM; echo to-tty >/dev/tty; exit 6";
@@ -26,7 +26,7 @@ fn on_a_terminal_the_command_has_one_of_the_same_size() {
 
 #[test]
 fn without_a_terminal_there_is_none_unless_asked_for() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let text =
             "for n in 0 1 2; do test -t $n && echo tty $n; done; (: </dev/tty) 2>/dev/null && echo ctty; echo end";
@@ -51,8 +51,8 @@ fn without_a_terminal_there_is_none_unless_asked_for() {
             assert_eq!(String::from_utf8_lossy(&got.stdout), "typed\r\ntyped\r\n", "{flags:?}: echoed, then copied");
             assert_eq!(got.status.code(), Some(0));
         }
-        // With an amount it is the timeout, and `-i` alone only keeps the input.
-        for flags in [&["-i", "-t", "60s", "--"][..], &["-t", "60s"], &["-i"]] {
+        // `-t` with an amount is the timeout, and `-i` alone only keeps the input.
+        for flags in [&["-i", "-t", "280s", "--"][..], &["-t", "60s"], &["-i"]] {
             let words = ["run"].iter().chain(flags).chain(&["cat"]);
             let timed = to_the_end(&mut place.cofferdam(words), b"typed\n");
             assert_eq!(String::from_utf8_lossy(&timed.stdout), "typed\n", "{flags:?}");
@@ -62,7 +62,7 @@ fn without_a_terminal_there_is_none_unless_asked_for() {
 
 #[test]
 fn a_resized_window_is_seen_inside() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let text = "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done";
         let steps = json!([["expect", "ready"], ["resize", 44, 133], ["expect", "44 133"]]);
@@ -72,7 +72,7 @@ fn a_resized_window_is_seen_inside() {
 
 #[test]
 fn keys_of_the_terminal_go_to_the_command() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let text = "trap 'echo interrupted; exit 7' INT; echo ready; while :; do sleep 0.05; done";
         let steps = json!([["expect", "ready"], ["send", "\u{3}"], ["expect", "interrupted"]]);
@@ -87,7 +87,7 @@ fn keys_of_the_terminal_go_to_the_command() {
         screen.assert_code(130);
         let steps = json!([["send", "hello\n"], ["expect", "hello\r\nhello\r\n"], ["send", "\u{4}"]]);
         on_terminal(&place, &["--", "cat"], steps).assert_code(0);
-        // A shell with jobs of its own: Ctrl-C ends the job, not the shell.
+        // An interactive shell with job control: Ctrl-C ends the job, not the shell.
         let steps = json!([
             ["expect", "go> "],
             ["send", "sh -c 'echo started; exec sleep 1000'\n"],
@@ -102,9 +102,10 @@ fn keys_of_the_terminal_go_to_the_command() {
     }
 }
 
+// promise 11
 #[test]
 fn the_terminal_is_given_back_however_the_run_ends() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let screen = on_terminal(&place, &["-c", "stty -echo raw; echo ready; kill -9 $$"], json!([]));
         screen.assert_code(137);
@@ -121,7 +122,7 @@ fn the_terminal_is_given_back_however_the_run_ends() {
 
 #[test]
 fn what_a_terminal_program_prints_last_is_not_lost() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let screen = on_terminal(&place, &["-c", "seq 1 20000; echo the-end"], json!([]));
         screen.assert_code(0);

@@ -1,5 +1,5 @@
-//! Programs that a person is asked about, where nobody answers: no way around the question starts one. Each attempt has a
-//! control that succeeds where nothing is asked.
+//! Exec rules with action `ask` and no terminal: no bypass of the question starts the program. Each attempt has a
+//! control that succeeds without the rule.
 
 use crate::support::{BOTH, Place};
 use serde_json::{Value, json};
@@ -8,19 +8,19 @@ use std::os::unix::fs::symlink;
 
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
-struct World {
+struct AskFixture {
     place: Place,
     tool: String,
-    /// The same bytes under another name beside it.
+    /// A hard link to the tool, beside it.
     twin: String,
 }
 
-impl World {
-    fn new(who: crate::support::As) -> World {
+impl AskFixture {
+    fn new(who: crate::support::As) -> AskFixture {
         let place = Place::new(who);
         let made = |path: &str| {
             let path = place.script(path, "");
-            fs::copy("/bin/echo", &path).unwrap();
+            crate::support::copy_program("/bin/echo", &path);
             path.to_str().unwrap().to_owned()
         };
         let tool = made("tools/tool");
@@ -30,7 +30,7 @@ impl World {
         symlink(&tool, place.project.join("link")).unwrap();
         place.script("home/project/by-interpreter", &format!("#!{tool} ran\n"));
         place.script("home/project/by-two", &format!("#!{}/by-interpreter\n", place.project.display()));
-        World { twin: twin.to_str().unwrap().to_owned(), place, tool }
+        AskFixture { twin: twin.to_str().unwrap().to_owned(), place, tool }
     }
 
     fn policy(&self, exec: &str, rules: &[Value]) -> String {
@@ -58,18 +58,19 @@ impl World {
     }
 }
 
-/// A text of Python that starts a file by its descriptor, in several ways.
+/// A Python command that executes a file by its descriptor.
 fn by_descriptor(tool: &str, how: &str) -> String {
     format!(
         "/usr/bin/python3 -c \"import os; fd = os.open('{tool}', os.{how}); os.set_inheritable(fd, True); os.execve(fd, ['x', 'ran'], {{}})\""
     )
 }
 
+// promise 21
 #[test]
 fn no_way_around_the_question_starts_a_program() {
     for who in BOTH {
-        let world = World::new(who);
-        let (place, tool) = (&world.place, &world.tool);
+        let fixture = AskFixture::new(who);
+        let (place, tool) = (&fixture.place, &fixture.tool);
         let attempts = [
             format!("{tool} ran"),
             format!("exec {tool} ran"),
@@ -93,7 +94,7 @@ fn no_way_around_the_question_starts_a_program() {
             format!("{LOADER} sub/own ran"),
         ];
         for exec in ["allow", "deny"] {
-            let policy = world.asks(exec);
+            let policy = fixture.asks(exec);
             for text in &attempts {
                 let run = place.sh(&["-p", &policy], text);
                 assert!(!run.stdout().contains("ran"), "{who:?} {exec} {text}: {}", run.story());
@@ -101,13 +102,14 @@ fn no_way_around_the_question_starts_a_program() {
             }
         }
         for text in &attempts {
-            let run = place.sh(&["-p", &world.policy("allow", &[])], text);
+            let run = place.sh(&["-p", &fixture.policy("allow", &[])], text);
             assert!(run.stdout().contains("ran"), "control: {who:?} {text}: {}", run.story());
         }
     }
 }
 
-/// Starts files whose heads are nonsense, as scripts and as programs, then one that may start and one that is asked about.
+/// Starts files with malformed headers, as scripts and as ELF programs, then a program that is allowed and one under
+/// `ask`.
 const NONSENSE: &str = r"
 import os, random, subprocess, struct, sys
 random.seed(7)
@@ -139,26 +141,28 @@ except PermissionError:
     print('shut')
 ";
 
-/// Where programs are asked about, the supervisor reads the heads of files that the guest wrote.
+/// Under an `ask` rule the supervisor parses headers of files that the guest wrote.
+// promise 21
 #[test]
 fn nonsense_at_the_head_of_a_program_is_no_matter() {
     for who in BOTH {
-        let world = World::new(who);
-        world.place.file("home/project/nonsense.py", NONSENSE);
-        let command = ["python3", "nonsense.py", &world.tool];
-        let run = world.place.run(&["-p", &world.asks("allow")], &command);
+        let fixture = AskFixture::new(who);
+        fixture.place.file("home/project/nonsense.py", NONSENSE);
+        let command = ["python3", "nonsense.py", &fixture.tool];
+        let run = fixture.place.run(&["-p", &fixture.asks("allow")], &command);
         assert_eq!(run.stdout(), "through 77\ncontrol\nshut\n", "{who:?}: {}", run.story());
-        let free = world.place.run(&["-p", &world.policy("allow", &[])], &command);
+        let free = fixture.place.run(&["-p", &fixture.policy("allow", &[])], &command);
         assert_eq!(free.stdout(), "through 77\ncontrol\nran\n", "control: {who:?}: {}", free.story());
     }
 }
 
-/// What is asked about stays in its place, as it was: nobody is shown a path at which something else stands by then.
+/// A program under `ask` cannot be moved or replaced, so the path in a question is the file that starts.
+// promise 21
 #[test]
 fn a_program_that_is_asked_about_cannot_be_exchanged() {
     for who in BOTH {
-        let world = World::new(who);
-        let place = &world.place;
+        let fixture = AskFixture::new(who);
+        let place = &fixture.place;
         let moves = [
             "mv sub/own sub/away",
             "mv sub away",
@@ -172,7 +176,7 @@ fn a_program_that_is_asked_about_cannot_be_exchanged() {
         ];
         for exec in ["allow", "deny"] {
             let text = moves.map(|text| format!("({text}) 2>/dev/null && echo '{text}'")).join("\n");
-            let run = place.sh(&["-p", &world.asks(exec)], &format!("{text}\necho end"));
+            let run = place.sh(&["-p", &fixture.asks(exec)], &format!("{text}\necho end"));
             assert_eq!(run.stdout(), "end\n", "{who:?} {exec}: {}", run.story());
         }
         let run = place.sh(&[], "mv sub/own sub/away && mv sub away && echo moved");
@@ -180,13 +184,14 @@ fn a_program_that_is_asked_about_cannot_be_exchanged() {
     }
 }
 
-/// Where only listed programs run, the bytes run under no other name either. Elsewhere a copy is another program, as it is
-/// where a program is denied.
+/// Under a list of allowed programs, the program's bytes start under no other name. Elsewhere a copy is another
+/// program, as with a deny rule.
+// promise 21
 #[test]
 fn where_programs_are_listed_no_copy_of_it_runs() {
     for who in BOTH {
-        let world = World::new(who);
-        let (place, tool, twin) = (&world.place, &world.tool, &world.twin);
+        let fixture = AskFixture::new(who);
+        let (place, tool, twin) = (&fixture.place, &fixture.tool, &fixture.twin);
         let memory = format!(
             "python3 -c \"import os; fd = os.memfd_create('x', 0); os.write(fd, open('{tool}', 'rb').read()); os.execve(fd, ['x', 'ran'], {{}})\""
         );
@@ -198,11 +203,11 @@ fn where_programs_are_listed_no_copy_of_it_runs() {
             format!("{LOADER} {twin} ran"),
             memory,
         ];
-        let policy = world.asks("deny");
+        let policy = fixture.asks("deny");
         for text in &attempts {
             let run = place.sh(&["-p", &policy], text);
             assert!(!run.stdout().contains("ran"), "{who:?} {text}: {}", run.story());
-            let run = place.sh(&["-p", &world.asks("allow")], text);
+            let run = place.sh(&["-p", &fixture.asks("allow")], text);
             assert!(run.stdout().contains("ran"), "control: {who:?} {text}: {}", run.story());
         }
     }

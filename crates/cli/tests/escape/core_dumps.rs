@@ -1,6 +1,6 @@
-//! A crash inside starts nothing outside: with a pipe as `core_pattern` the kernel runs a program of the host as root, with bytes of the
-//! crashed process. The pattern is the whole machine's, so it is changed once, for seconds, and put back by a process that outlives a
-//! test that is killed.
+//! A crash inside starts no handler outside: with a pipe in `core_pattern` the kernel runs a host program as root on
+//! data of the crashed process. The pattern is global to the machine, so it is changed once, for seconds, and restored
+//! by a process that outlives a killed test.
 
 use crate::support::{As, BOTH, Place, binary, to_the_end};
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
-/// Another `core_pattern` for as long as this lives.
+/// A replaced `core_pattern`, restored on drop.
 struct Pattern {
     keeper: Child,
     hold: Option<ChildStdin>,
@@ -19,7 +19,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// Others who try the same on this machine wait for each other by a lock on the file itself.
+    /// Sets the pattern under a file lock, on which concurrent tests of this machine wait.
     fn set(pattern: &str) -> Pattern {
         let script = r#"exec 9<"$0" && flock 9 && old=$(cat "$0") && printf %s "$1" > "$0" && echo "$old" && { read -r _; printf '%s\n' "$old" > "$0"; }"#;
         let mut keeper = Command::new("sh")
@@ -48,7 +48,7 @@ impl Drop for Pattern {
     }
 }
 
-/// A handler that records by name the crashes of this test and no others.
+/// A handler that records crashes of this test by name and ignores others.
 struct Handler {
     marks: PathBuf,
     pattern: String,
@@ -72,12 +72,13 @@ impl Handler {
         entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// The control: the same crash outside runs the handler, whose limit is as usual. What crashed before has been handled by then.
+    /// Control: the same crash outside, under an ordinary limit, runs the handler. Earlier crashes have been handled by
+    /// then.
     fn crash_outside(&self, place: &Place, name: &str) {
         let script = format!("{CRASH}\nprint(crash({name:?}))");
         let output = to_the_end(place.outside("python3").args(["-c", &script]), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "True\n", "control: {output:?}");
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(180);
         while !self.has(name) {
             assert!(Instant::now() < until, "control: the handler runs for {name}");
             std::thread::sleep(Duration::from_millis(2));
@@ -85,7 +86,7 @@ impl Handler {
     }
 }
 
-/// `crash(name)` ends a child by a signal that dumps, and says whether the kernel dumped it.
+/// `crash(name)` ends a child by a signal that dumps core, and returns whether the kernel dumped it.
 const CRASH: &str = r#"
 import ctypes, os, resource, signal, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -102,7 +103,7 @@ def crash(name, before=lambda: None, how=lambda: os.kill(os.getpid(), signal.SIG
     return os.WCOREDUMP(status) if os.WIFSIGNALED(status) else status
 "#;
 
-/// Crashes in every way, after trying everything that could switch dumps to a pipe on again.
+/// Crashes in every way, after every attempt to enable dumps to a pipe again.
 const WAYS: &str = r#"
 zero = (ctypes.c_uint64 * 2)(0, 0)
 soft = (ctypes.c_uint64 * 2)(0, 1)
@@ -139,7 +140,7 @@ fn ways(tag: &str) -> String {
     format!("{CRASH}\ntag = {tag:?}\n{WAYS}")
 }
 
-/// Where no user namespace can be made, so that the second driver is used.
+/// A run where no user namespace can be created, so that the driver without namespaces is used.
 fn without_namespaces(place: &Place, script: &str) -> Command {
     let policy = place.policy(serde_json::json!({"version": 1, "extends": ["default"], "degrade": ["namespaces"]}));
     let blocked = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
@@ -181,8 +182,9 @@ fn a_crash_inside_runs_no_handler_of_the_host() {
     assert_eq!(ran, ["cd-rafter", "cd-rbefore", "cd-uafter", "cd-ubefore"]);
 }
 
-/// What no limit stops is refused, unless a policy consents: a socket, and a pipe where the caller's hard limit is 0. The pattern is one
-/// that only this test sees, in a mount namespace of its own; a mount over a file of /proc leaves the second driver.
+/// A handler that no limit stops is refused without consent: a socket, and a pipe when the caller's hard limit is 0.
+/// The pattern is mounted over the file in the test's own mount namespace; such a mount over /proc leaves only the
+/// driver without namespaces.
 #[test]
 fn a_handler_that_no_limit_stops_is_refused_without_consent() {
     let place = Place::new(As::User);
@@ -210,7 +212,7 @@ fn a_handler_that_no_limit_stops_is_refused_without_consent() {
         assert!(refused["hint"].as_str().unwrap().contains("\"core_dumps\" under \"degrade\""), "{refused}");
         assert!(is_missing(&run(pattern, limit, &consent)), "{pattern}");
     }
-    // The controls: a pipe is no reason where the limit can be set, nor is a hard limit of 0 where cores are files.
+    // Controls: a pipe is accepted where the limit can be set, and so is a hard limit of 0 where cores are files.
     for (pattern, limit) in [("|/bin/true %p", "0:1"), ("|/bin/true %p", "unlimited"), ("core", "0:0")] {
         assert!(!is_missing(&run(pattern, limit, &plain)), "{pattern}");
     }

@@ -1,5 +1,5 @@
-//! What a rule hides stays hidden whatever other rules put over its directory: names that are not there yet, programs that are
-//! listed, the workspace.
+//! Hidden paths stay hidden under every mount that other rules put over their directory: missing names, listed
+//! programs, the workspace.
 
 use crate::support::{BOTH, Place};
 use crate::{CANARY, assert_no_canary};
@@ -19,8 +19,9 @@ fn deny(place: &Place, path: &str) -> Value {
     json!({"action": "deny", "path": place.root.join(path)})
 }
 
-/// The layer that strikes out a name which is not there yet showed its directory as it is on the host, without the cover over
-/// another name in it, and without the workspace below it.
+/// Regression: the overlay that hides a missing name showed its directory as on the host, without the cover over
+/// another name in it and without the workspace below it.
+// promise 1
 #[test]
 fn a_name_that_is_missing_uncovers_nothing_beside_it() {
     for who in BOTH {
@@ -50,8 +51,9 @@ fn a_name_that_is_missing_uncovers_nothing_beside_it() {
     }
 }
 
-/// A directory of listed programs was bound over what rules had taken from it: a denied file could be read, and a denied
-/// program be started by its descriptor.
+/// Regression: a directory of listed programs was bound over the covers of other rules, so a denied file could be read
+/// and a denied program started by its descriptor.
+// promise 1
 #[test]
 fn a_directory_of_listed_programs_uncovers_nothing_in_it() {
     for who in BOTH {
@@ -60,7 +62,7 @@ fn a_directory_of_listed_programs_uncovers_nothing_in_it() {
         place.file("tools/open", "open\n");
         for name in ["good", "bad"] {
             place.script(format!("tools/{name}"), "");
-            std::fs::copy("/bin/echo", place.root.join("tools").join(name)).unwrap();
+            crate::support::copy_program("/bin/echo", place.root.join("tools").join(name));
         }
         let (tools, python) = (place.root.join("tools"), std::fs::canonicalize("/usr/bin/python3").unwrap());
         let allowed = |path: &std::path::Path| json!({"action": "allow", "path": path});
@@ -73,33 +75,35 @@ fn a_directory_of_listed_programs_uncovers_nothing_in_it() {
         assert_no_canary(&run);
         assert_ne!(run.code(), 0, "{}", run.story());
         place.python(&["-p", &policy], &read("open")).assert_ok();
-        for (name, said) in [("bad", ""), ("good", "ran\n")] {
+        for (name, printed) in [("bad", ""), ("good", "ran\n")] {
             let text = format!(
                 "import os\nfd = os.open('{}/{name}', os.O_RDONLY)\nos.execve(fd, ['echo', 'ran'], {{}})",
                 tools.display()
             );
             let run = place.python(&["-p", &policy], &text);
-            assert_eq!(run.stdout(), said, "{who:?} {name}: {}", run.story());
+            assert_eq!(run.stdout(), printed, "{who:?} {name}: {}", run.story());
         }
     }
 }
 
-/// A program was denied by a directory of which only a part is shown: no mount kept it from being started by its descriptor.
+/// Regression: with a denial on a directory of which only a part was shown, no mount kept a program in it from being
+/// executed by its descriptor.
+// promise 1
 #[test]
 fn a_denial_above_a_grant_holds_for_programs() {
     for who in BOTH {
         let place = Place::new(who);
         let tool = place.script("tools/deep/tool", "");
-        std::fs::copy("/bin/echo", &tool).unwrap();
+        crate::support::copy_program("/bin/echo", &tool);
         let text =
             format!("import os\nfd = os.open('{}', os.O_RDONLY)\nos.execve(fd, ['echo', 'ran'], {{}})", tool.display());
         let shown = json!({"action": "allow", "path": place.root.join("tools/deep"), "perms": READS});
-        for (denied, said) in [("tools", ""), ("tools/deep", ""), ("tools/deep/tool", ""), ("elsewhere", "ran\n")] {
+        for (denied, printed) in [("tools", ""), ("tools/deep", ""), ("tools/deep/tool", ""), ("elsewhere", "ran\n")] {
             let exec = json!({"exec": {"rules": [deny(&place, denied)]}});
             let mut document = json!({"version": 1, "extends": ["default"], "fs": {"rules": [shown]}});
             document.as_object_mut().unwrap().extend(exec.as_object().unwrap().clone());
             let run = place.python(&["-p", &place.policy(document)], &text);
-            assert_eq!(run.stdout(), said, "{who:?} {denied}: {}", run.story());
+            assert_eq!(run.stdout(), printed, "{who:?} {denied}: {}", run.story());
         }
     }
 }

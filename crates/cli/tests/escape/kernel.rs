@@ -1,5 +1,5 @@
-//! Attacks on the kernel's walls: processes, privileges, system calls, devices, mounts and the listener.
-//! A probe's own word never decides: canaries, censuses and hashes of the host do.
+//! Attacks on the kernel boundary: processes, privileges, system calls, devices, mounts and the seccomp listener.
+//! Canaries, process lists and hashes on the host decide; a probe's own output never does.
 
 #[path = "kernel_calls.rs"]
 mod calls;

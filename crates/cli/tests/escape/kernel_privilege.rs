@@ -1,5 +1,5 @@
-//! Privilege: set-user-ID programs, capabilities, what is left of the caller's powers, what the caller's
-//! environment can inject, which programs start.
+//! Privilege: set-user-ID programs, capabilities, the caller's remaining powers, injection through the caller's
+//! environment, and executable programs.
 
 use super::truth::{Bystander, census, finish, library, marker, probe, soon};
 use crate::support::family::{children, is_first};
@@ -9,7 +9,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const WHO: &str = r#"
 #include <stdio.h>
@@ -23,10 +22,11 @@ int main(void) {
 }
 "#;
 
-/// K18: set-user-ID, set-group-ID and capability files of the host give nothing inside.
+/// Set-user-ID, set-group-ID and capability files of the host give no privilege inside.
+// promise 2
 #[test]
 fn privileged_files_give_no_privilege() {
-    // cap_net_raw,cap_sys_admin=ep in the kernel's second revision of the attribute.
+    // cap_net_raw,cap_sys_admin=ep in revision 2 of the attribute.
     const CAPABILITIES: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for who in BOTH {
         let place = Place::new(who);
@@ -95,7 +95,8 @@ try: os.setxattr(fresh("x"), "security.capability", bytes.fromhex("0100000200202
 except OSError: pass
 "##;
 
-/// K18: a write grant must not become a way to leave a set-user-ID program for others on the host.
+/// A write grant must not become a way to leave a set-user-ID program for other users of the host.
+// promise 2
 #[test]
 fn no_privileged_file_is_left_on_the_host() {
     for who in BOTH {
@@ -111,7 +112,9 @@ fn no_privileged_file_is_left_on_the_host() {
     }
 }
 
-/// K19: as the host sees it, every task of a guest has no capability, a filter, no way up, and pid 1 cannot be dumped.
+/// As seen from the host, every task of a guest has no capability, a seccomp filter and no_new_privs, and pid 1 is not
+/// dumpable.
+// promise 2
 #[test]
 fn no_task_of_a_guest_keeps_privilege() {
     for who in BOTH {
@@ -122,7 +125,7 @@ fn no_task_of_a_guest_keeps_privilege() {
         );
         let mut command = place.cofferdam(["run", "--", "/bin/sh", "-c", &text]);
         let guest = Bystander::start(&mut command);
-        assert!(soon(Duration::from_secs(20), || census(&mark).len() >= 5), "control: it runs: {:?}", census(&mark));
+        assert!(soon(|| census(&mark).len() >= 5), "control: it runs: {:?}", census(&mark));
         let first: Vec<u32> = children(guest.0.id()).into_iter().filter(|pid| is_first(*pid)).collect();
         assert_eq!(first.len(), 1, "one pid 1 below the supervisor");
         assert_eq!(fs::metadata(format!("/proc/{}/environ", first[0])).unwrap().uid(), 0, "pid 1 cannot be dumped");
@@ -137,7 +140,7 @@ fn no_task_of_a_guest_keeps_privilege() {
                 tree.iter().flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten());
             tasks.map(|task| task.path()).collect::<Vec<_>>()
         };
-        assert!(soon(Duration::from_secs(20), || all().len() >= 8), "control: processes and threads: {:?}", all());
+        assert!(soon(|| all().len() >= 8), "control: processes and threads: {:?}", all());
         for task in all() {
             let status = fs::read_to_string(task.join("status")).unwrap();
             for line in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -188,7 +191,7 @@ print(raised, os.getuid() == os.geteuid() != 0, libc.prctl(1, 9, 0, 0, 0))
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); print("control", resource.getrlimit(resource.RLIMIT_NOFILE))
 "#;
 
-/// A guest may tighten its own limits and never widen them.
+/// A guest may lower its own resource limits and never raise them.
 #[test]
 fn limits_can_only_be_tightened() {
     for who in BOTH {
@@ -208,7 +211,7 @@ __attribute__((constructor)) static void speak(void) {
 }
 "#;
 
-/// K26: what the caller's environment would make programs load does not reach the guest.
+/// Variables in the caller's environment that make programs load code do not reach the guest.
 #[test]
 fn the_callers_environment_injects_nothing() {
     for who in BOTH {
@@ -241,15 +244,15 @@ fn the_callers_environment_injects_nothing() {
         ];
         let script = "env; /usr/bin/python3 -c 'print(1)'";
         let mut command = place.cofferdam(["run", "--", "/bin/sh", "-c", script]);
-        // The caller's own tools obey the caller; what matters is what happens inside.
+        // The caller's own tools obey the variables; only processes inside are checked.
         let out = finish(command.envs(injections));
-        let (shown, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && shown.ends_with("1\n") && shown.contains("PATH="), "{shown}{told}");
+        let (shown, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && shown.ends_with("1\n") && shown.contains("PATH="), "{shown}{stderr}");
         for (name, _) in injections {
             assert!(!shown.lines().any(|l| l.starts_with(&format!("{name}="))), "{name}: {shown}");
         }
         for bad in ["LOADED-IN sh", "LOADED-IN env", "LOADED-IN python", "STARTUP", "SITE"] {
-            assert!(!told.contains(bad), "{bad}: {told}");
+            assert!(!stderr.contains(bad), "{bad}: {stderr}");
         }
         let control = place.run(&["-e", &format!("LD_PRELOAD={evil}")], &["/usr/bin/env"]);
         assert!(control.stderr().contains("LOADED-IN env"), "control: {}", control.story());
@@ -312,7 +315,8 @@ attempt("mapped-grant", mapped(out + "/z"))
 open(os.path.join(out, "control"), "w").write("listed programs run")
 "##;
 
-/// K25: with listed programs, nothing else starts: no copy, no memory file, no loader, no script line.
+/// Under listed programs no other program starts: no copy, memory file, loader or script line.
+// promise 4
 #[test]
 fn only_listed_programs_start() {
     for who in BOTH {

@@ -1,12 +1,11 @@
-//! Other processes: the launcher, pid 1, neighbours of the host, what outlives a run.
+//! Processes outside the command: the launcher, pid 1, processes of the host, and survivors of a run.
 
 use super::truth::{Bystander, Canary, census, finish, finish_child, marker, mounts, orphaned_groups, probe, soon};
 use crate::support::{As, BOTH, Place, binary};
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-/// K01: the launcher through /proc/PID/exe.
+/// Overwriting the launcher through /proc/PID/exe.
 #[test]
 fn the_launcher_cannot_be_overwritten() {
     for who in BOTH {
@@ -54,7 +53,8 @@ for n in (7, 8):
 print("control", open("plain.txt").read())
 "#;
 
-/// K02: descriptors that the caller left open reach neither the guest nor its pid 1's visitors.
+/// Descriptors that the caller left open reach neither the guest nor /proc/1/fd.
+// promise 2
 #[test]
 fn descriptors_of_the_caller_do_not_leak() {
     for who in BOTH {
@@ -79,7 +79,7 @@ fn descriptors_of_the_caller_do_not_leak() {
     }
 }
 
-/// K02: a working directory named through a descriptor is a place in the new root, and nothing above it shows.
+/// A working directory given through a descriptor is a path in the new root, and its parents are not visible.
 #[test]
 fn the_working_directory_lies_in_the_new_root() {
     for who in BOTH {
@@ -148,8 +148,9 @@ for pid in [1] + [int(a) for a in sys.argv[1:]]:
     for address in (ctypes.addressof(here), 0x400000, 0x7ffff7ff0000): print("other", intrude(pid, address))
 "#;
 
-/// K08 and K21: pid 1, the supervisor and neighbours can be neither traced nor read nor written. Pid 1 carries a
-/// copy of the supervisor's memory, with the caller's environment in it.
+/// Pid 1, the supervisor and other processes can be neither traced, read nor written. Pid 1 carries a copy of the
+/// supervisor's memory, which holds the caller's environment.
+// promise 2
 #[test]
 fn no_process_outside_the_command_can_be_entered() {
     for who in BOTH {
@@ -201,13 +202,14 @@ if child == 0:
     time.sleep(60)
 os.kill(child, 9); print("control", os.waitpid(child, 0)[1])
 sys.stdout.flush()
-# Everything it may reach but itself and pid 1.
+# Every process it may signal, except itself and pid 1.
 try: os.kill(-1, 9)
 except ProcessLookupError: pass
 print("alive")
 "#;
 
-/// K09: signals of every kind reach only the guest's own tree.
+/// Signals of every kind reach only the guest's own tree.
+// promise 2
 #[test]
 fn signals_stay_inside() {
     for who in BOTH {
@@ -223,7 +225,7 @@ fn signals_stay_inside() {
     }
 }
 
-/// K09: every signal that exists, sent to pid 1 by its guest, leaves the run with an honest end.
+/// A guest that sends pid 1 every signal gets a correct exit status.
 #[test]
 fn no_signal_from_inside_breaks_pid_1() {
     for who in BOTH {
@@ -247,7 +249,7 @@ fn no_signal_from_inside_breaks_pid_1() {
     }
 }
 
-/// K09: nothing that a guest may do to pid 1's limits makes its end look like ours.
+/// A guest that lowers pid 1's resource limits cannot make its end look like the supervisor's.
 #[test]
 fn pid_1_cannot_be_starved_to_death() {
     for who in BOTH {
@@ -265,7 +267,8 @@ fn pid_1_cannot_be_starved_to_death() {
     }
 }
 
-/// K27: what a command leaves behind ends with it.
+/// Background processes end with the command.
+// promise 11
 #[test]
 fn daemons_end_with_the_command() {
     for who in BOTH {
@@ -291,12 +294,13 @@ fn daemons_end_with_the_command() {
     }
 }
 
-/// K27: killing cofferdam itself takes the whole tree, and leaves no mount and no group.
+/// SIGKILL of cofferdam ends the whole tree, and leaves no mount and no group.
+// promise 11
 #[test]
 fn a_killed_supervisor_takes_its_tree_along() {
     for who in BOTH {
         let place = Place::new(who);
-        let mounts_before = mounts();
+        let mounts_before = mounts(&place);
         // An ordinary user has memory groups only where root delegated them.
         let limits: &[&str] = if who == As::Root { &["-m", "64m"] } else { &[] };
         for flags in [&[][..], limits] {
@@ -307,17 +311,17 @@ fn a_killed_supervisor_takes_its_tree_along() {
             let mut command = place.cofferdam(["run"]);
             let mut child =
                 command.args(flags).args(["--", "/bin/sh", "-c", &text]).stdout(Stdio::piped()).spawn().unwrap();
-            assert!(soon(Duration::from_secs(20), || census(&format!("sleep\0{mark}")).len() == 3), "control: it runs");
+            assert!(soon(|| census(&format!("sleep\0{mark}")).len() == 3), "control: it runs");
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(soon(Duration::from_secs(20), || census(&mark).is_empty()), "left: {:?}", census(&mark));
+            assert!(soon(|| census(&mark).is_empty()), "left: {:?}", census(&mark));
         }
-        assert!(soon(Duration::from_secs(20), || orphaned_groups().is_empty()), "left: {:?}", orphaned_groups());
-        assert_eq!(mounts(), mounts_before);
+        assert!(soon(|| orphaned_groups().is_empty()), "left: {:?}", orphaned_groups());
+        assert_eq!(mounts(&place), mounts_before);
     }
 }
 
-/// K28: process numbers that come round again mislead nobody, however signals and ends interleave.
+/// Reused pids do not misdirect a signal, however signals and exits interleave.
 #[test]
 fn numbers_used_again_hit_nobody_else() {
     for who in BOTH {
@@ -328,7 +332,7 @@ fn numbers_used_again_hit_nobody_else() {
             let mut command = place.cofferdam(["run", "--", "/bin/sh", "-c", text]);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             for _ in 0..40 {
-                // WINCH and CONT do no harm to the command; they are forwarded all the same.
+                // WINCH and CONT do not harm the command, and are forwarded all the same.
                 for signal in ["-WINCH", "-CONT"] {
                     let _ = Command::new("/bin/kill")
                         .args([signal, &child.id().to_string()])
@@ -356,7 +360,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Orphans are reaped while the command still runs, not only at its end.
+/// Orphans are reaped while the command runs, not only at its end.
 #[test]
 fn orphans_do_not_pile_up() {
     for who in BOTH {

@@ -1,4 +1,4 @@
-//! The caller's terminal: nothing can be typed into it from inside.
+//! The caller's terminal accepts no injected input from inside.
 
 use super::truth::{finish, probe};
 use crate::support::{BOTH, Place, binary};
@@ -27,7 +27,7 @@ int main(void) {
 }
 "#;
 
-/// Makes a terminal, leads a session on it, runs a command there and looks at what was typed into it.
+/// Opens a pty, leads a session on it, runs a command there and reads what was typed into it.
 const HARNESS: &str = r#"
 import fcntl, os, select, subprocess, sys, termios, time
 master, slave = os.openpty()
@@ -48,8 +48,9 @@ for byte in b"own": fcntl.ioctl(slave, termios.TIOCSTI, bytes([byte]))
 print("control", typed())
 "#;
 
-/// K10, K11: TIOCSTI and its kin are refused whatever the high bits, on the guest's own terminal and on pipes; the
-/// host's terminal has nothing typed into it, although this kernel would let the caller do it.
+/// TIOCSTI and similar ioctls are refused for any high bits, on the guest's own terminal and on pipes. The host's
+/// terminal receives no input, although this kernel would let the caller inject it.
+// promise 2
 #[test]
 fn nothing_is_typed_into_the_callers_terminal() {
     for who in BOTH {
@@ -69,7 +70,7 @@ fn nothing_is_typed_into_the_callers_terminal() {
             let open = ["run", "-q", flag, "--", "/bin/sh", "-c", "sleep 0.2; echo typed >/dev/tty; ls /dev/pts"];
             let out = finish(place.outside("/usr/bin/python3").arg(&harness).arg(binary()).args(open));
             let shown = String::from_utf8_lossy(&out.stdout).into_owned();
-            // Its own terminal is the only one in its own list; without one there is none to open.
+            // The guest's /dev/pts lists its own terminal alone; without one there is none to open.
             let own = if terminal == 1 { "typed\n0" } else { "No such device" };
             assert!(shown.contains(own) && shown.contains("ptmx") && !shown.contains("HANGS"), "{shown}");
         }

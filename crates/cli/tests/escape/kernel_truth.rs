@@ -1,4 +1,4 @@
-//! What the host knows: canaries, who runs, what is mounted, which groups exist. And probes, compiled once.
+//! Evidence on the host: canaries, running processes, mounts, control groups. And probes, compiled once.
 
 pub use crate::support::left::{census, mounts, orphaned_groups, soon};
 use crate::support::{Place, binary, unique};
@@ -9,12 +9,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
 
-/// How long anything may take on a busy machine before it counts as hanging.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A file of the caller's outside the project. Its text must never show inside, its state never change.
+/// A file of the caller's outside the project, whose text must never show inside and whose state must never change.
 pub struct Canary {
     pub path: PathBuf,
     pub secret: String,
@@ -37,7 +33,7 @@ impl Canary {
         self.path.to_str().unwrap()
     }
 
-    /// Neither shown in `output` nor changed on disk, nor anything put beside it.
+    /// Asserts that the canary is absent from `output` and unchanged on disk, and that its directory has no new entry.
     #[track_caller]
     pub fn assert_safe(&self, output: &Output) {
         for stream in [&output.stdout, &output.stderr] {
@@ -53,7 +49,7 @@ impl Canary {
     }
 }
 
-/// Names, kinds, modes, owners, times and bytes of everything below a directory, without following links.
+/// Names, kinds, modes, owners, times and content of everything below a directory, without following links.
 pub fn state(dir: &Path) -> String {
     let mut lines = Vec::new();
     let mut open = vec![dir.to_path_buf()];
@@ -79,7 +75,7 @@ pub fn state(dir: &Path) -> String {
     lines.join("\n")
 }
 
-/// Runs to its end, however long a busy machine takes, but never for ever.
+/// Runs a command to its end, with a deadline that a busy machine never reaches.
 #[track_caller]
 pub fn finish(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -89,7 +85,7 @@ pub fn finish(command: &mut Command) -> Output {
 #[track_caller]
 pub fn finish_child(mut child: Child) -> Output {
     let mut streams = [child.stdout.take().map(read_all), child.stderr.take().map(read_all)];
-    if !soon(PATIENCE, || child.try_wait().unwrap().is_some()) {
+    if !soon(|| child.try_wait().unwrap().is_some()) {
         let _ = child.kill();
         let _ = child.wait();
         panic!("hangs");
@@ -107,7 +103,7 @@ fn read_all(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinH
     })
 }
 
-/// A process of the host that ends with the test.
+/// A process of the host, killed on drop.
 pub struct Bystander(pub Child);
 
 impl Bystander {
@@ -127,7 +123,7 @@ impl Drop for Bystander {
     }
 }
 
-/// Compiles a C probe once per source and puts a copy into the project.
+/// Compiles a C probe once per source and copies it into the project.
 pub fn probe(place: &Place, name: &str, source: &str) -> String {
     compiled(place, name, source, &[])
 }
@@ -149,13 +145,13 @@ fn compiled(place: &Place, name: &str, source: &str, flags: &[&str]) -> String {
         out
     });
     let at = place.project.join(name);
-    fs::copy(&*made, &at).unwrap();
+    crate::support::copy_program(&*made, &at);
     fs::set_permissions(&at, fs::Permissions::from_mode(0o755)).unwrap();
     place.own(&at);
     at.to_str().unwrap().to_string()
 }
 
-/// A marker that shows in no other command line.
+/// A marker that appears in no other command line.
 pub fn marker() -> String {
     format!("7{:07}.{:04}", std::process::id(), unique())
 }

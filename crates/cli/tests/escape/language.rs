@@ -1,4 +1,4 @@
-//! Every road to a file that is denied, in any language and while names change: no byte of it comes out.
+//! Every way to open a denied file, in several languages and during renames: no byte of it is read.
 
 use crate::support::{BOTH, Place};
 use crate::{CANARY, assert_no_canary};
@@ -6,7 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// I01: every road to a file ends at the same wall.
+/// Every way to a file ends at the same boundary.
+// promise 1
 #[test]
 fn no_road_leads_around_the_language() {
     let roads = r#"
@@ -100,14 +101,15 @@ for name, road in roads.items():
                 }
             }
         }
-        // The control: the same roads to the file next door.
+        // Control: the same ways read the file beside it.
         let open: Vec<String> =
             by(&deny, &allowed).stdout().lines().filter(|l| l.ends_with("in policy")).map(String::from).collect();
         assert!(open.len() >= 14, "{who:?}: {open:#?}");
     }
 }
 
-/// I02: while names and pointers change under the kernel's hands, no denied byte is ever delivered.
+/// Under concurrent renames and pointer changes, no byte of a denied file is ever delivered.
+// promise 1
 #[test]
 fn denied_bytes_are_never_delivered() {
     for who in BOTH {
@@ -133,7 +135,7 @@ fn denied_bytes_are_never_delivered() {
                 strcpy(good, argv[1]); strcpy(bad, argv[2]); strcpy(moving, good);
                 if (symlink(good, "/tmp/a") || symlink(bad, "/tmp/b")) return 30;
                 for (long i = 0; i < rounds; i++) {
-                    // The first is the control: nothing moves yet.
+                    // The first round is the control, before any swap.
                     if (i == 1) { pthread_create(&t, 0, exchange, 0); pthread_create(&t, 0, rewrite, 0); }
                     char b[64] = {0};
                     int fd = open(i & 1 ? "/tmp/a" : moving, O_RDONLY);
@@ -147,7 +149,7 @@ fn denied_bytes_are_never_delivered() {
         );
         let (denied, allowed, probe) = (denied.to_str().unwrap(), allowed.to_str().unwrap(), probe.to_str().unwrap());
         for (more, rounds) in [(&[][..], "100000"), (&["--report-reads"][..], "10000")] {
-            let flags = [&["--deny-read", denied, "-t", "80s"], more].concat();
+            let flags = [&["--deny-read", denied, "-t", "280s"], more].concat();
             let run = place.run(&flags, &[probe, allowed, denied, rounds]);
             assert_no_canary(&run);
             assert_eq!(run.assert_ok().stdout(), "fine 0\n", "{who:?} {more:?}: {}", run.story());

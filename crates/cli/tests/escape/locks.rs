@@ -1,11 +1,11 @@
-//! Locks on what a guest may only read: a program of the host that wants one gets it, whatever is held inside.
+//! Locks on read-only files: a host program gets its lock, whatever a guest holds.
 
 use crate::support::{As, BOTH, Place, binary, to_the_end};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Takes every lock there is on each of the files, says which were refused, and holds them until its input ends.
+/// Takes every kind of lock on each file, prints the refused ones, and holds the rest until its input ends.
 const HOLD: &str = r#"
 import errno, fcntl, os, struct, sys
 span = struct.pack("hhqqixxxx", fcntl.F_RDLCK, 0, 0, 0, 0)
@@ -23,7 +23,7 @@ print("held", flush=True)
 sys.stdin.read()
 "#;
 
-/// Wants every lock on each of the files without waiting, and says of which it gets none.
+/// Tries every lock on each file without waiting, and prints the refused ones.
 const WANT: &str = r#"
 import errno, fcntl, os, sys
 ways = {"flock": lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB), "posix": lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)}
@@ -35,16 +35,16 @@ for path in sys.argv[1:]:
         os.close(fd)
 "#;
 
-/// Starts a guest that holds locks; what it said of them, and the guest.
+/// Starts a guest that holds locks, and returns it with its output.
 fn hold(mut command: Command, files: &[&Path]) -> (Child, String) {
     command.args(["--", "/usr/bin/python3", "-c", HOLD]).args(files);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
+    let mut output = String::new();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
-    while !said.ends_with("held\n") {
-        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it must hold: {said}");
+    while !output.ends_with("held\n") {
+        assert_ne!(lines.read_line(&mut output).unwrap(), 0, "it must hold: {output}");
     }
-    (child, said)
+    (child, output)
 }
 
 fn release(mut child: Child) {
@@ -52,7 +52,7 @@ fn release(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// What a program of the host cannot lock, as root: it may write to all of them.
+/// Locks that a host program cannot get; as root, which may write to all files.
 fn refused_outside(files: &[&Path]) -> String {
     let output = to_the_end(Command::new("/usr/bin/python3").args(["-c", WANT]).args(files), b"");
     assert!(output.status.success(), "{output:?}");
@@ -70,7 +70,7 @@ fn locks_on_what_can_only_be_read_do_not_reach_the_host() {
         let shown = place.file("home/shown/file", "data");
         let project = place.file("home/project/own", "data");
         let open = place.file("home/open/direct", "data");
-        // A guest of root's has a list of accounts of its own.
+        // A root caller's guest has an /etc/passwd of its own.
         let (passwd, profile) = (Path::new("/etc/passwd"), Path::new("/etc/profile"));
         let (above, beside) = (shown.parent().unwrap(), open.parent().unwrap());
         let create = ["create", "--name", "live", "--read", text(above)];
@@ -83,20 +83,20 @@ fn locks_on_what_can_only_be_read_do_not_reach_the_host() {
         let refused = |name: &str| format!("{name} exclusive EROFS\n{name} lease EPERM\n");
         let read_only = ["file", "passwd", "profile", "null"].map(refused).concat() + "held\n";
         let null = Path::new("/dev/null");
-        for (how, command, files, said) in [
+        for (how, command, files, expected) in [
             ("run", run(&["run"]), vec![&*shown, passwd, profile, null], read_only.clone()),
             ("run", run(&["run", "--read-only"]), vec![&project], format!("{}held\n", refused("own"))),
             ("exec", place.cofferdam(["exec", "live"]), vec![&shown, passwd, profile, null], read_only),
         ] {
-            let (guest, told) = hold(command, &files);
-            assert_eq!(told, said, "{who:?} {how}");
+            let (guest, output) = hold(command, &files);
+            assert_eq!(output, expected, "{who:?} {how}");
             assert_eq!(refused_outside(&files), "", "{who:?} {how}");
             release(guest);
         }
-        // The controls: what may be written is locked for all, and what is the workspace's is its own.
-        let (guest, told) = hold(run(&["run"]), &[&open, &project]);
+        // Controls: locks on a writable grant are shared with the host, and locks in a workspace stay in it.
+        let (guest, output) = hold(run(&["run"]), &[&open, &project]);
         assert_eq!(
-            told, "direct exclusive EAGAIN\ndirect lease EPERM\nown exclusive EAGAIN\nown lease EPERM\nheld\n",
+            output, "direct exclusive EAGAIN\ndirect lease EPERM\nown exclusive EAGAIN\nown lease EPERM\nheld\n",
             "{who:?}"
         );
         assert_eq!(refused_outside(&[&open, &project]), "direct flock EAGAIN\ndirect posix EAGAIN\n", "{who:?}");
@@ -120,7 +120,7 @@ fn an_exclusive_lock_on_what_can_only_be_read_is_told() {
     }
 }
 
-/// Puts a file that can only be read under the number by which another thread takes locks.
+/// Swaps a read-only file in and out of the descriptor on which another thread takes locks.
 const SWAP: &str = r#"
 import fcntl, os, sys, threading
 shown, own, rounds = os.open(sys.argv[1], os.O_RDONLY), os.open(sys.argv[2], os.O_RDWR), int(sys.argv[3])
@@ -138,7 +138,7 @@ print("held", flush=True)
 sys.stdin.read()
 "#;
 
-/// The lock is taken on the file that was looked at, whatever has its number by then.
+/// The lock is taken on the file that was checked, even if its descriptor number now refers to another.
 #[test]
 fn a_descriptor_that_is_changed_meanwhile_locks_nothing_else() {
     let rounds = crate::support::times(3000, 100_000).to_string();
@@ -152,18 +152,18 @@ fn a_descriptor_that_is_changed_meanwhile_locks_nothing_else() {
             .args([&shown, &open])
             .arg(&rounds);
         let mut guest = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         let mut lines = BufReader::new(guest.stdout.take().unwrap());
-        while !said.ends_with("held\n") {
-            assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
+        while !output.ends_with("held\n") {
+            assert_ne!(lines.read_line(&mut output).unwrap(), 0, "{output}");
         }
-        assert_eq!(said, "both True True\nheld\n", "{who:?}: the control");
+        assert_eq!(output, "both True True\nheld\n", "{who:?}: the control");
         assert_eq!(refused_outside(&[&shown, &open]), "direct flock EAGAIN\n", "{who:?}");
         release(guest);
     }
 }
 
-/// Without mounts of its own the rules say what can only be read.
+/// Without a mount namespace, the rules decide which files are read-only.
 #[test]
 fn locks_do_not_reach_the_host_without_namespaces() {
     let place = Place::new(As::User);
@@ -176,10 +176,11 @@ fn locks_do_not_reach_the_host_without_namespaces() {
     command.args(["run", "--read-only", "-s", &policy, "--read", text(shown.parent().unwrap())]);
     command.args(["--write", text(open.parent().unwrap())]);
     let files = [shown.as_path(), Path::new("/etc/passwd"), open.as_path()];
-    let (guest, told) = hold(command, &files);
+    let (guest, output) = hold(command, &files);
     assert!(
-        told.starts_with("file exclusive EROFS\nfile lease EPERM\npasswd exclusive EROFS\npasswd lease EPERM\ndirect"),
-        "{told}"
+        output
+            .starts_with("file exclusive EROFS\nfile lease EPERM\npasswd exclusive EROFS\npasswd lease EPERM\ndirect"),
+        "{output}"
     );
     assert_eq!(refused_outside(&files), "direct flock EAGAIN\ndirect posix EAGAIN\n");
     release(guest);

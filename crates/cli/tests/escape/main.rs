@@ -24,7 +24,7 @@ mod review_unseen;
 mod sockets;
 mod workspace;
 
-/// Bytes that must never come out of a guest.
+/// Text that must never leave a guest.
 const CANARY: &str = "canary-b1f6c2d9e07a";
 
 #[track_caller]

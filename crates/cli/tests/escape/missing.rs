@@ -1,17 +1,16 @@
-//! Kernels that lack what holds a wall, or forbid it: a reason not to start, and said by name.
+//! Kernels that lack or forbid an enforcement mechanism: the run is refused, and the mechanism named.
 
 use crate::support::{As, BOTH, HIDE, Place, Run, binary, unique};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
-use std::time::Duration;
 
 const ENOMEM: &str = "12";
 const ENOSYS: &str = "38";
 const EPERM: &str = "1";
 
-/// Runs `cofferdam run FLAGS -- COMMAND` where one call is missing.
+/// Runs `cofferdam run FLAGS -- COMMAND` with one system call removed.
 fn without(place: &Place, hide: &Path, call: u32, errno: &str, flags: &[&str], command: &[&str]) -> Run {
     let status = place.file(format!("status-{}.json", unique()), "");
     let mut c = place.outside("timeout");
@@ -21,7 +20,8 @@ fn without(place: &Place, hide: &Path, call: u32, errno: &str, flags: &[&str], c
     Run { output, outcome }
 }
 
-/// A16: a wall that cannot be put up is a reason not to start.
+/// A missing mechanism refuses the run.
+// promise 10
 #[test]
 fn a_missing_kernel_feature_is_a_refusal() {
     let calls = [
@@ -60,19 +60,20 @@ fn a_missing_kernel_feature_is_a_refusal() {
                 assert!(!run.text("/hint").is_empty(), "the fix is named: {story}");
             }
         }
-        // A machine without memory blocks nothing; it is asked again later.
+        // ENOMEM does not mean that a mechanism is blocked; the run can be tried again later.
         for (name, call) in [("mount", 165), ("open_tree", 428), ("clone3", 435)] {
             let run = without(&place, &hide, call, ENOMEM, &[], &["/bin/echo", "ran"]);
             let story = format!("{who:?}, {name}: {}", run.story());
             assert_eq!((run.code(), run.text("/error_kind")), (125, "unavailable".into()), "{story}");
             assert!(run.text("/message").contains("no memory") && !run.text("/message").contains("blocked"), "{story}");
         }
-        // The control: a call that no wall needs.
+        // Control: a call that no mechanism needs.
         assert_eq!(without(&place, &hide, 332, ENOSYS, &[], &["/bin/echo", "ran"]).assert_ok().stdout(), "ran\n");
     }
 }
 
-/// A16: what only serves limits and reports must not vanish without a word either.
+/// Calls that only serve limits and reports must not be missing silently either.
+// promise 10
 #[test]
 fn limits_and_reports_do_not_fade_silently() {
     for who in BOTH {
@@ -83,23 +84,23 @@ fn limits_and_reports_do_not_fade_silently() {
             assert!(refused || held, "{who:?}: {}", run.story());
         };
         // pidfd_send_signal: the wall limit ends the run, or the run is refused.
-        let begun = std::time::Instant::now();
-        let run = without(&place, &hide, 424, ENOSYS, &["-t", "1s"], &["/bin/sleep", "20"]);
-        held_or_refused(&run, run.code() == 124 && begun.elapsed() < Duration::from_secs(15));
+        let run = without(&place, &hide, 424, ENOSYS, &["-t", "1s"], &["/bin/sleep", "4000"]);
+        held_or_refused(&run, run.code() == 124);
         // process_vm_readv: a refused write is reported, or the run is refused.
         let run = without(&place, &hide, 310, ENOSYS, &[], &["/bin/sh", "-c", "echo x > /etc/hostname"]);
         held_or_refused(&run, run.was_denied("fs.write", "/etc/hostname"));
-        // sched_setaffinity, where processors are limited.
+        // sched_setaffinity, under a processor limit.
         if who == As::Root {
             let run = without(&place, &hide, 203, ENOSYS, &["--cpus", "1"], &["/usr/bin/nproc"]);
             held_or_refused(&run, run.stdout() == "1\n");
         }
-        // The control.
+        // Control: with every call present the denial is reported.
         place.sh(&[], "echo x > /etc/hostname").assert_denied("fs.write", "/etc/hostname");
     }
 }
 
-/// A16: namespaces that an administrator has switched off, one kind at a time.
+/// Namespaces that an administrator disabled, one kind at a time.
+// promise 10
 #[test]
 fn a_namespace_that_is_switched_off_is_a_refusal() {
     for who in BOTH {
@@ -118,7 +119,7 @@ fn a_namespace_that_is_switched_off_is_a_refusal() {
             assert_eq!(fault["error_kind"], "unsupported_host", "{story}");
             assert!(fault["hint"].as_str().is_some_and(|h| !h.is_empty()), "{story}");
         }
-        // The control: within a namespace as such it runs.
+        // Control: in a nested user namespace as such the run works.
         let output = nested("");
         let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(outcome["stdout"], "ran\n", "{who:?}: {output:?}");

@@ -1,4 +1,4 @@
-//! What lies beside a guest: other guests and the host's mounts. Nothing of one is left for the next.
+//! Isolation between guests, and from the host's mounts: no state of one run is left for the next.
 
 use crate::CANARY;
 use crate::support::{BOTH, Place, unique};
@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// F20
+// promise 2, 12
 #[test]
 fn nothing_is_left_for_the_next_guest_or_the_host() {
     let mark = format!("residue{}x{}", std::process::id(), unique());
@@ -50,7 +50,7 @@ if c.mq_open(b'/{mark}', os.O_RDONLY) >= 0: print('found queue')
         let place = Place::new(who);
         place.python(&[], &leave).assert_ok();
         assert_eq!(place.python(&[], &look).assert_ok().stdout(), "", "{who:?}: the next one");
-        // Side by side, too: the first is still there.
+        // Concurrent guests: the first is still running.
         let stay = format!("{leave}\nprint('ready', flush=True)\nimport time; time.sleep(60)");
         let mut first = spawn(&place, &[], &["/usr/bin/python3", "-c", &stay]);
         assert_eq!(line(&mut first), "ready");
@@ -58,7 +58,7 @@ if c.mq_open(b'/{mark}', os.O_RDONLY) >= 0: print('found queue')
         assert_eq!(on_host(), Vec::<String>::new(), "{who:?}: the host, meanwhile");
         end(first);
         assert_eq!(on_host(), Vec::<String>::new(), "{who:?}: the host, afterwards");
-        // The control: within one run all of it is there.
+        // Control: within one run each object is visible.
         let own = place.python(&[], &format!("{leave}\n{look}")).assert_ok().stdout();
         for what in ["/tmp", "/var/tmp", "/dev/shm", "shm", "sem", "msg"] {
             assert!(own.contains(what), "{who:?}: {what} is not there for the guest itself: {own}");
@@ -82,7 +82,8 @@ pub fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// F21: in a mount namespace whose mounts are shared, as on most hosts.
+/// A mount namespace with shared propagation, as on most hosts.
+// promise 2, 12
 #[test]
 fn mounts_reach_neither_in_nor_out() {
     for (who, mode) in BOTH.into_iter().flat_map(|who| [(who, "--rm"), (who, "--read-only")]) {

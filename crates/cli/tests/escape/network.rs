@@ -1,11 +1,11 @@
-//! The network wall, attacked by a guest that has network rules and by servers that it talks to. The world counts what
-//! reaches it; the guest's own word counts for nothing.
+//! Attacks on the network boundary, by a guest with network rules and by servers that it talks to. The test network's
+//! log decides; the guest's own output does not.
 
 use crate::network_world::{attack, internet, lines, seen};
 use crate::support::BOTH;
 use serde_json::json;
 
-/// Places that no rule names: this host, its neighbours, its cloud, in all the spellings that programs know.
+/// Addresses that no rule names (this host, its network, cloud metadata), in every spelling that programs accept.
 const FORBIDDEN: &str = r#"
 PLACES = ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "127.0.0.53", "0.0.0.0", "0",
   "169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "10.9.8.7", "192.168.1.1",
@@ -23,7 +23,7 @@ def one(place, way):
 at_once(one, [(p, w) for p in PLACES for w in EVERY])
 "#;
 
-/// N01, N05: no spelling, no name and no proxy leads to what is special.
+/// No spelling, name or proxy leads to a special address.
 #[test]
 fn no_spelling_leads_to_a_special_address() {
     const CONTROL: &str = "assert b'hello' in direct('good.test'), 'control'\nfor way in (socks, connect, absolute):\n    assert b'hello' in way('good.test'), way\n";
@@ -37,7 +37,7 @@ fn no_spelling_leads_to_a_special_address() {
             assert_eq!(run.stdout(), "", "{who:?} {flags:?}: {}", run.story());
         }
         assert_eq!(lines(&world, "tcp"), ["tcp 5.5.5.5 80"], "{who:?}");
-        // The control for the world: whoever is allowed to gets there.
+        // Control: an explicit rule reaches the address.
         let named = ["--net", "169.254.169.254/32", "--net", "64:ff9b::a9fe:a9fe/128"];
         let run = attack(&world, &named, "print(direct('169.254.169.254'), direct('64:ff9b::a9fe:a9fe'))");
         assert_eq!(run.stdout().matches("hello").count(), 2, "{}", run.story());
@@ -47,7 +47,7 @@ fn no_spelling_leads_to_a_special_address() {
     }
 }
 
-/// N05: a name that turns to another address between one look and the next.
+/// DNS rebinding: a name that resolves to another address at the second lookup.
 #[test]
 fn a_name_that_turns_leads_nowhere_else() {
     const TURN: &str = "
@@ -66,7 +66,7 @@ assert b'hello' in direct('mixed.test') and b'hello' in connect('mixed.test') an
     }
 }
 
-/// N05: an allowed server that sends its client elsewhere.
+/// Redirects from an allowed server to other hosts.
 #[test]
 fn redirects_are_judged_as_any_other() {
     for who in BOTH {
@@ -78,12 +78,12 @@ fn redirects_are_judged_as_any_other() {
         run.assert_ok();
         assert_eq!(run.stdout().matches("hello").count(), 1, "only the control: {}", run.story());
         assert_eq!(lines(&world, "tcp"), ["tcp 5.5.5.5 80", "tcp 5.5.5.7 80"], "{}", run.story());
-        let said = seen(&world);
-        assert!(!said.contains("Host: 5.5.5.5") && !said.contains("Host: bad.test"), "{said}");
+        let log = seen(&world);
+        assert!(!log.contains("Host: 5.5.5.5") && !log.contains("Host: bad.test"), "{log}");
     }
 }
 
-/// N05: what is said to a shared server names the host that the rules allow, in every layer.
+/// SNI, Host header and destination on a shared server must name the allowed host, in every layer.
 #[test]
 fn all_layers_must_name_the_same_host() {
     const LAYERS: &str = r#"
@@ -124,21 +124,21 @@ absolute("x", 80, GET.format("http://bad.test\\@good.test/", "good.test"))
         let world = internet(who).certificate(&["good.test", "bad.test"]);
         let run = attack(&world, &["--net", "good.test"], LAYERS);
         run.assert_ok();
-        let said = seen(&world);
-        for line in said.lines().filter(|l| l.starts_with("said")) {
+        let log = seen(&world);
+        for line in log.lines().filter(|l| l.starts_with("said")) {
             assert!(!line.contains("bad.test") && !line.contains(": 5.5.5.5"), "{who:?}: {line}");
         }
-        assert!(said.contains("Host: good.test"), "control: {said}");
-        // The control: with a rule both names arrive, by TLS and without.
+        assert!(log.contains("Host: good.test"), "control: {log}");
+        // Control: with rules for both, both names arrive, with and without TLS.
         let both = ["--net", "good.test", "--net", "bad.test"];
         let text = "curl -sS -m 5 --cacert ca.pem https://bad.test/; curl -sS -m 5 http://bad.test/";
         assert_eq!(world.sh(&both, text).assert_ok().stdout(), "hellohello");
-        let said = seen(&world);
-        assert!(said.lines().any(|l| l.starts_with("said 5.5.5.5 443") && l.contains("bad.test")), "{said}");
+        let log = seen(&world);
+        assert!(log.lines().any(|l| l.starts_with("said 5.5.5.5 443") && l.contains("bad.test")), "{log}");
     }
 }
 
-/// A real server with two sites at one address, of which a rule names one: no way to begin a request reaches the other.
+/// A real server with two sites at one address, of which a rule names one: no form of request line reaches the other.
 #[test]
 fn a_shared_server_shows_no_other_site() {
     const SITES: &str = r#"
@@ -165,15 +165,15 @@ print(b"hello" in direct("good.test", 8080))
         let python =
             |place: &str, flags: &[&str]| world.run(flags, &["/usr/bin/python3", file.to_str().unwrap(), place]);
         let run = python("good.test", &["--net", "good.test:8080"]);
-        let told = run.assert_ok().stdout();
-        let told: Vec<&str> = told.lines().collect();
+        let results = run.assert_ok().stdout();
+        let results: Vec<&str> = results.lines().collect();
         assert!(
-            told.len() == 17 && told[..16].iter().all(|line| *line == "0") && told[16] == "True",
+            results.len() == 17 && results[..16].iter().all(|line| *line == "0") && results[16] == "True",
             "{who:?}: {}",
             run.story()
         );
         assert_eq!(lines(&world, "site"), ["site good.test"], "{who:?}");
-        // The control: where a rule says that address and port decide, the server takes nearly all of them.
+        // Control: under an opaque rule, which decides by address and port, the server accepts nearly all of them.
         let opaque = python("good.test", &["--net", "opaque:good.test:8080"]);
         let taken = opaque.assert_ok().stdout().lines().filter(|line| *line == "2").count();
         assert!(taken >= 12, "{who:?}: {}", opaque.story());
@@ -181,7 +181,7 @@ print(b"hello" in direct("good.test", 8080))
     }
 }
 
-/// N05: one request for us must be one request for the server.
+/// Request smuggling: one request for the broker must be one request for the server.
 #[test]
 fn nothing_is_smuggled_to_a_server() {
     const SMUGGLE: &str = r#"
@@ -216,13 +216,13 @@ assert b"hello" in direct("good.test", 80, f"POST /control HTTP/1.1\r\n{H}Transf
         let world = internet(who);
         let run = attack(&world, &["--net", "good.test"], SMUGGLE);
         run.assert_ok();
-        let said = seen(&world);
-        assert!(!said.contains("/smuggled"), "{who:?}: {said}");
-        assert!(said.contains("/control") && said.contains("/body"), "controls: {said}");
+        let log = seen(&world);
+        assert!(!log.contains("/smuggled"), "{who:?}: {log}");
+        assert!(log.contains("/control") && log.contains("/body"), "controls: {log}");
     }
 }
 
-/// N05, the other way: what a server says beyond its answer is nobody's answer.
+/// Response smuggling: bytes that a server sends after its response answer no later request.
 #[test]
 fn nothing_is_smuggled_to_the_guest() {
     const ASK: &str = r#"
@@ -243,8 +243,8 @@ for path in ("/early", "/short", "/double", "/both"): print(path, direct("good.t
     for who in BOTH {
         let run = attack(&internet(who), &["--net", "good.test", "--net", "other.test"], ASK);
         run.assert_ok();
-        let said = run.stdout();
-        let of = |n: usize| said.lines().nth(n).unwrap_or_default();
+        let stdout = run.stdout();
+        let of = |n: usize| stdout.lines().nth(n).unwrap_or_default();
         assert!(of(0).contains("first") && of(1).contains("hello") && !of(1).contains("second"), "{}", run.story());
         assert!(of(2).matches("103 Early").count() == 3 && of(2).contains("hinted"), "{}", run.story());
         assert!(of(3).contains("short"), "{}", run.story());
@@ -252,7 +252,7 @@ for path in ("/early", "/short", "/double", "/both"): print(path, direct("good.t
     }
 }
 
-/// N07: questions carry nothing out but names that a rule allows, and those only as questions for addresses.
+/// DNS tunnelling: queries leave only for allowed names, and only for address records.
 #[test]
 fn names_are_no_channel() {
     const ASK: &str = r#"
@@ -285,7 +285,7 @@ for name in ("good.test", "a.wild.test", LEAK + ".wild.test"):
     for kind in (2, 5, 6, 10, 12, 15, 16, 33, 35, 64, 65, 99, 255, 256, 257, 65280):
         jobs += [(socket.AF_INET, "192.0.0.53", name, kind), (STREAM, "9.9.9.9", name, kind)]
 at_once(put, jobs)
-# Two questions, other classes, other kinds of messages, bytes after the end, and much of it.
+# Two questions, other classes, other message types, trailing bytes, and large amounts.
 plain = question("good.test", 1)
 for message in (plain[:4] + b"\0\2" + plain[6:] + plain[12:], plain[:-1] + b"\3", b"\0\7\x28\0" + plain[4:],
                 b"\0\7\x20\0" + plain[4:], plain[:30], plain + LEAK.encode() * 5, plain[:7] + b"\1" + plain[8:] + b"x"):
@@ -310,7 +310,7 @@ assert socket.inet_aton("5.5.5.5") in ask_on_stream("8.8.4.4", plain)
     }
 }
 
-/// N01: datagrams, QUIC among them.
+/// Datagrams, QUIC among them, need a rule.
 #[test]
 fn datagrams_leave_by_rule_only() {
     const SEND: &str = r#"
@@ -328,7 +328,7 @@ for family, hosts in ((socket.AF_INET, ("5.5.5.5", "8.8.8.8", "169.254.169.254",
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.settimeout(1)
 said = None
-# After such a flood a datagram may be lost, as anywhere.
+# After such a flood a datagram may be lost, as on any network.
 for _ in range(3):
     s.sendto(b"time?", ("5.5.5.5", 123))
     try: said = s.recv(10)

@@ -1,13 +1,13 @@
-//! Who is told to have been refused, and what watching a command lets out: a process that shares no socket with the one
-//! that was refused must never be named, and a lesson must not be a way out.
+//! Attribution of denials, and `policy learn` as a way out: a process that shares no socket with the refused one must
+//! never be named, and learning must not open the network.
 
 use crate::network_world::{WAYS, internet, lines, seen};
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, BOTH, Run, binary, to_the_end};
 use serde_json::json;
 
-/// Holds what others would like to be taken for: a connection from port 5002, and datagrams on port 5000 that others may
-/// share. With an argument it is refused itself: the control.
+/// Holds sockets that an attacker would like to be confused with: a connection from port 5002 and a shared datagram
+/// socket on port 5000. With an argument it is refused itself, as the control.
 const VICTIM: &str = r#"
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -41,8 +41,8 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Is refused from the same ports in every way: beside the victim's sockets, from an address of its choice, with the
-/// socket put away where no table of descriptors shows it, and as a connection to elsewhere.
+/// Gets refused from the same ports in every way: beside the victim's sockets, from a chosen source address, with the
+/// socket hidden from every descriptor table, and as a connection to another host.
 const ATTACKER: &str = r#"
 import array, socket, subprocess, sys
 subprocess.run([sys.argv[1], "control"], check=True)
@@ -68,7 +68,7 @@ s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.
 s.settimeout(5)
 try: s.connect(("5.5.5.5", 6005)); s.recv(1)
 except OSError: pass
-# One's own, so that the end is told after all of the above.
+# A denial of the attacker's own, recorded after all of the above.
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); s.connect(("5.5.5.5", 6006)); s.send(b"x"); refused(s)
 victim.kill()
 "#;
@@ -83,7 +83,8 @@ fn world(who: As) -> World {
     World::new(who).host(PUBLIC, "good.test").server("greet", PUBLIC, 7000)
 }
 
-/// N13: blame for another's datagrams and connections.
+/// Denials caused through another process's ports are not attributed to that process.
+// promise 9
 #[test]
 fn nobody_is_blamed_for_anothers_sockets() {
     for who in BOTH {
@@ -104,8 +105,9 @@ fn nobody_is_blamed_for_anothers_sockets() {
     }
 }
 
-/// N14: a guest that is refused all the time, holds many descriptors and lets go of sockets slowly keeps nobody from
-/// what is allowed, and ends when it ends.
+/// A guest with constant denials, many descriptors and lingering sockets does not delay allowed connections or its own
+/// end.
+// promise 9
 #[test]
 fn looking_for_the_refused_holds_nobody_up() {
     const TEXT: &str = r#"
@@ -144,8 +146,9 @@ print("done")
     }
 }
 
-/// N15: a lesson without leave sends nothing out, by name, by address, by datagram nor by a question; with leave for one
-/// host, only to that one. The world counts.
+/// `policy learn` without grants sends nothing out by name, address, datagram or DNS query; with a grant for one host,
+/// only to that host. The test network's log decides.
+// promise 9
 #[test]
 fn a_lesson_lets_out_only_what_was_named() {
     const TEXT: &str = r#"

@@ -1,5 +1,4 @@
-//! What a guest with network rules can do with its own sockets, its own namespace and its secrets; and who else can be
-//! reached by way of the broker.
+//! A guest's own sockets, network namespace and secrets, and other hosts and guests that the broker could lead to.
 
 use crate::kernel::truth::{census, soon};
 use crate::network_world::{attack, internet, lines, seen};
@@ -12,7 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// N01: sockets that could carry more than connections and datagrams, and options that could lead around the doors.
+/// Socket types other than streams and datagrams, and options that could bypass the doors.
 #[test]
 fn no_socket_leads_around_the_doors() {
     const TRY: &str = r#"
@@ -40,7 +39,7 @@ for at in (("192.0.0.8", 1), ("192.0.0.8", 53), ("0.0.0.0", 53), ("127.0.0.1", 1
     for kind in (1, 2):
         try: socket.socket(type=kind).bind(at); print("bound", at)
         except OSError: pass
-# Addresses of others: whoever binds them meets only himself.
+# Foreign addresses: a process that binds one reaches only itself.
 for at in ("5.5.5.5", "169.254.169.254", "127.0.0.1", "192.0.0.8", "192.0.0.53"):
     for to in ("169.254.169.254", "10.9.8.7", "8.8.8.8"):
         s = socket.socket()
@@ -49,7 +48,7 @@ for at in ("5.5.5.5", "169.254.169.254", "127.0.0.1", "192.0.0.8", "192.0.0.53")
         try:
             s.bind((at, 0)); s.connect((to, 80)); print("got", to) if b"hello" in say(s, GET.format("/", "x")) else None
         except OSError: pass
-# A server of one's own at an address of the world takes nothing that is not one's own.
+# A server of the guest at a public address gets only the guest's own connections.
 own = socket.socket(); own.setsockopt(1, 2, 1); own.bind(("5.5.5.5", 8000)); own.listen()
 assert b"hello" in direct("good.test", 8000), "control"
 own.settimeout(0.1)
@@ -71,7 +70,7 @@ for path in ("net/ipv4/ip_unprivileged_port_start", "net/ipv4/ip_nonlocal_bind",
     }
 }
 
-/// N01, N09: our own addresses offer names and proxies and nothing else; each port of them is tried.
+/// The broker's own addresses offer DNS and proxies only; every port is tried.
 #[test]
 fn our_own_addresses_offer_nothing_else() {
     const SCAN: &str = r#"
@@ -85,7 +84,7 @@ def scan(host, family, ports):
             if s.connect_ex((host, port)) not in (0, 115): s.close(); continue
             open_.register(s, selectors.EVENT_WRITE, port)
         ready = open_.select(1)
-        # The rest wait for more than they were told.
+        # The remaining ports expect more data than was sent.
         if not ready and not ports: break
         for key, _ in ready:
             s, port = key.fileobj, key.data
@@ -107,15 +106,15 @@ print(sorted(scan("192.0.0.8", socket.AF_INET, few)), sorted(scan("fd9c:f62:6b5e
         let begun = Instant::now();
         let all = if who == As::User { "True" } else { "False" };
         let run = attack(&world, &["-p", "default", "-p", "networked"], &format!("ALL = {all}\n{SCAN}"));
-        // What the proxy says is that it is one.
+        // The proxy is the only service that answers.
         assert_eq!(run.assert_ok().stdout(), "[3128]\n[] []\n", "{who:?}: {}", run.story());
         assert_eq!(lines(&world, "tcp"), ["tcp 5.5.5.5 80"], "{who:?}");
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(180));
         assert!(run.denials().len() <= 256, "{}", run.denials().len());
     }
 }
 
-/// N02, N03, K22: sockets of the host, also by a name that changes under the eyes of whoever judges it.
+/// Sockets of the host, also by an address that changes while the supervisor checks it.
 #[test]
 fn sockets_of_the_host_stay_out_of_reach() {
     const RACE: &str = r#"
@@ -166,9 +165,8 @@ int main(int argc, char **argv) {
         let race = race.to_str().unwrap();
         let path = world.place.project.join("host.sock");
         let path = path.to_str().unwrap();
-        let flags = ["--net", "good.test", "-t", "50s"];
-        for command in
-            [vec![race, "20000", path], vec![race, "20000", "@host-canary"], vec![race, "5000", path, "storm"]]
+        let flags = ["--net", "good.test", "-t", "280s"];
+        for command in [vec![race, "8000", path], vec![race, "8000", "@host-canary"], vec![race, "3000", path, "storm"]]
         {
             assert_eq!(world.run(&flags, &command).assert_ok().stdout(), "done\n", "{who:?} {command:?}");
         }
@@ -188,7 +186,7 @@ assert b'hello' in direct('good.test')
         assert_eq!(attack(&world, &["--net", "good.test"], &text).assert_ok().stdout(), "own\n", "{who:?}");
         assert_eq!(lines(&world, "unix"), Vec::<String>::new(), "{who:?}");
         assert_eq!(lines(&world, "tcp"), ["tcp 5.5.5.5 80"], "{who:?}");
-        // The control: the host itself reaches both.
+        // Control: a host process reaches both.
         let reach = format!(
             "import socket\nfor at in ('\\0host-canary', '{path}'): socket.socket(socket.AF_UNIX).connect(at)\nimport time; time.sleep(.3)"
         );
@@ -197,7 +195,7 @@ assert b'hello' in direct('good.test')
     }
 }
 
-/// K23, K24: signals in the midst of calls, threads that end in them, and filters of the guest's own.
+/// Signals during calls, threads that exit within them, and seccomp filters of the guest.
 #[test]
 fn storms_and_filters_of_its_own_open_nothing() {
     const STORM: &str = r#"
@@ -219,7 +217,7 @@ static void tick(int x) {}
 static int to(const char *host, int port) {
     struct sockaddr_in at = {AF_INET, htons(port), {inet_addr(host)}};
     int s = socket(AF_INET, SOCK_STREAM, 0);
-    struct timeval soon = {2, 0};
+    struct timeval soon = {60, 0};
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
     char c = 0;
     if (connect(s, (void *)&at, sizeof at) == 0 && send(s, "GET / HTTP/1.0\r\nHost: x\r\n\r\n", 27, MSG_NOSIGNAL) > 0) recv(s, &c, 1, 0);
@@ -262,7 +260,7 @@ int main() {
     for who in BOTH {
         let world = internet(who);
         let storm = world.place.c_program("storm", STORM);
-        let run = world.run(&["--net", "5.5.5.5/32", "-t", "50s"], &[storm.to_str().unwrap()]);
+        let run = world.run(&["--net", "5.5.5.5/32", "-t", "280s"], &[storm.to_str().unwrap()]);
         assert_eq!(run.assert_ok().stdout(), "filters 0\ncontrol H\n", "{who:?}: {}", run.story());
         assert_eq!(lines(&world, "tcp"), ["tcp 5.5.5.5 80"], "{who:?}");
     }
@@ -278,10 +276,10 @@ fn with_secret(who: As) -> (World, String) {
     (world, policy)
 }
 
-/// N11: a guest that looks everywhere, and a server that tells back what it got.
+/// A guest that searches everywhere for a secret, and a server that echoes the requests it received.
 #[test]
 fn a_secret_is_nowhere_inside() {
-    // The value is put together here, or the hunt would find itself.
+    // The value is assembled at run time, or the search would find itself.
     const HUNT: &str = r#"
 import os, re, subprocess, sys
 def real(): return bytes([104, 117, 110]) + bytes([116, 101, 114, 50]) + b"-6f1c9a40" + b"d2-Zq"
@@ -319,14 +317,14 @@ print(looked["files"] > 100)
     for who in BOTH {
         let (world, policy) = with_secret(who);
         let file = world.place.file("home/project/hunt.py", HUNT);
-        let flags = ["-p", &policy, "-t", "50s"];
+        let flags = ["-p", &policy, "-t", "280s"];
         let run = world.run_with(&flags, &["/usr/bin/python3", file.to_str().unwrap()], &[("TOKEN", VALUE)]);
         assert_eq!(run.assert_ok().stdout(), "used\nTrue\n", "{who:?}: {}", run.story());
         assert!(!run.stderr().contains(VALUE) && !run.outcome.to_string().contains(VALUE), "{}", run.story());
     }
 }
 
-/// N12: the placeholder is worth nothing elsewhere, and a credential that the guest brought goes nowhere.
+/// The placeholder is worthless elsewhere, and a foreign credential of the guest is not sent.
 #[test]
 fn credentials_go_where_they_belong() {
     const SEND: &str = r#"
@@ -346,18 +344,18 @@ ask https://secret.test/backwards
         let (world, policy) = with_secret(who);
         let run = world.run_with(&["-p", &policy], &["/bin/sh", "-c", SEND], &[("TOKEN", VALUE)]);
         assert!(run.stdout().contains(&VALUE.chars().rev().collect::<String>()), "control: {}", run.story());
-        // What is encrypted cannot be looked at on its way; the server writes down what it decrypted.
-        let said = seen(&world);
-        assert!(!said.contains("foreign-key"), "{who:?}: {said}");
-        for line in said.lines().filter(|l| l.contains(VALUE)) {
+        // Encrypted requests cannot be seen in transit; the server logs what it decrypted.
+        let log = seen(&world);
+        assert!(!log.contains("foreign-key"), "{who:?}: {log}");
+        for line in log.lines().filter(|l| l.contains(VALUE)) {
             assert!(line.starts_with("said 5.5.5.8 443") && line.contains("Host: secret.test"), "{who:?}: {line}");
         }
-        assert!(said.lines().any(|l| l.contains(VALUE)), "{said}");
-        assert!(said.lines().any(|l| l.contains("5.5.5.7 443") && l.contains("cofferdam-secret-TOKEN")), "{said}");
+        assert!(log.lines().any(|l| l.contains(VALUE)), "{log}");
+        assert!(log.lines().any(|l| l.contains("5.5.5.7 443") && l.contains("cofferdam-secret-TOKEN")), "{log}");
     }
 }
 
-/// N08: two guests of one host, each with rules and a server.
+/// Two guests of one host, each with rules and a server.
 #[test]
 fn guests_do_not_meet() {
     const SERVE: &str = "
@@ -392,13 +390,9 @@ socket.create_connection(('127.0.0.1', 9100)); own.accept(); print('own')
             "{bin} run --net good.test -- python3 serve.py > served & sleep 1.5; {bin} run --net good.test -p 127.0.0.1:9555:9555 -- python3 visit.py; status=$?; wait; cat served; exit $status"
         );
         let output = world.command("/bin/sh", &["-c", &script]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "own\nready\n", "{who:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(stdout, "own\nready\n", "{who:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn call(port: u16) -> std::io::Result<TcpStream> {
@@ -419,7 +413,7 @@ fn ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// The port that was named, no other, and a guest that does not read costs nobody a processor.
+/// Only the published port is open, and a guest that does not read costs no processor time.
 #[test]
 fn a_published_port_is_one_port() {
     const SERVE: &str = "
@@ -436,7 +430,7 @@ except TimeoutError: print('alone')
 ";
     for who in BOTH {
         let place = Place::new(who);
-        let (port, unnamed) = (free_port(), free_port());
+        let (port, unnamed) = (crate::support::free_port(), crate::support::free_port());
         let publish = format!("{port}:8000");
         let args = ["run", "--publish", &publish, "--net", "good.test", "--", "/usr/bin/python3", "-c", SERVE];
         let mut command = place.cofferdam(args);
@@ -446,7 +440,7 @@ except TimeoutError: print('alone')
         call(port).unwrap().read_exact(&mut got).unwrap();
         assert_eq!(&got, b"one", "control");
         assert!(call(unnamed).is_err() && call(8000).is_err(), "only the named port");
-        // These send more than anybody takes and are gone with bytes unread: a reset.
+        // Clients that send more than the guest reads, and close with bytes unread: a reset.
         let mut floods: Vec<TcpStream> = (0..30).map(|_| call(port).unwrap()).collect();
         floods.iter().for_each(|flood| flood.set_nonblocking(true).unwrap());
         let mut quiet = 0;
@@ -468,17 +462,17 @@ except TimeoutError: print('alone')
     }
 }
 
-/// Killed without warning, a run with doors and published ports leaves no process and no open port.
+/// SIGKILL of a run with doors and published ports leaves no process and no open port.
 #[test]
 fn killed_it_leaves_no_door_open() {
     for who in BOTH {
         let place = Place::new(who);
         let binary = place.root.join("cofferdam");
-        fs::copy(crate::support::binary(), &binary).unwrap();
+        crate::support::copy_program(crate::support::binary(), &binary);
         let own = place.project.join("sleep");
-        fs::copy("/bin/sleep", &own).unwrap();
+        crate::support::copy_program("/bin/sleep", &own);
         for n in 0..5 {
-            let port = free_port();
+            let port = crate::support::free_port();
             let mut command: Command = place.outside(&binary);
             command.args(["run", "--publish", &format!("{port}:8000"), "--net", "good.test", "--"]);
             let text = format!("echo ready; exec {} 60", own.display());
@@ -491,7 +485,7 @@ fn killed_it_leaves_no_door_open() {
             child.wait().unwrap();
             let gone =
                 || census(place.root.to_str().unwrap()).is_empty() && TcpListener::bind(("127.0.0.1", port)).is_ok();
-            assert!(soon(Duration::from_secs(20), gone), "{who:?}: {:?}", census(place.root.to_str().unwrap()));
+            assert!(soon(gone), "{who:?}: {:?}", census(place.root.to_str().unwrap()));
             drop(held);
         }
     }

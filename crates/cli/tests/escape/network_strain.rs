@@ -1,5 +1,5 @@
-//! Guests that use up what their broker has: connections, questions, datagrams, events, descriptors. They may harm
-//! themselves; the supervisor stays small and responsive, and what it says stays true.
+//! Exhaustion of the broker: connections, DNS queries, datagrams, events, descriptors. A guest may harm itself; the
+//! supervisor stays small and responsive, and its reports stay correct.
 
 use crate::network_world::{WAYS, internet, lines};
 use crate::support::world::World;
@@ -10,16 +10,16 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a supervisor may have at its peak in these tests, in kilobytes; at rest it has some twenty thousand.
+/// Upper bound of the supervisor's peak memory in these tests, in kilobytes; idle it has some twenty thousand.
 pub const MOST_KILOBYTES: u64 = 192 * 1024;
 
-/// Runs an attack, and gives the supervisor's peak of memory, in kilobytes, with the finished run.
+/// Runs an attack; returns the finished run and the supervisor's peak memory in kilobytes.
 pub fn watched(world: &World, wrap: &[&str], flags: &[&str], text: &str) -> (Run, u64) {
     let file = world.place.file("home/project/attack.py", format!("{WAYS}\n{text}"));
     let status = world.file();
     let bin = binary().to_str().unwrap();
     let mut args: Vec<&str> = wrap.to_vec();
-    args.extend([bin, "run", "-t", "50s", "--status-file", status.to_str().unwrap()]);
+    args.extend([bin, "run", "-t", "280s", "--status-file", status.to_str().unwrap()]);
     args.extend(flags);
     args.extend(["--", "/usr/bin/python3", file.to_str().unwrap()]);
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -37,7 +37,7 @@ pub fn watched(world: &World, wrap: &[&str], flags: &[&str], text: &str) -> (Run
     (Run { output, outcome }, watcher.join().unwrap())
 }
 
-/// All processes of this test's binary; other tests' are among them, and are as small.
+/// Pids of all processes of this test's binary, concurrent tests' included, which are as small.
 fn supervisors() -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -50,10 +50,10 @@ fn peak_of(pid: u32) -> u64 {
     line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Starts so many processes, each with its part of the work, and waits for all.
+/// Helper `crowd`: starts `n` processes, each with its part of the work, and waits for all.
 pub const CROWD: &str = "
 import resource, select
-# Those who gave up are missed after a while, and only then is there room for others.
+# Abandoned connections are detected after a while; only then is there capacity for new ones.
 def patiently(name):
     until = time.time() + 30
     while time.time() < until:
@@ -79,7 +79,7 @@ def crowd(n, work):
     return end
 ";
 
-/// N01 and more: thousands that only come, thousands that speak slowly, thousands that never read; and one that works.
+/// Thousands of connections that stay idle, send slowly or never read, beside one that must work.
 #[test]
 fn a_crowd_at_the_doors_leaves_room() {
     const CROWDS: &str = r#"
@@ -121,7 +121,8 @@ print("works")
     }
 }
 
-/// More connections than the broker takes at once: those beyond wait, and are taken when others end.
+/// Connections beyond the broker's capacity wait, and are accepted when others end.
+// promise 5
 #[test]
 fn more_connections_than_there_is_room_for_wait() {
     const FULL: &str = r#"
@@ -134,7 +135,7 @@ def hold(i):
         s.connect_ex((ADDRESS, 7000))
         poll.register(s, select.POLLOUT)
         kept.append(s)
-    # All that fit are in; each of these processes has some, and some are left out.
+    # The broker is full: each of these processes has some connections, and some have to wait.
     until = time.time() + 15
     while made < 600 and time.time() < until:
         for fd, _ in poll.poll(1000):
@@ -155,8 +156,9 @@ print("works")
     }
 }
 
-/// Connections that are asked for and given up at once, from ever other ports: to where nobody answers, to where somebody
-/// does, and to where no rule leads.
+/// Connects abandoned at once, from ever-changing ports: to a silent host, to one that answers, and to one without a
+/// rule.
+// promise 5
 #[test]
 fn a_storm_of_requests_passes() {
     const STORM: &str = r#"
@@ -183,7 +185,7 @@ print("works")
     }
 }
 
-/// Bytes that nobody takes stay where they are sent from.
+/// Back-pressure: bytes that the server does not read stay in the guest's socket.
 #[test]
 fn bytes_that_nobody_reads_do_not_gather() {
     const PUSH: &str = r#"
@@ -217,7 +219,7 @@ print("works")
     }
 }
 
-/// N07: questions and datagrams without end do not keep others waiting.
+/// Floods of DNS queries and datagrams do not delay other connections.
 #[test]
 fn floods_of_datagrams_leave_room() {
     const FLOOD: &str = r#"
@@ -251,7 +253,7 @@ print("works" if slowest < 8 else slowest)
     }
 }
 
-/// A reader of events that does not read makes nobody wait; what it missed is counted.
+/// An event reader that does not read delays no connection; dropped events are counted.
 #[test]
 fn events_that_nobody_reads_are_counted() {
     const MANY: &str = "
@@ -265,7 +267,7 @@ print('works')
         let file = world.place.file("home/project/attack.py", format!("{WAYS}\n{MANY}"));
         let fifo = world.place.root.join("events");
         assert!(Command::new("mkfifo").args(["-m", "666"]).arg(&fifo).status().unwrap().success());
-        // Open at both ends, so that nobody waits for a reader.
+        // Opened for reading and writing, so that opening the FIFO does not block.
         let script = format!("exec 3<>{}; exec \"$@\"", fifo.display());
         let bin = binary().to_str().unwrap();
         let mut command = world.command(
@@ -288,12 +290,12 @@ print('works')
         let begun = Instant::now();
         let output = to_the_end(&mut command, b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "works\n", "{who:?}: {output:?}");
-        // Whoever waited for the reader would wait for ever.
+        // A broker that waited for the reader would never finish.
         assert!(begun.elapsed() < Duration::from_secs(300), "{who:?}");
     }
 }
 
-/// A host that gives its programs few descriptors: the guest runs out of connections, never the supervisor out of sight.
+/// A host with a low descriptor limit: the guest runs out of connections, and the supervisor keeps working.
 #[test]
 fn few_descriptors_are_enough_to_go_on() {
     const DRAIN: &str = r#"
@@ -325,7 +327,7 @@ print("works" if patiently("good.test") else "lost")
     }
 }
 
-/// N04: descriptors that a guest throws at the sockets it has of ours.
+/// Descriptors that a guest sends over the supervisor's sockets are not kept.
 #[test]
 fn descriptors_thrown_at_us_are_not_kept() {
     const THROW: &str = "
@@ -355,7 +357,7 @@ time.sleep(2)
         let mut ready = [0; 6];
         child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
         let open = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |d| d.count());
-        // Others run beside this test, and some of them hold thousands on purpose.
+        // Concurrent tests hold thousands of descriptors on purpose, so only this run's supervisor counts.
         let says = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let ours = |pid: &u32| says(pid).contains(file.to_str().unwrap());
         let held = supervisors().iter().filter(|pid| ours(pid)).map(open).max().unwrap_or(0);

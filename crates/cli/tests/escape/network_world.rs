@@ -1,14 +1,15 @@
-//! A whole internet that counts: in its network namespace every address there is belongs to one server, which writes
-//! down each connection, each byte and each question for a name. What is not written down did not leave the guest.
+//! A test internet that keeps a log: in its network namespace one server answers at every address and logs each
+//! connection, byte and DNS query. Traffic that is not in the log did not leave the guest.
 
 use crate::support::world::World;
 use crate::support::{As, Run};
 use std::fs;
 use std::time::Duration;
 
-/// Stands at every address. `LOG` gets a line for every connection (`tcp ADDRESS PORT`), what was said on it (`said`,
-/// with the bytes as Python spells them), every datagram (`udp`) and every question (`dns NAME TYPE`). At port 8080 stands the web server
-/// of Python's library, which takes any word for a method and any white space between words, with a site for each host (`site HOST`).
+/// The server at every address. `LOG` gets a line for each connection (`tcp ADDRESS PORT`), the data on it (`said`,
+/// with the bytes as Python prints them), each datagram (`udp`) and each DNS query (`dns NAME TYPE`). Port 8080 has the
+/// web server of Python's library, which accepts any word as a method and any white space between words, with a site
+/// per host (`site HOST`).
 const SERVER: &str = r#"
 import gzip, os, socket, ssl, struct, sys, threading, time
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -103,7 +104,7 @@ def resolver(server):
         note("dns", name, kind)
         asked[name, kind] = asked.get((name, kind), 0) + 1
         found = NAMES.get(name, "5.5.5.6" if name.endswith(".wild.test") else None)
-        # A list is told one after the other, each for no time at all.
+        # Addresses of a list are returned in turn, each with a TTL of 0.
         if isinstance(found, list): found = found[min(asked[name, kind], len(found)) - 1]
         data = []
         for one in (found or "").split():
@@ -159,11 +160,11 @@ open(here + "/ready", "w")
 while os.getppid() == parent: time.sleep(0.05)
 "#;
 
-/// What attackers inside share. Each way to reach a place gives what came back, or nothing.
+/// Shared helpers of attackers inside. Each function to reach a host returns the response, or nothing.
 pub const WAYS: &str = r#"
 import concurrent.futures, os, socket, ssl, struct, sys, threading, time
 GET = "GET {} HTTP/1.1\r\nHost: {}\r\n\r\n"
-# Long enough for a world on the same machine.
+# Long enough for servers on the same machine.
 PATIENCE = 1.5
 def all_of(s):
     got = b""
@@ -219,8 +220,8 @@ def at_once(work, jobs):
     with concurrent.futures.ThreadPoolExecutor(16) as pool: list(pool.map(lambda job: work(*job), jobs))
 "#;
 
-/// Such a world, where `good.test`, `other.test` and everything below `wild.test` lead to public addresses, `bad.test`
-/// to the address of `good.test`, and the other names where no name of the public should.
+/// A test internet in which `good.test`, `other.test` and everything below `wild.test` resolve to public addresses,
+/// `bad.test` to the address of `good.test`, and the remaining names to addresses that no public name should have.
 pub fn internet(who: As) -> World {
     let world = World::new(who);
     let dir = world.place.dir("world");
@@ -234,13 +235,13 @@ pub fn internet(who: As) -> World {
     ))
 }
 
-/// What the internet has seen so far.
+/// The log so far.
 pub fn seen(world: &World) -> String {
     std::thread::sleep(Duration::from_millis(100));
     fs::read_to_string(world.place.root.join("world/log")).unwrap_or_default()
 }
 
-/// The lines of one kind, each only once.
+/// Distinct log lines of one kind.
 pub fn lines(world: &World, kind: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in seen(world).lines().filter(|line| line.split(' ').next() == Some(kind)) {
@@ -252,7 +253,7 @@ pub fn lines(world: &World, kind: &str) -> Vec<String> {
     found
 }
 
-/// A Python text with the ways before it.
+/// Runs a Python attack with the shared helpers.
 pub fn attack(world: &World, flags: &[&str], text: &str) -> Run {
     let file = world.place.file("home/project/attack.py", format!("{WAYS}\n{text}"));
     world.run(flags, &["/usr/bin/python3", file.to_str().unwrap()])

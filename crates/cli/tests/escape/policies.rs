@@ -1,16 +1,17 @@
-//! Policies that are not understood, lists that are empty, and working directories: none of them widens anything.
+//! Invalid policies, empty lists, and working directories: none of them widens access.
 
 use crate::support::{As, BOTH, Place};
 use crate::{CANARY, assert_no_canary};
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// N06
+/// Invalid policies are refused with the place of the mistake, and no command runs.
+// promise 10
 #[test]
 fn a_policy_that_is_not_understood_is_not_run() {
     let place = Place::new(As::User);
     let good = r#"{"version": 1, "extends": ["default"]"#;
-    // Each part is put on line 2 of a document that is good without it.
+    // Each part is put on line 2 of an otherwise valid document.
     let wrong = [
         // unknown keys, at every level
         r#""colour": 1"#,
@@ -66,8 +67,8 @@ fn a_policy_that_is_not_understood_is_not_run() {
         let run = place.run(&["-s", file.to_str().unwrap()], &["/bin/echo", "ran"]);
         assert_eq!((run.code(), run.stdout().as_str()), (2, ""), "{part}: {}", run.story());
         assert_eq!(run.text("/error_kind"), "invalid_request", "{part}");
-        let place_of_it = format!("{}:2:", file.display());
-        assert!(run.stderr().contains(&place_of_it), "{part} must name {place_of_it}: {}", run.story());
+        let position = format!("{}:2:", file.display());
+        assert!(run.stderr().contains(&position), "{part} must name {position}: {}", run.story());
     }
     for text in [
         "",
@@ -89,7 +90,7 @@ fn a_policy_that_is_not_understood_is_not_run() {
         let file = place.file("p.json", text);
         place.run(&["-s", file.to_str().unwrap()], &["/bin/echo", "ran"]).assert_code(code);
     }
-    // A call that this machine does not have cannot be held: refused, but as a rule and not as a mistake.
+    // A system call unknown to this machine cannot be denied: refused as unsupported, not as a mistake.
     let file = place.file("p.json", format!(r#"{good}, "syscalls": {{"deny": ["no_such_call"]}}}}"#));
     let run = place.run(&["-s", file.to_str().unwrap()], &["/bin/echo", "ran"]);
     run.assert_code(125);
@@ -99,7 +100,8 @@ fn a_policy_that_is_not_understood_is_not_run() {
     }
 }
 
-/// N06: an empty list is not a wildcard.
+/// An empty list is not a wildcard.
+// promise 10
 #[test]
 fn an_empty_list_means_nothing() {
     for who in BOTH {
@@ -109,7 +111,7 @@ fn an_empty_list_means_nothing() {
             let file = place.file("p.json", text);
             place.run(&["-s", file.to_str().unwrap()], command)
         };
-        // No rule, no file: not even the program.
+        // Without a rule no file is visible, not even the program.
         for text in [r#"{"version": 1}"#, r#"{"version": 1, "fs": {"rules": []}}"#, r#"{"version": 1, "extends": []}"#]
         {
             let run = run_with(text, &["/bin/cat", secret.to_str().unwrap()]);
@@ -122,17 +124,16 @@ fn an_empty_list_means_nothing() {
         assert_eq!(names, ["COFFERDAM", "COFFERDAM_RUN_ID"], "{}", none.story());
         let programs = r#"{"version": 1, "extends": ["default"], "defaults": {"exec": "deny"}, "exec": {"rules": []}}"#;
         run_with(programs, &["/bin/true"]).assert_code(126);
-        // No permission, no access.
+        // Without a permission there is no access.
         let perms = r#"{"version": 1, "extends": ["default"], "fs": {"rules": [{"action": "allow", "path": "/root", "perms": []}]}}"#;
         let run = run_with(perms, &["/bin/ls", "/root"]);
         assert_ne!(run.code(), 0, "{}", run.story());
-        // The control.
+        // Control: the default policy shows the file.
         let all = run_with(r#"{"version": 1, "extends": ["default"]}"#, &["/bin/cat", secret.to_str().unwrap()]);
         assert_eq!(all.assert_ok().stdout(), CANARY);
     }
 }
 
-/// A10
 #[test]
 fn a_working_directory_widens_nothing() {
     for who in BOTH {
@@ -171,12 +172,12 @@ fn a_working_directory_widens_nothing() {
                 assert_no_canary(&run);
             }
         }
-        // Places that are the kernel's, or nowhere.
+        // Directories of the kernel, and directories that do not exist.
         for dir in ["/proc", "/proc/self", "/proc/1/root", "/dev", "/sys", "/nowhere", "open", ""] {
             let run = place.sh(&["-w", dir], "echo ran");
             assert!(run.code() == 2 && run.stdout().is_empty(), "{who:?} {dir:?}: {}", run.story());
         }
-        // The caller's own place, without any flag.
+        // The caller's working directory, without any flag.
         for dir in ["/proc/self", "/dev", "/sys"] {
             let output = place.cofferdam(["run", "--", "/bin/echo", "ran"]).current_dir(dir).output().unwrap();
             assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{who:?} {dir}: {output:?}");
@@ -188,7 +189,7 @@ fn a_working_directory_widens_nothing() {
             .current_dir(&link)
             .output();
         assert!(!String::from_utf8_lossy(&through.unwrap().stdout).contains(CANARY));
-        // A deny in any source holds against an allow in any other.
+        // A deny in any source overrides an allow in any other.
         let file = place.file(
             "deny.json",
             format!(
@@ -206,7 +207,7 @@ fn a_working_directory_widens_nothing() {
         let both = ["--direct", "--write", project, "--deny-write", kept.to_str().unwrap()];
         place.sh(&both, "echo changed > kept; rm -f kept; mv kept other; echo new > made").assert_ok();
         assert_eq!(fs::read_to_string(&kept).unwrap(), "as it was");
-        // The controls.
+        // Controls: without the denial the files can be read and written.
         assert!(place.project.join("made").exists());
         assert_eq!(place.sh(&["-w", vault.to_str().unwrap()], "cat secret").assert_ok().stdout(), CANARY);
         assert_eq!(
@@ -217,7 +218,8 @@ fn a_working_directory_widens_nothing() {
     }
 }
 
-/// Another tool's settings with a slip in a denial: nothing runs, rather than without it. What has no equivalent is told at every run.
+/// A misspelt denial in another tool's settings refuses the run instead of being ignored. Settings without an
+/// equivalent are reported at every run.
 #[test]
 fn slips_in_imported_settings_do_not_open_what_they_deny() {
     for who in crate::support::BOTH {
@@ -231,7 +233,7 @@ fn slips_in_imported_settings_do_not_open_what_they_deny() {
             place.file("settings.json", text).display().to_string()
         };
         let cat = ["/bin/cat", secret.to_str().unwrap()];
-        // The controls: the rule holds, and without it the file is readable.
+        // Controls: the denial holds, and without it the file is readable.
         let run = place.run(&["-s", &settings("denyRead", "")], &cat);
         assert_ne!(run.code(), 0, "{who:?}: {}", run.story());
         crate::assert_no_canary(&run);
@@ -247,19 +249,19 @@ fn slips_in_imported_settings_do_not_open_what_they_deny() {
                 run.story()
             );
         }
-        // Nobody watches here: standard error is a pipe.
+        // Standard error is a pipe here, not a terminal.
         let file =
             settings("denyRead", r#""mitmProxy": {"socketPath": "/s", "domains": ["a.org"]}, "parentProxy": {}"#);
-        let told = "network.mitmProxy: not carried over";
+        let warning = "network.mitmProxy: not carried over";
         let run = place.run(&["-s", &file], &["/bin/true"]);
         assert_eq!(run.assert_ok().stderr().matches("not carried over").count(), 1, "{who:?}: {}", run.story());
         assert!(
-            run.stderr().contains(told) && run.text("/policy/left_out/0").contains(told),
+            run.stderr().contains(warning) && run.text("/policy/left_out/0").contains(warning),
             "{who:?}: {}",
             run.story()
         );
         let quiet = place.run(&["-q", "-s", &file], &["/bin/true"]);
         assert_eq!(quiet.assert_ok().stderr(), "", "{who:?}");
-        assert!(quiet.text("/policy/left_out/0").contains(told), "{who:?}: {}", quiet.story());
+        assert!(quiet.text("/policy/left_out/0").contains(warning), "{who:?}: {}", quiet.story());
     }
 }

@@ -1,10 +1,12 @@
-//! Attacks by the words that a reviewer's tools are given: paths that lead out of the project, and its twins by name.
+//! Attacks through arguments of the review verbs: paths that lead out of the project, and directories that share its
+//! prefix.
 
 use crate::review_unseen::Desk;
 use crate::support::{BOTH, Place};
 use std::fs;
 
-/// F01: a path outside is refused by every verb that takes one, whatever it looks like.
+/// Every verb with a path argument refuses a path outside, in any spelling.
+// promise 14
 #[test]
 fn no_word_names_a_file_outside_the_project() {
     for who in BOTH {

@@ -1,14 +1,14 @@
-//! Attacks on the reviewer's terminal: names, texts, targets of links and commands that a guest chose, in every verb that shows
-//! them. JSON says the same and drives nothing.
+//! Attacks on the reviewer's terminal: file names, contents, link targets and commands chosen by a guest, in every verb
+//! that prints them. JSON carries the same text, escaped.
 
 use crate::review_unseen::Desk;
 use crate::support::{As, Place};
 use serde_json::Value;
 
-/// The control bytes of both sets, and letters that change sides or cannot be seen.
+/// Control characters C0 and C1, and characters that reverse direction or are invisible.
 const HOSTILE: [&str; 6] = ["\u{1b}", "\u{7}", "\u{9b}", "\u{202e}", "\u{200b}", "\u{e0041}"];
 
-/// F11, F12, F13.
+// promise 13
 #[test]
 fn no_verb_of_review_drives_the_terminal() {
     let evil = "evil\u{9b}2J\u{1b}]0;t\u{7}\u{202e}\u{200b}\u{e0041}";
@@ -29,17 +29,17 @@ fn no_verb_of_review_drives_the_terminal() {
         &["provenance", ".", "--json"],
     ];
     for words in verbs {
-        let told = desk.ok(words);
-        let found: Vec<_> = HOSTILE.iter().filter(|c| told.contains(**c)).collect();
-        assert!(found.is_empty(), "{words:?} printed {found:?}: {told}");
+        let screen = desk.ok(words);
+        let found: Vec<_> = HOSTILE.iter().filter(|c| screen.contains(**c)).collect();
+        assert!(found.is_empty(), "{words:?} printed {found:?}: {screen}");
     }
-    // Control: what JSON says is what the guest wrote, to the letter.
+    // Control: JSON contains the guest's text to the letter.
     let known: Value = serde_json::from_str(&desk.ok(&["provenance", ".", "--json"])).unwrap();
     assert!(known.to_string().contains(&Value::from(evil).to_string()), "{known}");
     assert!(desk.has(evil), "it landed under its own name");
     for words in [&["diff", "agent", evil][..], &["approve", evil], &["inspect", evil], &["undo", evil]] {
         let output = desk.cofferdam(words);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && !HOSTILE.iter().any(|c| told.contains(c)), "{words:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && !HOSTILE.iter().any(|c| stderr.contains(c)), "{words:?}: {stderr}");
     }
 }

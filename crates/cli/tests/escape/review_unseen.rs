@@ -1,5 +1,5 @@
-//! Attacks on a reviewer through what a diff does not show: files that are withheld, bits of directories, what changes after the
-//! look. Each with a control that must land.
+//! Attacks on a reviewer through what a diff does not show: withheld files, modes of directories, changes after the
+//! diff. Each has a control that must land.
 
 use crate::support::{As, BOTH, Place, to_the_end};
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// A project with these files, and a sandbox over it in which a guest has done its work.
+    /// A project with these files, and a sandbox over it in which a guest has run `work`.
     pub fn new(place: Place, files: &[(&str, &str)], work: &str) -> Desk {
         for (path, text) in files {
             place.file(place.project.join(path), text);
@@ -48,7 +48,8 @@ impl Desk {
     }
 }
 
-/// F04: many ignored files are told by the directory that they are in; to approve that directory is not to approve them.
+/// Ignored files are summarised by directory; approving the directory does not approve them.
+// promise 14
 #[test]
 fn what_is_withheld_does_not_land_with_the_directory_it_is_in() {
     const WORK: &str = "cd src; echo new > shown; for i in 1 2 3 4 5 6 7 8 9; do echo x > $i.log; done
@@ -58,8 +59,8 @@ fn what_is_withheld_does_not_land_with_the_directory_it_is_in() {
         desk.ok(&["diff", "agent"]);
         desk.ok(&["approve", "agent", "src"]);
         assert_eq!(fs::read_to_string(desk.place.project.join("src/shown")).unwrap(), "new\n", "control");
-        assert!(!desk.has("src/1.log") && !desk.has("src/node_modules"), "what nobody was shown landed");
-        // By its own path, too, only after somebody was shown what is in it.
+        assert!(!desk.has("src/1.log") && !desk.has("src/node_modules"), "a withheld file landed");
+        // By its own path, too, a withheld file lands only after a diff has shown its content.
         for path in ["src/node_modules", "src/1.log"] {
             let fault = desk.fault(&["approve", "agent", path, "--json"]);
             assert_eq!(fault["error_kind"], "conflict", "{fault}");
@@ -75,7 +76,8 @@ fn what_is_withheld_does_not_land_with_the_directory_it_is_in() {
     }
 }
 
-/// F08: a directory that comes with a file in it is no change of its own, and opens the tree to nobody.
+/// A directory created for a file in it is no change of its own, and gives other users no access.
+// promise 14
 #[test]
 fn a_directory_that_comes_along_gives_nobody_rights() {
     const WORK: &str = "umask 0; mkdir -p a/b ours/c empty; echo x > a/b/file; echo x > ours/c/file; chmod 1777 a
@@ -86,10 +88,10 @@ fn a_directory_that_comes_along_gives_nobody_rights() {
         place.file(ours.join("kept"), "x\n");
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o775)).unwrap();
         let desk = Desk::new(place, &[], WORK);
-        let told = desk.ok(&["diff", "agent"]);
-        let line = |path: &str| told.lines().find(|line| line.starts_with(&format!("added {path}"))).unwrap();
-        assert!(line("empty").contains("0777") && line("open").contains("0666"), "{told}");
-        assert!(!line("closed").contains('0'), "control: {told}");
+        let shown = desk.ok(&["diff", "agent"]);
+        let line = |path: &str| shown.lines().find(|line| line.starts_with(&format!("added {path}"))).unwrap();
+        assert!(line("empty").contains("0777") && line("open").contains("0666"), "{shown}");
+        assert!(!line("closed").contains('0'), "control: {shown}");
         desk.ok(&["approve", "agent"]);
         let mode = |path: &str| fs::metadata(desk.place.project.join(path)).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode("a"), mode("a/b")), (0o755, 0o755));
@@ -98,7 +100,7 @@ fn a_directory_that_comes_along_gives_nobody_rights() {
     }
 }
 
-/// A name in the environment is a word; the journal also keeps who it was to the system.
+/// The USER variable is only a claim; the journal also records the uid of the approver.
 #[test]
 fn the_journal_knows_who_approved_whatever_the_environment_says() {
     for who in BOTH {
@@ -116,7 +118,8 @@ fn the_journal_knows_who_approved_whatever_the_environment_says() {
     }
 }
 
-/// F04, F05: the same size and the same times do not hide a change that is made after the look.
+/// An unchanged size and unchanged times do not hide a change made after the diff.
+// promise 14
 #[test]
 fn a_change_after_the_look_is_found_whatever_its_times_say() {
     const FORGE: &str = "touch -r file /tmp/times; printf evil > file; touch -r /tmp/times file";

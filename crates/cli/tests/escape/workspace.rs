@@ -1,5 +1,5 @@
-//! Attacks on a workspace: ways from the layers to the base, marks that mean something to overlayfs, and other paths to the
-//! places that the layers are kept in. Each with a control that must succeed.
+//! Attacks on a workspace: ways from the layers to the base, forged overlayfs marks, and other paths to the directories
+//! of the layers. Each has a control that must succeed.
 
 use crate::kernel::truth::state;
 use crate::support::{As, BOTH, Place};
@@ -28,14 +28,15 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Names and values of extended attributes, as Python sees them outside.
+/// Extended attributes of a file, as Python reads them outside.
 fn attributes(place: &Place, path: &Path) -> String {
     let text = "import os, sys\nfor n in sorted(os.listxattr(sys.argv[1], follow_symlinks=False)): print(n, os.getxattr(sys.argv[1], n, follow_symlinks=False))";
     let output = place.outside("/usr/bin/python3").args(["-c", text]).arg(path).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// F09: neither a mark that strikes out nor one that leads elsewhere can be made by a guest.
+/// A guest can forge neither whiteouts nor redirects.
+// promise 12, 13
 #[test]
 fn marks_of_layers_cannot_be_forged() {
     const FORGE: &str = "
@@ -64,14 +65,17 @@ print(sorted(os.listdir('dir')))";
         let place = furnished(who);
         let before = state(&place.project);
         let run = place.python(&["--keep"], FORGE);
-        // A node 0:0 in its own /tmp is nothing to anybody; it cannot be brought over.
-        let said = run.assert_ok().stdout();
+        // A 0:0 device node in the guest's own /tmp has no meaning, and cannot be moved into the workspace.
+        let stdout = run.assert_ok().stdout();
         assert!(
-            !said.contains("node x") && !said.contains("node dir/x") && !said.contains("device"),
-            "{who:?}: {said}"
+            !stdout.contains("node x") && !stdout.contains("node dir/x") && !stdout.contains("device"),
+            "{who:?}: {stdout}"
         );
-        assert!(!said.contains("moved") && !said.contains("linked") && !said.contains("trusted"), "{who:?}: {said}");
-        assert!(said.ends_with("['deep', 'inner']\n"), "{who:?}: the directory still shows what is below: {said}");
+        assert!(
+            !stdout.contains("moved") && !stdout.contains("linked") && !stdout.contains("trusted"),
+            "{who:?}: {stdout}"
+        );
+        assert!(stdout.ends_with("['deep', 'inner']\n"), "{who:?}: the directory still shows what is below: {stdout}");
         let layers = fs::read_dir(place.state().join("layers")).unwrap().flatten().map(|e| e.path());
         let up = layers.map(|l| l.join("up")).next().unwrap();
         for path in tree(&up) {
@@ -85,7 +89,7 @@ print(sorted(os.listdir('dir')))";
                 !name.starts_with("user.overlay.overlay.") && name.starts_with("user.overlay.")
             };
             for line in found.lines().filter(kernels) {
-                // What the kernel itself says of a directory or a copy; never with the guest's words.
+                // The kernel's own marks on a directory or a copy, never with values from the guest.
                 assert!(!line.contains("etc"), "{who:?} {name}: {line}");
                 assert!(
                     !["redirect", "metacopy"].iter().any(|m| line.contains(&format!("overlay.{m}"))),
@@ -95,7 +99,7 @@ print(sorted(os.listdir('dir')))";
             assert!(found.contains("user.overlay.overlay.redirect"), "control: {who:?} {name}: {found}");
         }
         assert!(attributes(&place, &up.join("file")).contains("user.plain"), "control");
-        // The next run sees the same, and not another tree.
+        // The next run sees the same tree.
         let id = run.text("/sandbox");
         let again = place.sh(&["--sandbox", &id], "cat dir/inner fresh/* 2>/dev/null; ls dir; cat file");
         assert_eq!(again.stdout(), "base dir/inner\ndeep\ninner\nbase file\n", "{who:?}: {}", again.story());
@@ -103,7 +107,8 @@ print(sorted(os.listdir('dir')))";
     }
 }
 
-/// F10 and its kin: no handle, link, map or name writes through to the base.
+/// No handle, link, mapping or name writes through to the base.
+// promise 12, 14
 #[test]
 fn no_way_writes_through_to_the_base() {
     const THROUGH: &str = "
@@ -145,13 +150,14 @@ print(open('dir/inner', 'rb').read(4))";
         assert_eq!(attributes(&place, &place.project.join("file")), marked, "{who:?}");
         assert_eq!(fs::read_to_string(place.home.join("beside")).unwrap(), "base file\n", "{who:?}");
         assert_eq!(fs::metadata(place.project.join("file")).unwrap().nlink(), 2);
-        // The control: inside the changes are there.
+        // Control: inside, the changes are there.
         let seen = place.sh(&["--sandbox", &run.text("/sandbox")], "cat second");
         assert!(seen.assert_ok().stdout().contains("linked"), "{who:?}: {}", seen.story());
     }
 }
 
-/// The places where base and layers are kept cannot be reached by any other path than the workspace's.
+/// Directories of base and layers can be reached by no path other than the workspace's.
+// promise 12
 #[test]
 fn the_parts_of_a_workspace_are_not_there_by_themselves() {
     const SEEK: &str = "
@@ -176,10 +182,13 @@ open('control', 'w').write('x'); print(os.path.exists('control'))";
         let place = furnished(who);
         let held = place.state();
         let run = place.run(&[], &["/usr/bin/python3", "-c", SEEK, held.to_str().unwrap()]);
-        let said = run.assert_ok().stdout();
-        assert!(!said.contains("lay_") && !said.contains("store.db") && !said.contains("'up'"), "{who:?}: {said}");
-        assert!(said.ends_with("True\n"), "control: {said}");
-        // Not even where a policy shows all that is around.
+        let stdout = run.assert_ok().stdout();
+        assert!(
+            !stdout.contains("lay_") && !stdout.contains("store.db") && !stdout.contains("'up'"),
+            "{who:?}: {stdout}"
+        );
+        assert!(stdout.ends_with("True\n"), "control: {stdout}");
+        // The same holds where a policy shows the surrounding directory.
         let around = place.root.to_str().unwrap();
         let run = place.run(&["--read", around], &["/usr/bin/python3", "-c", SEEK, held.to_str().unwrap()]);
         let write = format!("for f in {0}/layers/*/up/x {0}/x; do echo x > $f; done; true", held.display());
@@ -189,7 +198,9 @@ open('control', 'w').write('x'); print(os.path.exists('control'))";
     }
 }
 
-/// A guest that shuts, deepens or fills what it made does not keep its workspace from being counted, gone on with or dropped.
+/// A guest that makes unreadable, deep or large trees does not keep its workspace from being measured, continued or
+/// dropped.
+// promise 12, 13
 #[test]
 fn hostile_trees_can_be_dropped_and_gone_on_with() {
     const HOSTILE: &str = "

@@ -1,15 +1,16 @@
-//! Attacks by a guest on what a person is asked about: it changes what it asked for while it is read, swaps links, climbs from
-//! what it was handed, and asks for what is no file. Each has a control that must succeed.
+//! Attacks by a guest on questions about files: it changes the path in memory while the path is read, swaps links,
+//! climbs from a directory that it was handed, and asks for things that are not files. Each has a control that must
+//! succeed.
 
-use crate::questions::{Asked, READS};
-use crate::support::{BOTH, Place};
+use crate::questions::{AskingSandbox, READS};
+use crate::support::{Place, either};
 use crate::words::text;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Everything is tried in turn; a line tells of each that succeeded.
+/// Guest program that tries every attack in turn and prints a line for each that succeeded.
 const GUEST: &str = r##"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -44,7 +45,7 @@ static void *swap_links(void *unused) {
     }
     return 0;
 }
-static void *wait_for_nobody(void *file) { open(file, O_RDONLY); return 0; }
+static void *open_unanswered(void *file) { open(file, O_RDONLY); return 0; }
 
 int main(int argc, char **argv) {
     char *docs = argv[1], name[4096];
@@ -58,11 +59,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!strcmp(argv[3], "exec")) {
-        /* The thread that waits ends with the program; the next one asks for itself. */
-        pthread_t t; pthread_create(&t, 0, wait_for_nobody, two); sleep(1);
+        /* The waiting thread ends with the exec; the new program asks for itself. */
+        pthread_t t; pthread_create(&t, 0, open_unanswered, two); sleep(1);
         execl("/bin/cat", "cat", one, (char *)0);
     }
-    /* What was handed for reading. */
+    /* A descriptor that was handed for reading. */
     int fd = open(one, O_RDONLY);
     say("control: read", fd >= 0);
     snprintf(name, 4096, "/proc/self/fd/%d", fd);
@@ -98,7 +99,7 @@ int main(int argc, char **argv) {
     close(dir);
     show(openat(dir, "open.txt", O_RDONLY), "closed");
     show(openat(9999, "open.txt", O_RDONLY), "never open");
-    /* What is no file is not asked for. */
+    /* Special files raise no question. */
     snprintf(name, 4096, "%s/pipe", docs); say("pipe", open(name, O_RDONLY | O_NONBLOCK) >= 0);
     snprintf(name, 4096, "%s/socket", docs); say("socket", open(name, O_RDONLY) >= 0);
     snprintf(name, 4096, "%s/null", docs); say("device", open(name, O_RDONLY) >= 0);
@@ -130,13 +131,14 @@ fn world(place: &Place) -> String {
     docs.to_str().unwrap().to_owned()
 }
 
+// promise 21
 #[test]
 fn a_guest_gets_what_was_shown_and_climbs_nowhere_from_there() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let docs = world(&place);
         let reads: Value = serde_json::from_str(READS).unwrap();
-        let asked = Asked::new(&place, json!([{"action": "ask", "path": docs, "perms": reads}]));
+        let asked = AskingSandbox::new(&place, json!([{"action": "ask", "path": docs, "perms": reads}]));
         let (one, two) = (format!("{docs}/open.txt"), format!("{docs}/shut.txt"));
         let secret = place.root.join("secret").to_str().unwrap().to_owned();
         let always = |target: &str, answer: &str| {
@@ -162,8 +164,8 @@ fn a_guest_gets_what_was_shown_and_climbs_nowhere_from_there() {
             "control: tool",
         ];
         assert_eq!(said.lines().collect::<Vec<_>>(), controls, "{who:?} {outcome:#}");
-        // A program that starts another in the middle takes its question along.
-        let run = asked.live.detach(&["-t", "50s"], &format!("./guest {docs} {docs}/sub/below exec"));
+        // An exec in a waiting process withdraws its question.
+        let run = asked.live.detach(&["-t", "280s"], &format!("./guest {docs} {docs}/sub/below exec"));
         assert_eq!(asked.live.outcome(&run)["success"], true);
         assert!(text(&asked.live.logs(&[&run]).stdout).starts_with("open\n"));
         assert_eq!(asked.open(), Vec::<Value>::new());

@@ -1,39 +1,40 @@
-//! Rules that ask about programs, in a live sandbox: a start waits, `cofferdam answer` lets that one program run as long as the
-//! sandbox is live, and no race of the guest's lets another.
+//! Rules that ask about programs, in a live sandbox: the exec waits, `cofferdam answer` allows that one program for as
+//! long as the sandbox is live, and no race of the guest's allows another.
 
-use crate::place::{Live, soon};
-use crate::questions::Asked;
-use crate::support::{As, BOTH, Place, times};
+use crate::place::{LiveSandbox, soon};
+use crate::questions::AskingSandbox;
+use crate::support::{As, BOTH, Place, either, times};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
 
-/// How long a no holds at least.
-const LINGERS: Duration = Duration::from_millis(3500);
+/// Minimum time for which a denial is remembered.
+const DENIAL_REMEMBERED: Duration = Duration::from_millis(3500);
 
-/// A program that says which it is, whatever it is called.
+/// Builds a program that prints the name it was built with.
 fn tool(place: &Place, name: &str) -> String {
     let source = format!("#include <stdio.h>\nint main(void) {{ puts(\"this is {name}\"); return 0; }}");
     let made = place.c_program(name, &source);
     let path = place.script(format!("tools/{name}"), "");
-    fs::copy(&made, &path).unwrap();
+    crate::support::copy_program(&made, &path);
     fs::remove_file(made).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-fn live<'a>(place: &'a Place, exec: &str, rules: Value, words: &[&str]) -> Asked<'a> {
+fn live<'a>(place: &'a Place, exec: &str, rules: Value, words: &[&str]) -> AskingSandbox<'a> {
     let tools =
         json!([{"action": "allow", "path": place.root.join("tools"), "perms": ["read_file", "read_dir", "execute"]}]);
     let policy = place.policy(
         json!({"version": 1, "extends": ["default"], "defaults": {"exec": exec}, "fs": {"rules": tools}, "exec": {"rules": rules}}),
     );
-    Asked { live: Live::new(place, &[&["-p", &policy], words].concat()) }
+    AskingSandbox { live: LiveSandbox::new(place, &[&["-p", &policy], words].concat()) }
 }
 
+// promise 21
 #[test]
 fn a_yes_opens_one_program_as_long_as_it_is_live() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let (one, other) = (tool(&place, "one"), tool(&place, "other"));
         let tools = place.root.join("tools");
@@ -49,14 +50,14 @@ fn a_yes_opens_one_program_as_long_as_it_is_live() {
             let denial = &outcome["denials"][0];
             assert_eq!((&denial["op"], &denial["target"]), (&json!("exec"), &json!(other)), "{outcome}");
             assert_eq!(denial["hint"], "a person refused it");
-            // The next command needs no answer for the one, and asks again for the other; not at once, for shells look for
-            // a program under every name that PATH has for it.
+            // The next command needs no answer for the allowed program, and raises a question for the denied one
+            // again; not at once, because shells look for a program under every name that PATH has for it.
             let (said, _) = asked.run(&format!("{one}; {other}"), &[]);
             assert_eq!(said.matches("this is").count(), 1, "{who:?} {said}");
-            std::thread::sleep(LINGERS);
+            std::thread::sleep(DENIAL_REMEMBERED);
             let (said, _) = asked.run(&format!("{one}; {other}"), &[("exec", &other, &["allow"])]);
             assert_eq!(said, "this is one\nthis is other\n", "{who:?}");
-            // Live anew, it asks anew.
+            // A sandbox that is live again asks again.
             place.json(&["stop", &asked.live.id]);
             place.json(&["start", "--live", &asked.live.id]);
             let (said, _) = asked.run(&one, &[("exec", &one, &["deny"])]);
@@ -68,17 +69,18 @@ fn a_yes_opens_one_program_as_long_as_it_is_live() {
     }
 }
 
-/// A command that is itself asked about begins, and waits; neither the keeper nor other commands wait with it.
+/// A command that is itself under an `ask` rule starts and waits; neither the keeper nor other commands wait with it.
+// promise 21
 #[test]
 fn a_command_that_is_asked_about_waits_alone() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let one = tool(&place, "one");
         for exec in ["allow", "deny"] {
             let sh = json!({"action": "allow", "path": fs::canonicalize("/bin/sh").unwrap()});
             let asked = live(&place, exec, json!([{"action": "ask", "path": one}, sh]), &[]);
             let begin = || {
-                let output = place.verb(&["exec", "-d", "-t", "50s", &asked.live.id, "--", &one]);
+                let output = place.verb(&["exec", "-d", "-t", "280s", &asked.live.id, "--", &one]);
                 assert!(output.status.success(), "{}", text(&output.stderr));
                 text(&output.stdout).trim().to_owned()
             };
@@ -88,7 +90,7 @@ fn a_command_that_is_asked_about_waits_alone() {
                 assert_eq!((&open["op"], &open["target"]), (&json!("exec"), &json!(one)), "{open}");
                 place.json(&["answer", open["id"].as_str().unwrap(), word]);
             };
-            // Killed while it waits, it takes its question along.
+            // A process that is killed while it waits withdraws its question.
             let run = begin();
             soon(|| asked.open().len() == 1);
             assert_eq!(text(&asked.live.sh(&[], "echo others go on", b"").stdout), "others go on\n");
@@ -102,7 +104,7 @@ fn a_command_that_is_asked_about_waits_alone() {
                 (&json!("denied"), &json!(127)),
                 "{who:?} {outcome}"
             );
-            std::thread::sleep(LINGERS);
+            std::thread::sleep(DENIAL_REMEMBERED);
             let run = begin();
             answer("allow");
             let outcome = asked.live.outcome(&run);
@@ -112,7 +114,7 @@ fn a_command_that_is_asked_about_waits_alone() {
     }
 }
 
-/// Threads change the path in memory, and links that it leads over, while the call waits and when it goes on.
+/// Threads change the path in memory, and links on the path, while the exec waits and when it continues.
 const RACER: &str = r##"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -134,7 +136,7 @@ static void *swap_links(void *unused) {
 }
 static void start(const char *program) {
     char *none[] = {"x", 0};
-    /* It shares our memory, and the other threads go on changing it. */
+    /* The vfork child shares this memory, which other threads go on changing. */
     int pid = vfork();
     if (!pid) { execve(program, none, none); _exit(1); }
     if (pid > 0) waitpid(pid, 0, 0);
@@ -152,9 +154,10 @@ int main(int argc, char **argv) {
 }
 "##;
 
+// promise 21
 #[test]
 fn only_the_program_that_was_allowed_ever_runs() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let (open, shut, never) = (tool(&place, "open"), tool(&place, "shut"), tool(&place, "never"));
         let racer = place.c_program("racer", RACER);
@@ -165,14 +168,14 @@ fn only_the_program_that_was_allowed_ever_runs() {
             let asked = live(&place, exec, rules, &[]);
             let script = format!("exec 2>&1; ./racer {open} {shut} {never} {}", times(300, 2_000));
             let run = asked.live.detach(&["-t", "300s"], &script);
-            // Both are asked about, in whatever order, and maybe more than once before the answers are known.
+            // Both programs raise questions, in either order, perhaps more than once before the answers are known.
             let mut answered = (0, 0);
             soon(|| {
                 for one in asked.open() {
                     let yes = one["target"] == json!(open);
                     assert!(yes || one["target"] == json!(shut), "{one}");
                     let words: &[&str] = if yes { &["allow"] } else { &["deny", "--remember"] };
-                    // It may have been given up meanwhile.
+                    // The question may have been withdrawn meanwhile.
                     let id = one["id"].as_str().unwrap();
                     if place.verb(&[&["answer", id], words].concat()).status.success() {
                         answered = (answered.0 + u32::from(yes), answered.1 + u32::from(!yes));
@@ -196,10 +199,10 @@ fn a_start_that_waits_can_be_suspended() {
     for who in BOTH {
         let place = Place::new(who);
         let one = tool(&place, "one");
-        // One that a shell waits for by `vfork` could not be held still before its program runs.
+        // `exec`, because a process that a shell waits for by `vfork` could not be frozen before its program runs.
         let words: &[&str] = if who == As::Root { &["--memory", "1g"] } else { &[] };
         let asked = live(&place, "allow", json!([{"action": "ask", "path": one}]), words);
-        let run = asked.live.detach(&["-t", "90s"], &format!("exec {one}"));
+        let run = asked.live.detach(&["-t", "280s"], &format!("exec {one}"));
         soon(|| asked.open().len() == 1);
         assert_eq!(place.json(&["suspend", &asked.live.id])["reached"], "frozen", "{who:?}");
         place.json(&["resume", &asked.live.id]);

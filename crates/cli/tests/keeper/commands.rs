@@ -1,17 +1,18 @@
-//! Commands in a live sandbox: many at once, each with its own streams and its own end, and what they said afterwards.
+//! Commands in a live sandbox: many at once, each with its own streams and its own end, and their output afterwards.
 
-use crate::place::{Live, soon};
+use crate::place::{LiveSandbox, soon};
 use crate::support::terminal::at_terminal;
-use crate::support::{As, BOTH, Place, binary, to_the_end};
+use crate::support::{As, Place, binary, either, to_the_end};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 use std::process::Stdio;
 
+// promise 20
 #[test]
 fn twenty_at_once_are_told_apart_to_the_byte() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         std::thread::scope(|scope| {
             for n in 0..20u32 {
                 let live = &live;
@@ -38,11 +39,12 @@ fn twenty_at_once_are_told_apart_to_the_byte() {
     }
 }
 
+// promise 20
 #[test]
 fn ten_megabytes_of_bytes_arrive_as_they_are() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let source = "import sys,hashlib\nb=b''.join(hashlib.sha512(str(i).encode()).digest() for i in range(163840))\n\
                       sys.stdout.buffer.write(b)";
         place.file(place.project.join("make.py"), source);
@@ -54,16 +56,17 @@ fn ten_megabytes_of_bytes_arrive_as_they_are() {
         assert_eq!(live.outcome(&run)["usage"]["output_bytes"], (10 << 20) + 5);
         let kept = live.logs(&[&run]);
         assert!(kept.stdout == want && text(&kept.stderr) == "done\n");
-        // What is typed in goes the same way.
+        // Input comes through byte for byte as well.
         let back = live.sh(&[], "cat", &want);
         assert!(back.stdout == want, "{who:?}: {} bytes came back", back.stdout.len());
     }
 }
 
+// promise 20
 #[test]
 fn logs_go_on_at_any_offset() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let run = live.detach(&[], "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; printf '\\377\\376'; exit 3");
     let followed = live.logs(&["-f", &run]);
     assert_eq!(followed.stdout, b"1\n2\n3\n4\n5\n\xff\xfe");
@@ -85,14 +88,15 @@ fn logs_go_on_at_any_offset() {
     place.fault(&["logs", "run_0123456789abcdef0123456789abcdef"], "not_found");
 }
 
+// promise 20
 #[test]
 fn a_slow_reader_slows_only_itself() {
     let place = Place::new(As::Root);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let run = live.detach(&[], "touch begun; while [ ! -e go ]; do sleep 0.05; done; head -c 8000000 /dev/zero");
     let mut slow = place.cofferdam(["logs", "-f", &run]);
     let mut slow = slow.stdout(Stdio::piped()).spawn().unwrap();
-    // Its pipe is full long before the command is done, and nobody reads it.
+    // The reader's pipe is full long before the command is done, and nothing reads it.
     assert!(live.sh(&[], "touch go", b"").status.success());
     assert_eq!(live.outcome(&run)["exit"]["code"], 0);
     assert_eq!(live.sh(&[], "echo meanwhile", b"").stdout, b"meanwhile\n");
@@ -104,9 +108,9 @@ fn a_slow_reader_slows_only_itself() {
 
 #[test]
 fn a_terminal_is_left_and_met_again() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let script = "stty size; read a; echo got $a; read b; stty size; echo then $b; exit 6";
         let words = ["exec", "-it", &live.id, "--", "sh", "-c", script];
         let left = at_terminal(
@@ -128,11 +132,11 @@ fn a_terminal_is_left_and_met_again() {
     }
 }
 
-/// It once waited for an end that had been, deaf to every signal.
+/// Regression: attach waited for an end that had already happened, and ignored every signal.
 #[test]
 fn a_run_that_has_ended_is_not_waited_for() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let attach = |run: &str, words: &[&str]| {
         let mut command = place.outside("timeout");
         command.args(["-k", "1", "20"]).arg(binary()).args([&["attach", run], words].concat());
@@ -147,7 +151,7 @@ fn a_run_that_has_ended_is_not_waited_for() {
         let said = text(&told.stderr);
         assert!(said.contains("does not go on") && said.contains("`cofferdam logs`"), "{said}");
     }
-    // The control, and those that end just as somebody comes.
+    // The control, and runs that end just as a client attaches.
     for pause in ["0.5", "0.05", "0.04", "0.03", "0.02", "0.01"] {
         let going = live.detach(&[], &format!("sleep {pause}; exit 6"));
         let code = attach(&going, &[]).status.code();
@@ -155,10 +159,11 @@ fn a_run_that_has_ended_is_not_waited_for() {
     }
 }
 
+// promise 20
 #[test]
 fn signals_and_kills_reach_the_tree() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let trap = "trap 'echo caught; exit 9' TERM; touch ready$0; while :; do sleep 0.05; done";
     let run = live.detach(&[], trap);
     soon(|| live.sh(&[], "ls ready*", b"").status.success());
@@ -171,17 +176,17 @@ fn signals_and_kills_reach_the_tree() {
     let outcome = live.outcome(&deaf);
     assert_eq!((&outcome["exit"]["signal"], &outcome["verdict"]), (&json!(9), &json!("cancelled")));
     assert_eq!(place.verb(&["wait", &deaf]).status.code(), Some(137));
-    // Once more is no error, and nothing was sent.
+    // A repeated kill is no error, and sends nothing.
     assert_eq!(place.json(&["kill", &deaf])["runs"][0]["sent"], false);
     place.fault(&["kill", "-s", "NOTHING", &deaf], "invalid_request");
 }
 
 #[test]
 fn what_is_live_can_be_reviewed_and_kept() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file(place.project.join("a"), "one\n");
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let run = live.detach(&[], "echo two > a; while [ ! -e go ]; do echo x >> n; sleep 0.02; done; echo end >> a");
         soon(|| text(&place.verb(&["diff", &live.id]).stdout).contains("+two"));
         let kept = place.json(&["snapshot", &live.id, "--name", "early"]);
@@ -200,7 +205,7 @@ fn what_is_live_can_be_reviewed_and_kept() {
 fn detached_commands_make_a_sandbox_live_on_demand() {
     let place = Place::new(As::User);
     let id = place.create(&[]);
-    let live = Live { place: &place, id };
+    let live = LiveSandbox { place: &place, id };
     let run = live.detach(&[], "while [ ! -e go ]; do sleep 0.05; done; echo went");
     let rows = place.json(&["ls"])["sandboxes"].clone();
     assert_eq!((&rows[0]["state"], &rows[0]["live"]), (&json!("running"), &json!(true)));
@@ -208,7 +213,7 @@ fn detached_commands_make_a_sandbox_live_on_demand() {
     // Another command joins it at once, and sees the same files.
     assert!(live.sh(&[], "touch go", b"").status.success());
     assert_eq!(live.outcome(&run)["success"], true);
-    // Idle, it gives way to whoever needs the workspace alone.
+    // An idle keeper gives way to a verb that needs the workspace exclusively.
     let kept = place.json(&["snapshot", &live.id]);
     assert!(kept["id"].is_string());
     assert_eq!(live.inspect()["live"], false);

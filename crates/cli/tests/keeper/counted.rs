@@ -1,6 +1,6 @@
-//! What the end of a command costs: counting its changes lists what changed, and not what others had changed before.
+//! Cost of a command's end: counting its changes lists the directories that changed, and not earlier changes.
 
-use crate::place::Live;
+use crate::place::LiveSandbox;
 use crate::support::{As, Place, unique};
 use crate::words::{Verbs, text};
 use serde_json::Value;
@@ -12,12 +12,12 @@ use std::time::Duration;
 const DIRS: u64 = 40;
 const EACH: u64 = 100;
 
-/// Has somebody look at the keeper's calls, or meddle with them; back when it does.
-fn watch_keeper(live: &Live<'_>, how: &[&str], log: &Path) -> Child {
+/// Attaches strace to the keeper, to count or delay its calls; returns once it is attached.
+fn watch_keeper(live: &LiveSandbox<'_>, how: &[&str], log: &Path) -> Child {
     let mut strace = Command::new("/usr/bin/strace");
     strace.arg("-f").args(how).arg("-o").arg(log).args(["-p", &live.keeper().to_string()]);
     let mut strace = strace.stderr(Stdio::piped()).spawn().unwrap();
-    // It says so when it is there.
+    // strace reports on stderr when it is attached.
     let mut told = [0u8; 6];
     std::io::Read::read_exact(strace.stderr.as_mut().unwrap(), &mut told).unwrap();
     strace
@@ -29,8 +29,9 @@ fn leave_keeper(strace: &mut Child) {
     strace.wait().unwrap();
 }
 
-/// Runs a command while somebody counts the keeper's calls; its changes, and how many directories were listed and names looked at.
-fn counted(live: &Live<'_>, script: &str) -> (Value, usize, usize) {
+/// Runs a command while strace counts the keeper's calls. Returns its changes, the number of directory listings and
+/// the number of path lookups.
+fn counted(live: &LiveSandbox<'_>, script: &str) -> (Value, usize, usize) {
     let log = live.place.file(format!("calls-{}", unique()), "");
     let mut strace = watch_keeper(live, &["-e", "trace=getdents64,newfstatat,openat2"], &log);
     let run = live.detach(&[], script);
@@ -38,35 +39,36 @@ fn counted(live: &Live<'_>, script: &str) -> (Value, usize, usize) {
     leave_keeper(&mut strace);
     let calls = fs::read_to_string(&log).unwrap();
     assert_eq!((&outcome["verdict"], &outcome["message"]), (&Value::from("ok"), &Value::Null), "{outcome}");
-    // A listing ends with an empty answer.
+    // A listing ends with an empty result.
     let lists = calls.lines().filter(|line| line.contains("getdents64(") && line.ends_with("= 0")).count();
     (outcome["changes"].clone(), lists, calls.matches("newfstatat(").count() + calls.matches("openat2(").count())
 }
 
+// promise 18
 #[test]
 fn a_command_that_changes_nothing_lists_nothing() {
     let place = Place::new(As::Root);
     place.file(place.project.join("old"), "old");
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let fill = format!(
         "for d in $(seq {DIRS}); do mkdir -p modules/$d; (cd modules/$d; for f in $(seq {EACH}); do : > $f; done); done"
     );
     let filled = live.sh(&[], &fill, b"");
     assert!(filled.status.success(), "{}", text(&filled.stderr));
-    // What has just changed is looked at again, so that nothing is missed within one tick of a clock.
+    // Recent changes are listed again, so that none within one tick of the clock is missed.
     std::thread::sleep(Duration::from_millis(2500));
     let all = DIRS * EACH;
     assert!(live.sh(&[], "true", b"").status.success());
     let (changes, lists, looks) = counted(&live, "cat modules/7/7");
     assert_eq!(changes["added"], all);
     assert!(lists < DIRS as usize / 2 && looks < (all / 4) as usize, "{lists} directories, {looks} names");
-    // What changes little pays for little, and is counted: added, removed, changed in place, and back again.
+    // A small change costs little and is counted: added, removed, modified in place, and reverted.
     let (changes, lists, looks) = counted(&live, "echo more > modules/3/more; rm modules/4/4; echo new > old");
     assert_eq!((&changes["added"], &changes["modified"]), (&Value::from(all), &Value::from(1)), "{changes}");
     assert!(lists < DIRS as usize / 2 && looks < (all / 4) as usize, "{lists} directories, {looks} names");
     let (last, ..) = counted(&live, "printf old > old; rm modules/3/more; chmod 700 modules/5");
     assert_eq!((&last["added"], &last["modified"]), (&Value::from(all - 1), &Value::from(0)), "{last}");
-    // The control: a keeper that knows nothing yet looks at all of it, and finds the same.
+    // The control: a new keeper lists everything, and counts the same.
     place.json(&["stop", &live.id]);
     place.json(&["start", "--live", &live.id]);
     let (changes, lists, looks) = counted(&live, "true");
@@ -74,11 +76,12 @@ fn a_command_that_changes_nothing_lists_nothing() {
     assert!(lists > DIRS as usize && looks > all as usize, "{lists} directories, {looks} names");
 }
 
-/// What a command changed was told as nothing when another one took directories away while they were counted.
+/// Regression: a command's changes were reported as none when another command removed directories during the count.
+// promise 20
 #[test]
 fn changes_are_counted_while_others_make_and_remove_directories() {
     let place = Place::new(As::Root);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let stir = "echo kept > kept; while :; do mkdir -p a/b/c d/e; : > a/b/c/x; : > d/e/y; mv a/b d/f; rm -rf a d; done";
     let stirring = live.detach(&[], stir);
     while !live.sh(&[], "test -e kept", b"").status.success() {}
@@ -88,18 +91,20 @@ fn changes_are_counted_while_others_make_and_remove_directories() {
         assert!(outcome["changes"]["added"].as_u64().is_some_and(|added| added >= 1), "{outcome}");
     }
     place.json(&["kill", &stirring]);
-    // The control: without them the count is exact.
+    // The control: without the other command the count is exact.
     assert!(live.sh(&[], "rm -rf a d", b"").status.success());
     assert_eq!(live.outcome(&live.detach(&[], "true"))["changes"]["added"], 1);
 }
 
-/// Whoever asked between the record of an end and its place in the log was told what is left of runs of long ago: no changes, no usage.
+/// Regression: a request between the record of a run's end and its entry in the log got the outcome that old runs
+/// have: no changes, no usage.
+// promise 20
 #[test]
 fn an_end_that_is_written_down_is_told_whole() {
     let place = Place::new(As::Root);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let log = place.file(format!("calls-{}", unique()), "");
-    // The store is not written by this call; the clerk's bell and the log are.
+    // The store is not written by this call; the recorder's wake-up and the log are.
     let mut strace = watch_keeper(&live, &["-e", "trace=write", "-e", "inject=write:delay_enter=200000"], &log);
     let outcome = live.outcome(&live.detach(&[], "echo new > new"));
     leave_keeper(&mut strace);

@@ -1,12 +1,12 @@
-//! The state directory is no guest's, whatever rules say: not by a directory that holds it, not by one in it, not by a socket.
+//! The state directory is closed to guests under any rule: by a directory above it, by one inside it, and by a socket.
 
-use crate::place::Live;
+use crate::place::LiveSandbox;
 use crate::support::http::Daemon;
-use crate::support::{BOTH, Place};
+use crate::support::{Place, either};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 
-/// Says what of a place can be seen, and whom a keeper's socket lets in.
+/// Prints which parts of a state directory are visible, and whether a keeper's socket accepts a connection.
 const SEEK: &str = r#"
 import os, socket, sys
 around, state, keeper = sys.argv[1:4]
@@ -34,17 +34,18 @@ fn is_hidden(said: &str, around: bool) {
     for what in ["canary no", "store no", "plant no", "keeper no"] {
         assert!(said.contains(what), "{what}: {said}");
     }
-    // The control: what is beside it is there.
+    // The control: a file beside it is visible.
     assert_eq!(said.contains("around ['beside', 'home']\nbeside to be seen"), around, "{said}");
 }
 
+// promise 2
 #[test]
 fn no_rule_opens_the_state_directory() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("beside", "to be seen");
         place.file("state/canary", "canary");
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let (around, state) = (place.root.to_str().unwrap(), place.state());
         let keeper = state.join("keepers").join(&live.id).join("sock");
         assert!(keeper.exists());
@@ -57,7 +58,7 @@ fn no_rule_opens_the_state_directory() {
             let run = place.run(&flags, &seek);
             is_hidden(&run.assert_ok().stdout(), true);
         }
-        // One that names it alone shows nothing of it, and a socket in it is refused.
+        // A rule that names only the state directory shows nothing of it, and a socket inside is refused.
         let run = place.run(&["--read", state, "--write", state], &["/bin/ls", "-A", state]);
         assert!(!run.stdout().contains("canary") && !run.stdout().contains("store"), "{}", run.story());
         let refused =
@@ -73,10 +74,12 @@ fn no_rule_opens_the_state_directory() {
     }
 }
 
-/// A sandbox whose own directory lies in the state directory works there, and has nothing else of it; nor has a tenant of the daemon's.
+/// A sandbox whose own directory is inside the state directory works there and sees nothing else of it; the same holds
+/// for a tenant's sandbox.
+// promise 2
 #[test]
 fn one_that_lies_in_it_has_its_own_directory_alone() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("beside", "to be seen");
         place.file("state/canary", "canary");
@@ -90,10 +93,10 @@ fn one_that_lies_in_it_has_its_own_directory_alone() {
         let other = daemon.get("/v1/sandboxes/other").assert_ok();
         let keeper = state.join("keepers").join(other["id"].as_str().unwrap()).join("sock");
         let command = json!(["/usr/bin/python3", "-c", SEEK, around, state, keeper]);
-        let done = daemon.post("/v1/sandboxes/own/runs?wait=60s", json!({"command": command})).assert_ok();
+        let done = daemon.post("/v1/sandboxes/own/runs?wait=120s", json!({"command": command})).assert_ok();
         is_hidden(done["outcome"]["stdout"].as_str().unwrap(), true);
         let work = "echo mine > file; cat file; ls -A ..";
-        let done = daemon.post("/v1/sandboxes/own/runs?wait=60s", json!({"shell": work})).assert_ok();
+        let done = daemon.post("/v1/sandboxes/own/runs?wait=120s", json!({"shell": work})).assert_ok();
         let said = done["outcome"]["stdout"].as_str().unwrap();
         assert!(
             said.starts_with("mine\n") && said.lines().count() == 2,

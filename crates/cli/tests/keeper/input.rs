@@ -1,6 +1,6 @@
-//! What is given to a command: all of it, in order, and no faster than it is taken.
+//! Input of a command: complete, in order, and with back-pressure.
 
-use crate::place::Live;
+use crate::place::LiveSandbox;
 use crate::support::{As, Place};
 use crate::words::text;
 use std::io::Write;
@@ -8,10 +8,11 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+// promise 20
 #[test]
 fn who_writes_too_fast_waits() {
     let place = Place::new(As::Root);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let script = "while [ ! -e go ]; do sleep 0.05; done; wc -c";
     let mut command = place.cofferdam(["exec", &live.id, "--", "sh", "-c", script]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -25,13 +26,13 @@ fn who_writes_too_fast_waits() {
             }
             drop(stdin);
         });
-        // It comes to a stop long before all is taken: nobody keeps it for a command that does not read.
+        // The writer blocks long before all is written: input is not buffered for a command that does not read.
         let mut before = usize::MAX;
         while before != taken.load(Ordering::SeqCst) || before == 0 {
             before = taken.load(Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(300));
         }
-        // Whoever gives goes on before anything is judged: it is waited for.
+        // The writer is released before the assertions: it is joined.
         let others = live.sh(&[], "touch go; echo others go on", b"");
         let output = child.wait_with_output().unwrap();
         assert!(before < WHOLE / 2, "{before} bytes are kept somewhere");
@@ -43,7 +44,7 @@ fn who_writes_too_fast_waits() {
 #[test]
 fn a_command_that_does_not_read_ends_as_it_likes() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let much = vec![b'y'; 1 << 20];
     let done = live.sh(&[], "exec 0<&-; echo closed; exit 2", &much);
     assert_eq!((done.status.code(), text(&done.stdout)), (Some(2), "closed\n".to_owned()));

@@ -1,5 +1,5 @@
-//! Live sandboxes through the binary: many commands at once, what they say to the byte, limits, terminals, suspension, and what is
-//! left when the keeper is killed.
+//! Live sandboxes through the binary: concurrent commands, exact output, limits, terminals, suspension, and the state
+//! after a keeper is killed.
 use testkit as support;
 use testkit::words;
 
@@ -20,7 +20,7 @@ mod silent;
 mod sockets;
 mod suspended;
 
-/// Whoever carries it out, what is seen of it is the same.
+/// The same tests with a daemon that carries out the verbs.
 #[test]
 fn the_same_with_a_daemon() {
     support::served::again(10, &["commands::", "input::", "limits::"], &[]);

@@ -1,5 +1,6 @@
-//! What the tests here share: live sandboxes, their keepers, and what is left of them.
+//! Fixtures: live sandboxes, their keepers, and the processes that they leave.
 
+use crate::support::patience::PATIENCE;
 use crate::support::{Place, to_the_end};
 use crate::words::{Verbs, text};
 use serde_json::Value;
@@ -7,18 +8,18 @@ use std::fs;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// A sandbox that is live; it is stopped at the end, whatever becomes of the test.
-pub struct Live<'a> {
+/// A live sandbox, removed on drop.
+pub struct LiveSandbox<'a> {
     pub place: &'a Place,
     pub id: String,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveSandbox<'a> {
     #[track_caller]
-    pub fn new(place: &'a Place, words: &[&str]) -> Live<'a> {
+    pub fn new(place: &'a Place, words: &[&str]) -> LiveSandbox<'a> {
         let id = place.create(words);
         place.json(&["start", "--live", &id]);
-        Live { place, id }
+        LiveSandbox { place, id }
     }
 
     /// `cofferdam exec FLAGS… ID -- sh -c TEXT`, to its end.
@@ -27,7 +28,7 @@ impl<'a> Live<'a> {
         to_the_end(&mut self.place.cofferdam(words), input)
     }
 
-    /// Starts a command and leaves it; its id.
+    /// Starts a command detached and returns the id of its run.
     #[track_caller]
     pub fn detach(&self, flags: &[&str], script: &str) -> String {
         let output = self.sh(&[&["-d"], flags].concat(), script, b"");
@@ -35,7 +36,7 @@ impl<'a> Live<'a> {
         text(&output.stdout).trim().to_owned()
     }
 
-    /// What a run said.
+    /// Recorded output of a run.
     #[track_caller]
     pub fn logs(&self, words: &[&str]) -> Output {
         let output = self.place.verb(&[&["logs"], words].concat());
@@ -43,17 +44,17 @@ impl<'a> Live<'a> {
         output
     }
 
-    /// The pieces of what a run said, as documents.
+    /// Recorded output of a run as JSON documents.
     #[track_caller]
     pub fn pieces(&self, words: &[&str]) -> Vec<Value> {
         let output = self.logs(&[words, &["--json"]].concat());
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// How a run ended.
+    /// Outcome of a run, awaited.
     #[track_caller]
     pub fn outcome(&self, run: &str) -> Value {
-        let output = self.place.verb(&["wait", "--timeout", "30s", "--json", run]);
+        let output = self.place.verb(&["wait", "--timeout", "180s", "--json", run]);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
     }
 
@@ -61,14 +62,14 @@ impl<'a> Live<'a> {
         self.place.json(&["inspect", &self.id])
     }
 
-    /// The keeper's number.
+    /// Pid of the keeper.
     pub fn keeper(&self) -> u32 {
         let card = fs::read(self.place.state().join("keepers").join(&self.id).join("keeper.json")).unwrap();
         serde_json::from_slice::<Value>(&card).unwrap()["pid"].as_u64().unwrap() as u32
     }
 }
 
-impl Drop for Live<'_> {
+impl Drop for LiveSandbox<'_> {
     fn drop(&mut self) {
         let _ = self.place.verb(&["rm", "--force", "-t", "0", &self.id]);
     }
@@ -76,21 +77,21 @@ impl Drop for Live<'_> {
 
 #[track_caller]
 pub fn soon(mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < end, "not in time");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Processes that have the mark in their command line and are no supervisors or shells of ours.
+/// Number of sleep processes with the mark in their command line.
 pub fn marked(mark: &str) -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
     let lines = all.filter_map(|path| fs::read(path.join("cmdline")).ok());
     lines.filter(|line| line.starts_with(b"sleep\0") && text(line).contains(mark)).count()
 }
 
-/// A number of seconds that nobody else sleeps.
+/// A sleep duration that identifies processes of one test.
 pub fn mark(n: u32) -> String {
     format!("{}{:05}", 5000 + n, std::process::id() % 100_000)
 }

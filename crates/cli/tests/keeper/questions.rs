@@ -1,28 +1,28 @@
-//! Rules that ask about files, in a live sandbox: the open waits, `cofferdam answer` decides, and what was shown is what is
-//! opened, with the guest's own rights.
+//! Rules that ask about files, in a live sandbox: the open waits, `cofferdam answer` decides, and the file that was
+//! shown is the one that is opened, with the guest's own rights.
 
-use crate::place::{Live, soon};
-use crate::support::{As, BOTH, Place};
+use crate::place::{LiveSandbox, soon};
+use crate::support::{As, BOTH, Place, either};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
-/// Places of the host, a policy that asks about them, and a live sandbox under it.
-pub struct Asked<'a> {
-    pub live: Live<'a>,
+/// A live sandbox under a policy that asks about paths of the host.
+pub struct AskingSandbox<'a> {
+    pub live: LiveSandbox<'a>,
 }
 
 pub const READS: &str = r#"["read_file", "read_dir"]"#;
 
-impl<'a> Asked<'a> {
-    pub fn new(place: &'a Place, rules: Value) -> Asked<'a> {
-        Asked::with(place, rules, &[])
+impl<'a> AskingSandbox<'a> {
+    pub fn new(place: &'a Place, rules: Value) -> AskingSandbox<'a> {
+        AskingSandbox::with(place, rules, &[])
     }
 
-    fn with(place: &'a Place, rules: Value, words: &[&str]) -> Asked<'a> {
+    fn with(place: &'a Place, rules: Value, words: &[&str]) -> AskingSandbox<'a> {
         let policy = place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": rules}}));
-        Asked { live: Live::new(place, &[&["-p", &policy], words].concat()) }
+        AskingSandbox { live: LiveSandbox::new(place, &[&["-p", &policy], words].concat()) }
     }
 
     pub fn open(&self) -> Vec<Value> {
@@ -40,10 +40,10 @@ impl<'a> Asked<'a> {
         self.live.place.json(&[&["answer", one["id"].as_str().unwrap()], words].concat());
     }
 
-    /// Starts a command, answers what it asks, and gives what it said and how it ended.
+    /// Starts a command, answers its questions, and returns its output and outcome.
     #[track_caller]
     pub fn run(&self, script: &str, answers: &[(&str, &str, &[&str])]) -> (String, Value) {
-        let run = self.live.detach(&["-t", "50s"], &format!("exec 2>&1; {script}"));
+        let run = self.live.detach(&["-t", "280s"], &format!("exec 2>&1; {script}"));
         answers.iter().for_each(|(op, target, words)| self.answer(op, target, words));
         let outcome = self.live.outcome(&run);
         (text(&self.live.logs(&[&run]).stdout), outcome)
@@ -64,19 +64,20 @@ fn reads() -> Value {
     serde_json::from_str(READS).unwrap()
 }
 
+// promise 21
 #[test]
 fn a_file_is_opened_once_somebody_says_so_and_no_other() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let docs = docs(&place);
-        let asked = Asked::new(
+        let asked = AskingSandbox::new(
             &place,
             json!([{"action": "ask", "path": docs, "perms": reads()}, {"action": "deny", "path": format!("{docs}/private")}]),
         );
         let (one, other) = (format!("{docs}/open.txt"), format!("{docs}/shut.txt"));
         let (said, outcome) = asked.run(&format!("cat {one}"), &[("fs.read", &one, &["allow"])]);
         assert_eq!((said.as_str(), &outcome["denials"]), ("open\n", &json!([])), "{who:?} {outcome}");
-        // Once is once, and a no is listed.
+        // An answer holds once, and a denial is listed.
         let (said, outcome) = asked.run(&format!("cat {one}"), &[("fs.read", &one, &["deny"])]);
         assert!(!said.contains("open\n"), "{said}");
         let denial = &outcome["denials"][0];
@@ -85,7 +86,7 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
             (&json!("fs.read"), &json!(one), &json!("ask"))
         );
         assert_eq!(denial["hint"], "a person refused it");
-        // A link is shown as what it leads to; one that leads elsewhere is not followed, and what is denied is not asked about.
+        // A link is shown by its target; a link to elsewhere is not followed, and denied paths raise no question.
         let (said, _) = asked.run(&format!("cat {docs}/link"), &[("fs.read", &one, &["allow", "--remember"])]);
         assert_eq!(said, "open\n");
         let script = format!("cat {one}; cat {docs}/out; cat {docs}/private/x; cat {docs}/none; ls {docs}");
@@ -95,29 +96,30 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
         let hints: Vec<&str> =
             outcome["denials"].as_array().unwrap().iter().filter_map(|d| d["hint"].as_str()).collect();
         assert!(hints.iter().any(|hint| hint.contains("holds what a rule denies")), "{outcome}");
-        // The sibling stays shut, and its own answer holds as long as it lives.
+        // The other file stays closed, and a remembered answer holds as long as the sandbox is live.
         let script = format!("cat {other}; cat {other}");
         let (said, outcome) = asked.run(&script, &[("fs.read", &other, &["deny", "--remember"])]);
         assert!(!said.contains("shut\n"), "{said}");
         assert_eq!(outcome["denials"][0]["count"], 2, "{outcome}");
         place.fault(&["answer", "qst_nothing_1", "allow"], "not_found");
         assert_eq!(asked.open(), Vec::<Value>::new());
-        // Questions and answers are in the journal, and so among the events.
+        // Questions and answers are in the journal, and therefore among the events.
         let log = place.json(&["audit", "log"]);
         let noted = |verb: &str| log["entries"].as_array().unwrap().iter().filter(|e| e["verb"] == verb).count();
         assert_eq!((noted("ask"), noted("answer")), (4, 4), "{log}");
     }
 }
 
+// promise 21
 #[test]
 fn what_is_written_goes_where_it_may() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/.env", "A=1\n");
         let notes = place.dir("notes");
         let old = place.file("notes/old", "before\n");
         let write = json!(["write_file", "truncate", "make_reg"]);
-        let asked = Asked::new(
+        let asked = AskingSandbox::new(
             &place,
             json!([{"action": "ask", "path": "$WORKSPACE/.env"}, {"action": "ask", "path": notes, "perms": write}]),
         );
@@ -125,7 +127,7 @@ fn what_is_written_goes_where_it_may() {
         let env = env.to_str().unwrap();
         let (old, new) = (old.to_str().unwrap(), notes.join("new"));
         let new = new.to_str().unwrap();
-        // In the workspace it is the layer that changes; the directory itself does not.
+        // In the workspace the layer changes; the base does not.
         let script =
             "cat .env; echo B=2 >> .env; python3 -c 'f=open(\".env\",\"r+\"); print(f.read())'; rm .env; mv .env x";
         let answers: &[(&str, &str, &[&str])] =
@@ -135,8 +137,8 @@ fn what_is_written_goes_where_it_may() {
         assert_eq!(fs::read_to_string(env).unwrap(), "A=1\n");
         let layer = place.layers().remove(0).join("up");
         assert_eq!(fs::read_to_string(layer.join(".env")).unwrap(), "A=1\nB=2\n");
-        assert!(!layer.join("x").exists(), "what nobody can be asked for is refused");
-        // Elsewhere it is the host's, as with a rule that allows. Of one who may write, nothing can be read.
+        assert!(!layer.join("x").exists(), "an operation that raises no question is refused");
+        // Elsewhere the host's file changes, as with an `allow` rule. Permission to write does not permit reading.
         let script = format!("umask 027; echo more > {new}; echo after > {old}; cat {old} && echo READ");
         let answers: &[(&str, &str, &[&str])] = &[("fs.create", new, &["allow"]), ("fs.write", old, &["allow"])];
         let (said, outcome) = asked.run(&script, answers);
@@ -156,7 +158,8 @@ fn what_is_written_goes_where_it_may() {
     }
 }
 
-/// A yes gives nothing that the guest's own user could not have opened.
+/// An `allow` answer gives nothing that the guest's own user could not have opened.
+// promise 21
 #[test]
 fn an_answer_is_no_privilege() {
     for who in BOTH {
@@ -167,7 +170,8 @@ fn an_answer_is_no_privilege() {
         [&own, &others]
             .into_iter()
             .for_each(|file| fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap());
-        let asked = Asked::new(&place, json!([{"action": "ask", "path": place.root.join("docs"), "perms": reads()}]));
+        let asked =
+            AskingSandbox::new(&place, json!([{"action": "ask", "path": place.root.join("docs"), "perms": reads()}]));
         let (own, others) = (own.to_str().unwrap(), others.to_str().unwrap());
         let answers: &[(&str, &str, &[&str])] = &[("fs.read", own, &["allow"]), ("fs.read", others, &["allow"])];
         let (said, outcome) = asked.run(&format!("cat {own}; cat {others}"), answers);
@@ -176,45 +180,46 @@ fn an_answer_is_no_privilege() {
     }
 }
 
+// promise 21
 #[test]
 fn who_waits_can_be_suspended_signalled_and_killed() {
     for who in BOTH {
         let place = Place::new(who);
         let docs = docs(&place);
-        // A group is frozen where there is one, and single processes are stopped elsewhere.
+        // Suspend freezes a control group where there is one, and stops single processes elsewhere.
         let words: &[&str] = if who == As::Root { &["--memory", "1g"] } else { &[] };
         let rules = json!([{"action": "ask", "path": docs, "perms": reads()}]);
-        let asked = Asked::with(&place, rules, words);
+        let asked = AskingSandbox::with(&place, rules, words);
         let one = format!("{docs}/open.txt");
-        // Held still, it asks nothing; afterwards it asks again.
-        let run = asked.live.detach(&["-t", "50s"], &format!("cat {one}"));
+        // A frozen command has no open question; afterwards it asks again.
+        let run = asked.live.detach(&["-t", "280s"], &format!("cat {one}"));
         soon(|| asked.open().len() == 1);
         assert_eq!(place.json(&["suspend", &asked.live.id])["reached"], "frozen", "{who:?}");
         place.json(&["resume", &asked.live.id]);
         asked.answer("fs.read", &one, &["allow"]);
         assert_eq!(asked.live.outcome(&run)["success"], true, "{who:?}");
         assert_eq!(text(&asked.live.logs(&[&run]).stdout), "open\n");
-        // A signal that it handles is handled, and the open goes on waiting.
+        // A handled signal runs its handler, and the open goes on waiting.
         let script = format!(
             "exec python3 -c 'import os, signal, threading
 signal.signal(signal.SIGUSR1, lambda *_: print(\"signal\", flush=True))
 threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
 print(open(\"{one}\").read(), end=\"\")'"
         );
-        let run = asked.live.detach(&["-t", "50s"], &script);
+        let run = asked.live.detach(&["-t", "280s"], &script);
         soon(|| text(&asked.live.logs(&[&run]).stdout).contains("signal"));
         asked.answer("fs.read", &one, &["allow"]);
         let outcome = asked.live.outcome(&run);
         assert_eq!(text(&asked.live.logs(&[&run]).stdout), "signal\nopen\n", "{who:?} {outcome}");
-        // Whoever is killed takes the question along.
-        let run = asked.live.detach(&["-t", "50s"], &format!("cat {one}"));
+        // A killed process withdraws its question.
+        let run = asked.live.detach(&["-t", "280s"], &format!("cat {one}"));
         soon(|| asked.open().len() == 1);
         place.json(&["kill", &run]);
         soon(|| asked.open().is_empty());
-        // A flood is bounded, and those who wait go on.
+        // The number of open questions is bounded, and waiting processes continue once answered.
         let flood = format!("for i in $(seq 40); do cat {docs}/many/$i & done; wait");
         (1..=40).for_each(|i| drop(place.file(format!("docs/many/{i}"), "many\n")));
-        let run = asked.live.detach(&["-t", "50s"], &flood);
+        let run = asked.live.detach(&["-t", "280s"], &flood);
         soon(|| asked.open().len() == 16);
         let first = asked.open().remove(0);
         place.json(&["answer", first["id"].as_str().unwrap(), "allow"]);
@@ -225,6 +230,7 @@ print(open(\"{one}\").read(), end=\"\")'"
     }
 }
 
+// promise 21
 #[test]
 fn what_nobody_can_be_asked_for_is_refused_before_the_start() {
     let place = Place::new(As::User);

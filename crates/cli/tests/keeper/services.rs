@@ -1,26 +1,27 @@
-//! Services that end: started again, after longer and longer pauses, and given up at last; never when somebody wanted their end.
+//! Services that exit: restarted with growing delays and given up at last; never restarted after a requested end.
 
-use crate::place::{Live, soon};
-use crate::support::{As, BOTH, Place};
+use crate::place::{LiveSandbox, soon};
+use crate::support::{As, Place, either};
 use crate::words::Verbs;
 use serde_json::{Value, json};
 use std::fs;
 
-/// The service of a name as `inspect` tells it.
-fn now(live: &Live<'_>, name: &str) -> Value {
+/// A service's state by `inspect`.
+fn now(live: &LiveSandbox<'_>, name: &str) -> Value {
     let all = live.inspect()["services_now"].clone();
     all.as_array().unwrap().iter().find(|service| service["name"] == name).cloned().unwrap_or_default()
 }
 
-fn lines(live: &Live<'_>, file: &str) -> usize {
+fn lines(live: &LiveSandbox<'_>, file: &str) -> usize {
     live.sh(&[], &format!("cat {file}"), b"").stdout.split(|b| *b == b'\n').count() - 1
 }
 
+// promise 20
 #[test]
 fn what_fails_is_started_again_and_given_up_at_last() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(
+        let live = LiveSandbox::new(
             &place,
             &[
                 "--policy",
@@ -41,7 +42,7 @@ fn what_fails_is_started_again_and_given_up_at_last() {
         let told = events["entries"].as_array().unwrap().iter().filter(|entry| entry["verb"] == "service");
         let told: Vec<&Value> = told.collect();
         assert!(told.len() == 1 && told[0]["step"] == "failed" && told[0]["body"]["service"] == "bad", "{told:?}");
-        // Live anew, it is tried anew.
+        // A sandbox that is live again tries its services again.
         place.json(&["stop", &live.id]);
         assert_eq!(now(&live, "good")["state"], "stopped");
         place.json(&["start", "--live", &live.id]);
@@ -49,6 +50,7 @@ fn what_fails_is_started_again_and_given_up_at_last() {
     }
 }
 
+// promise 20
 #[test]
 fn whoever_is_told_to_end_stays_ended() {
     let place = Place::new(As::User);
@@ -64,21 +66,21 @@ fn whoever_is_told_to_end_stays_ended() {
     ];
     place.fault(&["create", "--service", "a=true", "--restart", "sometimes"], "invalid_request");
     place.fault(&["create", "--service", "a=true", "--restart", "b=never"], "invalid_request");
-    let live = Live::new(&place, &words.concat());
+    let live = LiveSandbox::new(&place, &words.concat());
     soon(|| lines(&live, "often") >= 3);
     soon(|| now(&live, "done")["state"] == "ended" && now(&live, "never")["state"] == "ended");
     assert_eq!(now(&live, "never")["last"], "ended with status 1");
     let run = now(&live, "killed")["run"].as_str().unwrap().to_owned();
     place.json(&["kill", &run]);
     soon(|| now(&live, "killed")["state"] == "ended");
-    // One that dies of itself, whoever's signal inside that was, is another matter.
+    // A service that dies, also by a signal from inside, is restarted.
     place.json(&["stop", &live.id]);
     place.json(&["start", "--live", &live.id]);
     soon(|| now(&live, "killed")["state"] == "running");
     soon(|| live.sh(&[], "kill -9 $(cat pid)", b"").status.success());
     soon(|| now(&live, "killed")["restarts"] == 1 && now(&live, "killed")["state"] == "running");
     assert_eq!((&now(&live, "done")["restarts"], lines(&live, "done")), (&json!(0), 2));
-    // Nothing is started while it is hibernated or stopped.
+    // No service starts while the sandbox is hibernated or stopped.
     place.json(&["suspend", "--hibernate", &live.id]);
     let layer = place.json(&["inspect", &live.id])["layers"][0].as_str().unwrap().to_owned();
     let often = || fs::read(place.state().join("layers").join(&layer).join("up/often")).unwrap().len();

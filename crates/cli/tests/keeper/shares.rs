@@ -1,10 +1,10 @@
-//! What one command does to the processes of ours inside is not felt by those that come after it.
+//! A command that tampers with cofferdam's processes inside does not affect later commands.
 
-use crate::place::Live;
-use crate::support::{BOTH, Place};
+use crate::place::LiveSandbox;
+use crate::support::{Place, either};
 use crate::words::text;
 
-/// Takes the first process's share of the machine away, in every way there is; says which worked.
+/// Lowers the first process's priority and limits in every way; prints the ways that worked.
 const TAKE: &str = r#"
 import ctypes, os, resource
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ for name, way in own.items():
     except OSError as e: print(name, e)
 "#;
 
-/// What a command has.
+/// Priority, affinity, scheduler and limits of a command.
 const HAVE: &str = r#"
 import ctypes, os, resource
 libc = ctypes.CDLL(None)
@@ -51,11 +51,12 @@ print(os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0)), os.sc
       resource.getrlimit(resource.RLIMIT_NOFILE), open("/proc/self/oom_score_adj").read().strip(), open("/proc/1/stat").read().split()[18])
 "#;
 
+// promise 20
 #[test]
 fn a_command_takes_nothing_from_those_that_come_after_it() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let python = |script: &str| {
             let output = live.sh(&[], "exec python3 -", script.as_bytes());
             assert!(output.status.success(), "{who:?}: {}", text(&output.stderr));
@@ -64,7 +65,7 @@ fn a_command_takes_nothing_from_those_that_come_after_it() {
         let before = python(HAVE);
         let said = python(TAKE);
         let (worked, own) = said.split_once("own:\n").unwrap();
-        // A signal may be sent; the kernel keeps it from one that is first.
+        // A signal can be sent; the kernel does not deliver it to a namespace's first process.
         let worked: Vec<&str> = worked.lines().filter(|way| !["stop", "kill"].contains(way)).collect();
         assert!(worked.is_empty(), "{who:?}: {worked:?}");
         assert_eq!(own, "nice\naffinity\nio\nlimit\nattr\n", "{who:?}: the control");

@@ -1,12 +1,12 @@
-//! One command of a live sandbox against the process that watches over another, and against the first of all: neither is looked into,
-//! changed or robbed of what is its own, and what is told of the other command stays true.
+//! Attacks by a command on the shepherd of another command, and on the first process: their memory, descriptors and
+//! state stay out of reach, and the outcome of the other command stays true.
 
-use crate::place::{Live, mark, marked, soon};
-use crate::support::{BOTH, Place};
+use crate::place::{LiveSandbox, mark, marked, soon};
+use crate::support::{BOTH, Place, either};
 use crate::words::{Verbs, text};
 use serde_json::json;
 
-/// Finds the shepherd of another command. `tried` says which ways worked.
+/// Finds the shepherd of another command. `tried` prints the ways that worked.
 const FIND: &str = r#"
 import ctypes, os, resource, signal, socket, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -28,7 +28,7 @@ def tried(ways):
         except OSError: pass
 "#;
 
-/// Looks into a process and reaches for what it has; the control is a child of one's own.
+/// Reads a process's memory, descriptors and files; the control is the caller's own child.
 const LOOK: &str = r#"
 class Vector(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
@@ -61,11 +61,12 @@ os.kill(child, 9)
 
 const OWN: &str = "own:\nseized\nread\nwritten\nmem\nenviron\nmaps\nfd\nroot\nexe\ncwd\nstack\nhandle\n";
 
+// promise 20
 #[test]
 fn the_shepherd_of_another_is_not_looked_into() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let run = live.detach(&[], "while ! test -e go; do sleep 0.05; done; echo whole; exit 7");
         let said = live.sh(&[], "exec python3 -", format!("{FIND}{LOOK}").as_bytes());
         assert_eq!(text(&said.stdout), OWN, "{who:?}: {}", text(&said.stderr));
@@ -76,21 +77,22 @@ fn the_shepherd_of_another_is_not_looked_into() {
     }
 }
 
-/// Slows it down in every way that there is, and sends it what a command may be sent.
+/// Lowers the shepherd's priority in every way.
 const SLOW: &str = r#"
 pid, one = only(), min(os.sched_getaffinity(0))
 tried({"nice": lambda: os.setpriority(os.PRIO_PROCESS, pid, 19), "affinity": lambda: os.sched_setaffinity(pid, {one}),
        "idle": lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))})
 "#;
-/// It can open nothing any more.
+/// Leaves the shepherd no file descriptors.
 const SHUT: &str = "resource.prlimit(only(), resource.RLIMIT_NOFILE, (0, 0))";
 
-/// Whatever is done to its shepherd, how a command ended is told as it was, or as lost; and those that come later have none of it.
+/// Outcomes are correct or lost, whatever is done to the shepherd; later commands are unaffected.
+// promise 20
 #[test]
 fn a_shepherd_that_is_slowed_down_tells_the_truth() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let begin = |go: &str| {
             live.detach(
                 &[],
@@ -103,7 +105,8 @@ fn a_shepherd_that_is_slowed_down_tells_the_truth() {
         assert!(live.sh(&[], "touch go", b"").status.success());
         let outcome = live.outcome(&run);
         assert_eq!((&outcome["verdict"], &outcome["exit"]["code"]), (&json!("failed"), &json!(7)), "{who:?} {outcome}");
-        // One that cannot tell its children any more leaves them to the first process, and says nothing that it does not know.
+        // A shepherd that cannot list its children any more leaves them to the first process and reports no status
+        // that it does not know.
         let run = begin("later");
         let said = live.sh(&[], "exec python3 -", format!("{FIND}{SHUT}").as_bytes());
         assert!(said.status.success(), "{who:?}: {said:?}");
@@ -111,39 +114,42 @@ fn a_shepherd_that_is_slowed_down_tells_the_truth() {
         let outcome = live.outcome(&run);
         assert_eq!((&outcome["verdict"], &outcome["exit"]), (&json!("lost"), &json!(null)), "{who:?} {outcome}");
         let said = live.sh(&[], "nice; ulimit -n", b"");
-        assert!(text(&said.stdout).starts_with("0\n") && !text(&said.stdout).contains("\n0\n"), "{said:?}");
+        let own = text(&std::process::Command::new("nice").output().unwrap().stdout);
+        assert!(text(&said.stdout).starts_with(&own) && !text(&said.stdout).contains("\n0\n"), "{said:?}");
     }
 }
 
-/// A signal to the shepherd of another: passed on, held, or deadly; what is told is what was.
+/// Signals to another command's shepherd: forwarded, stopping or deadly; outcomes stay true.
+// promise 20
 #[test]
 fn signals_to_the_shepherd_of_another_make_no_outcome_up() {
     for (n, who) in BOTH.into_iter().enumerate() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let mark = mark(60 + n as u32);
         let send = |signal: &str| {
             let script = format!("{FIND}\npid = only()\nos.kill(pid, signal.{signal})\nprint(\"sent\")");
             let said = live.sh(&[], "exec python3 -", script.as_bytes());
             assert_eq!(text(&said.stdout), "sent\n", "{signal}: {}", text(&said.stderr));
         };
-        // Stopped, it tells nothing until somebody wakes it, and then the truth; nobody else waits for it.
+        // A stopped shepherd reports nothing until SIGCONT, and then the true outcome; other commands do not wait for
+        // it.
         let run = live.detach(&[], "while ! test -e go; do sleep 0.05; done; exit 7");
         send("SIGSTOP");
         assert!(live.sh(&[], "touch go", b"").status.success());
         let early = place.verb(&["wait", "--timeout", "300ms", "--json", &run]);
-        assert!(!text(&early.stdout).contains("\"verdict\""), "{who:?}: an end that nobody told: {early:?}");
+        assert!(!text(&early.stdout).contains("\"verdict\""), "{who:?}: an end without a report: {early:?}");
         assert_eq!(live.sh(&[], "echo others", b"").stdout, b"others\n");
         send("SIGCONT");
         assert_eq!(live.outcome(&run)["exit"]["code"], 7, "{who:?}");
-        // Stopped and then ended from outside, its tree goes and it is told as that.
+        // A stopped shepherd whose run is killed: its tree is gone, and the run is cancelled.
         let run = live.detach(&[], &format!("setsid sleep {mark} & sleep {mark}"));
         soon(|| marked(&mark) == 2);
         send("SIGSTOP");
         assert!(place.verb(&["kill", &run]).status.success());
         let outcome = live.outcome(&run);
         assert_eq!((&outcome["verdict"], marked(&mark)), (&json!("cancelled"), 0), "{who:?} {outcome}");
-        // Killed, the command is lost, and no status is made up for it.
+        // A killed shepherd: the run is lost, and no exit status is invented.
         let run = live.detach(&[], &format!("setsid sleep {mark} & sleep {mark}"));
         soon(|| marked(&mark) == 2);
         send("SIGKILL");
@@ -153,7 +159,7 @@ fn signals_to_the_shepherd_of_another_make_no_outcome_up() {
     }
 }
 
-/// Takes in the orphans of its own tree, and waits for those of others in vain.
+/// Adopts the orphans of its own tree, and waits in vain for those of others.
 const ADOPT: &str = r#"
 PR_SET_CHILD_SUBREAPER = 36
 call(157, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -171,16 +177,17 @@ time.sleep(0.3)
 print(next_end())
 "#;
 
+// promise 20
 #[test]
 fn orphans_of_another_are_not_taken_in() {
     for (n, who) in BOTH.into_iter().enumerate() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let mark = mark(70 + n as u32);
         place.file(place.project.join("adopt.py"), format!("{FIND}{ADOPT}"));
         let thief = live.detach(&[], "exec python3 adopt.py");
         soon(|| live.sh(&[], "test -e ready", b"").status.success());
-        // What it leaves behind ends with it, although somebody waits for orphans.
+        // Processes that it leaves are killed at its end, although another command waits for orphans.
         let left = live.sh(&[], &format!("(setsid sleep {mark} &); touch orphaned; exit 5"), b"");
         assert_eq!((left.status.code(), marked(&mark)), (Some(5), 0), "{who:?}");
         assert_eq!(live.outcome(&thief)["verdict"], "ok");
@@ -189,7 +196,7 @@ fn orphans_of_another_are_not_taken_in() {
     }
 }
 
-/// Passes its own output on to whoever asks; the other writes to it when the first has ended.
+/// Hands its output descriptor to another command, which writes to it after the first has ended.
 const GIVE: &str = r#"
 line = socket.socket(socket.AF_UNIX)
 line.bind("/tmp/line"); line.listen(1)
@@ -210,12 +217,13 @@ try: os.write(out, b"forged\n"); print("written")
 except OSError: print("refused")
 "#;
 
-/// What a command handed to another of its own will is its own; nothing is added to what it said once it has ended.
+/// A command may hand its output to another; nothing is added to that output once the command has ended.
+// promise 20
 #[test]
 fn output_that_was_handed_on_ends_with_its_command() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         for (name, script) in [("give.py", GIVE), ("take.py", TAKE)] {
             place.file(place.project.join(name), format!("{FIND}{script}"));
         }
@@ -230,7 +238,7 @@ fn output_that_was_handed_on_ends_with_its_command() {
     }
 }
 
-/// More than there may be, and it stays to be seen.
+/// Forks beyond the process limit, and stays.
 const CROWD: &str = r#"
 import os, time
 for _ in range(60):
@@ -240,11 +248,12 @@ for _ in range(60):
 time.sleep(100)
 "#;
 
-/// Where no process can be made any more, whoever begins is told so, and all is well afterwards.
+/// With the process limit reached, a new command is refused with that reason; afterwards everything works again.
+// promise 20
 #[test]
 fn full_of_processes_a_sandbox_says_so() {
     let place = Place::new(crate::support::As::Root);
-    let live = Live::new(&place, &["--limit", "processes=24"]);
+    let live = LiveSandbox::new(&place, &["--limit", "processes=24"]);
     assert_eq!(live.sh(&[], "echo room", b"").stdout, b"room\n", "the control");
     place.file(place.project.join("crowd.py"), CROWD);
     let run = live.detach(&[], "exec python3 crowd.py");

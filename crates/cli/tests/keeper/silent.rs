@@ -1,8 +1,8 @@
-//! Keepers that live and do not answer, as one that is stopped, swapped out or stuck in the kernel: what is asked of many goes on beside
-//! them, what is asked of them is refused in time, and they can be ended.
+//! Keepers that are alive and do not answer: stopped, swapped out or stuck in the kernel. Lists continue without them,
+//! requests to them are refused in time, and they can be killed.
 
-use crate::place::{Live, soon};
-use crate::support::{As, BOTH, Place};
+use crate::place::{LiveSandbox, soon};
+use crate::support::{As, Place, either};
 use crate::words::{Verbs, text};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
@@ -12,19 +12,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-/// A keeper that is stopped until this is dropped.
+/// Stops a keeper with SIGSTOP until dropped.
 struct Stopped(u32);
 
 impl Stopped {
     #[track_caller]
-    fn new(live: &Live<'_>) -> Stopped {
+    fn new(live: &LiveSandbox<'_>) -> Stopped {
         let stopped = Stopped(live.keeper());
         signal(stopped.0, "STOP");
         soon(|| stopped.is_stopped());
         stopped
     }
 
-    /// Asked after an answer: it came while nobody could have helped.
+    /// True while the keeper is stopped. Checked after an answer, to prove that it came without the keeper.
     fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -47,14 +47,18 @@ fn of<'a>(rows: &'a Value, field: &str, id: &str) -> &'a Value {
 
 #[test]
 fn listings_go_on_beside_it_and_mark_it() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let (stuck, also, busy, idle) =
-            (Live::new(&place, &[]), Live::new(&place, &[]), Live::new(&place, &[]), Live::new(&place, &[]));
+        let (stuck, also, busy, idle) = (
+            LiveSandbox::new(&place, &[]),
+            LiveSandbox::new(&place, &[]),
+            LiveSandbox::new(&place, &[]),
+            LiveSandbox::new(&place, &[]),
+        );
         let (held, other) = (stuck.detach(&[], "sleep 100"), busy.detach(&[], "sleep 100"));
         let stopped = [Stopped::new(&stuck), Stopped::new(&also)];
         let all_stopped = || stopped.iter().all(Stopped::is_stopped);
-        // Others answer; on a host that is busy perhaps not the first time.
+        // Other keepers answer, on a busy host perhaps not at the first attempt.
         soon(|| {
             let rows = place.json(&["ls"])["sandboxes"].clone();
             for (live, keeper) in [(&stuck, &stopped[0]), (&also, &stopped[1])] {
@@ -68,7 +72,7 @@ fn listings_go_on_beside_it_and_mark_it() {
             let rows = place.json(&["top"])["sandboxes"].clone();
             let row = of(&rows, "id", &stuck.id);
             assert_eq!((&row["state"], &row["runs"]), (&json!("silent"), &json!(1)), "{who:?}");
-            // What the kernel knows needs no keeper.
+            // Figures from the kernel need no keeper.
             assert!(row["processes"].as_u64().unwrap() > 1 && row["memory_bytes"].as_u64().unwrap() > 0, "{row}");
             let row = of(&rows, "id", &busy.id);
             row["state"] == "running" && row["runs"] == 1 && row["net_bytes"].is_u64()
@@ -86,7 +90,7 @@ fn listings_go_on_beside_it_and_mark_it() {
         place.json(&["gc"]);
         assert_eq!(place.json(&["fsck"])["problems"], json!([]));
         assert!(all_stopped(), "{who:?}: all of this was answered while they were");
-        // Afterwards it is as before.
+        // After SIGCONT the state is as before.
         drop(stopped);
         soon(|| {
             let rows = place.json(&["ls"])["sandboxes"].clone();
@@ -99,13 +103,13 @@ fn listings_go_on_beside_it_and_mark_it() {
 #[test]
 fn what_is_asked_of_it_is_refused_in_time_and_not_done_later() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let run = live.detach(&[], "while [ ! -e end ]; do sleep 0.05; done");
     let stopped = Stopped::new(&live);
     let id = live.id.as_str();
     let within = format!("{id}:file");
     let verbs: &[&[&str]] = &[
-        // What stands behind it is the shell's own name.
+        // `--json` stands first here: appended after `-c`, it would be the shell's `$0`.
         &["exec", "--json", id, "--", "sh", "-c", "touch done"],
         &["kill", &run],
         &["files", "ls", &within],
@@ -127,16 +131,16 @@ fn what_is_asked_of_it_is_refused_in_time_and_not_done_later() {
     });
     assert!(stopped.is_stopped(), "all of it was refused while it was");
     drop(stopped);
-    // The control: what goes on goes on, and nothing that was refused was kept for later.
+    // The control: the active run continues, and no refused request was kept for later.
     assert_eq!(live.sh(&[], "ls; touch end", b"").stdout, b"");
     assert_eq!(live.outcome(&run)["success"], true);
 }
 
 #[test]
 fn it_can_be_stopped_and_removed() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let (stops, goes) = (Live::new(&place, &[]), Live::new(&place, &[]));
+        let (stops, goes) = (LiveSandbox::new(&place, &[]), LiveSandbox::new(&place, &[]));
         let runs = [&stops, &goes].map(|live| live.detach(&[], "echo kept > file; touch ready; sleep 100"));
         for live in [&stops, &goes] {
             soon(|| live.sh(&[], "test -e ready", b"").status.success());
@@ -155,26 +159,26 @@ fn it_can_be_stopped_and_removed() {
             assert!(!std::path::Path::new(&format!("/proc/{}/cwd", keeper.0)).exists(), "{who:?}: it is gone");
         }
         assert_eq!(stops.inspect()["standing"], "stopped");
-        assert_eq!(stops.outcome(&runs[0])["verdict"], "lost", "nobody knows how it would have ended");
+        assert_eq!(stops.outcome(&runs[0])["verdict"], "lost", "its end is unknown");
         place.fault(&["inspect", &goes.id], "not_found");
-        // What it had written is there.
+        // Files that it had written are there.
         place.json(&["start", &stops.id]);
         assert_eq!(stops.sh(&[], "cat file", b"").stdout, b"kept\n", "{who:?}");
     }
 }
 
-/// What is sent to a keeper's socket, as a client would.
+/// Sends a frame to a keeper's socket, as a client does.
 fn send(socket: &mut UnixStream, ask: Value) {
     let text = ask.to_string();
     let head = [(text.len() as u32).to_le_bytes(), 0u32.to_le_bytes()].concat();
     socket.write_all(&[&head, text.as_bytes()].concat()).unwrap();
 }
 
-/// Who gave up waiting was told that nothing was begun; it must not begin when the keeper goes on.
+/// A client that timed out was told that no command started; the command must not start when the keeper continues.
 #[test]
 fn a_command_whose_asker_gave_up_is_not_begun() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let dir = File::open(place.state().join("keepers").join(&live.id)).unwrap();
     let asked = |file: &str| {
         let mut socket = UnixStream::connect(format!("/proc/self/fd/{}/sock", dir.as_raw_fd())).unwrap();
@@ -190,11 +194,12 @@ fn a_command_whose_asker_gave_up_is_not_begun() {
     assert_eq!(live.sh(&[], "ls", b"").stdout, b"stayed\n");
 }
 
-/// A listing that nobody answers leaves its connection behind; when there is no room for more, it is silent still, and can be ended.
+/// Unanswered list requests leave their connections behind; with the backlog full, the keeper still counts as silent
+/// and can be killed.
 #[test]
 fn however_often_it_was_asked_it_can_be_ended() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
     let stopped = Stopped::new(&live);
     let dir = File::open(place.state().join("keepers").join(&live.id)).unwrap();
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/sock", dir.as_raw_fd())).unwrap();

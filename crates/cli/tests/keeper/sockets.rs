@@ -1,9 +1,9 @@
-//! Who is at the other end of a keeper's socket: only the process on its card is asked, what is no run is none, and one of an older
-//! version is told so before it is given what it would do wrong.
+//! Peers of a keeper's socket: clients talk only to the process on its card, ids that are no run are refused, and an
+//! older keeper is recognised before it gets a request that it would carry out wrongly.
 
-use crate::place::Live;
+use crate::place::LiveSandbox;
 use crate::support::http::Daemon;
-use crate::support::{As, BOTH, Place, binary};
+use crate::support::{As, Place, binary, either};
 use crate::words::{Verbs, text};
 use serde_json::{Value, json};
 use std::fs;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-fn socket(live: &Live<'_>) -> PathBuf {
+fn socket(live: &LiveSandbox<'_>) -> PathBuf {
     live.place.state().join("keepers").join(&live.id).join("sock")
 }
 
-/// One that listens in the keeper's place, and what it was told.
+/// A listener in the keeper's place.
 struct Impostor(UnixListener);
 
 impl Impostor {
@@ -29,29 +29,30 @@ impl Impostor {
         Impostor(listener)
     }
 
-    /// How many came, and what they said before they left.
+    /// Number of connections, and the bytes that they sent.
     fn heard(&self) -> (usize, Vec<u8>) {
         let (mut came, mut said) = (0, Vec::new());
         while let Ok((mut stream, _)) = self.0.accept() {
             stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             came += 1;
-            let _may_be_reset = stream.read_to_end(&mut said);
+            let _ = stream.read_to_end(&mut said); // the peer may have reset the connection
         }
         (came, said)
     }
 }
 
+// promise 20
 #[test]
 fn whoever_listens_is_the_process_on_the_card() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let run = live.detach(&[], "sleep 1000");
         let (sock, aside) = (socket(&live), socket(&live).with_extension("true"));
         assert_eq!(live.inspect()["live"], true, "the control");
         fs::rename(&sock, &aside).unwrap();
         let impostor = Impostor::at(&sock);
-        // What is meant for a command is not given to its keeper instead, which would end with all that it keeps.
+        // A signal for a command is never sent to its keeper instead, which would end everything that it keeps.
         for signal in ["USR1", "TERM", "KILL"] {
             let refused = place.verb(&["kill", "-s", signal, &run]);
             assert!(!refused.status.success(), "{who:?}: {signal}: {refused:?}");
@@ -60,7 +61,7 @@ fn whoever_listens_is_the_process_on_the_card() {
         place.verb(&["ps"]);
         assert!(place.json(&["inspect", &live.id])["live"] != true, "{who:?}: an impostor is no keeper");
         let (came, said) = impostor.heard();
-        assert!(came > 0, "{who:?}: the control: somebody looked");
+        assert!(came > 0, "{who:?}: the control: a client connected");
         assert_eq!(text(&said), "", "{who:?}: and said nothing to it");
         drop(impostor);
         fs::remove_file(&sock).unwrap();
@@ -68,7 +69,7 @@ fn whoever_listens_is_the_process_on_the_card() {
         assert_eq!(live.inspect()["live"], true, "{who:?}");
         assert_eq!(live.sh(&[], "echo true", b"").stdout, b"true\n");
         assert!(place.verb(&["kill", &run]).status.success());
-        // A card that names another process, which lives and listens nowhere, names nobody.
+        // A card that names another live process, which does not listen there, counts as no keeper.
         let path = sock.with_file_name("keeper.json");
         let card = fs::read(&path).unwrap();
         let mut other: Value = serde_json::from_slice(&card).unwrap();
@@ -80,7 +81,7 @@ fn whoever_listens_is_the_process_on_the_card() {
     }
 }
 
-/// Asks a keeper as any of its clients does, and hears its answer.
+/// Sends a request to a keeper and returns its answer.
 fn ask(stream: &mut UnixStream, question: &Value) -> Value {
     let json = question.to_string().into_bytes();
     let head = [(json.len() as u32).to_le_bytes(), 0u32.to_le_bytes()].concat();
@@ -96,7 +97,7 @@ fn ask(stream: &mut UnixStream, question: &Value) -> Value {
     serde_json::from_slice(&answer).unwrap()
 }
 
-/// Every name below a directory.
+/// Every path below a directory.
 fn names(dir: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -109,11 +110,12 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
+// promise 20
 #[test]
 fn what_is_no_run_is_refused_by_its_keeper() {
     let place = Place::new(As::User);
-    let live = Live::new(&place, &[]);
-    let other = Live::new(&place, &[]);
+    let live = LiveSandbox::new(&place, &[]);
+    let other = LiveSandbox::new(&place, &[]);
     let foreign = other.detach(&[], "echo theirs");
     assert_eq!(other.outcome(&foreign)["verdict"], "ok");
     let mut stream = UnixStream::connect(socket(&live)).unwrap();
@@ -155,7 +157,7 @@ fn what_is_no_run_is_refused_by_its_keeper() {
         }
     }
     assert_eq!(names(&place.state().join("keepers")), before, "nothing was made");
-    // Another's run is none of its own, and is not written over.
+    // A run of another sandbox is not found and not overwritten.
     let answer = ask(&mut stream, &json!({"ask": "wait", "run": foreign, "timeout_ms": 0}));
     assert_eq!(answer["fault"]["error_kind"], "not_found", "{answer}");
     let answer = ask(&mut stream, &start(&foreign));
@@ -163,7 +165,7 @@ fn what_is_no_run_is_refused_by_its_keeper() {
     assert_eq!(other.logs(&[&foreign]).stdout, b"theirs\n");
     assert_eq!(place.json(&["inspect", &other.id])["last_runs"][0]["run"], foreign.as_str());
     place.audit();
-    // The control: an id of its own.
+    // The control: a new id.
     let mut stream = UnixStream::connect(socket(&live)).unwrap();
     let run = format!("run_{hex}");
     let answer = ask(&mut stream, &start(&run));
@@ -172,21 +174,19 @@ fn what_is_no_run_is_refused_by_its_keeper() {
     assert!(live.sh(&[], "test -e made", b"").status.success());
 }
 
-/// A keeper that does not say something of itself, as those before it did not: the same program, in which that word is another.
+/// Builds an older keeper: the same binary with one word of its self-description overwritten.
 fn older(place: &Place, word: &str) -> PathBuf {
-    let (word, other) = (word.as_bytes(), vec![b'_'; word.len()]);
-    let mut bytes = fs::read(binary()).unwrap();
-    let found: Vec<usize> =
-        bytes.windows(word.len()).enumerate().filter(|(_, w)| *w == word).map(|(at, _)| at).collect();
-    assert!(!found.is_empty());
-    found.iter().for_each(|at| bytes[*at..at + word.len()].copy_from_slice(&other));
-    // Copied by another: a program that one of our own children still has open for writing cannot be started.
-    let (from, path) = (place.file("bytes", bytes), place.root.join("older"));
-    assert!(Command::new("install").arg("-m755").args([&from, &path]).status().unwrap().success());
+    let path = place.root.join("older");
+    // Written by another process: an executable that a child of this one still has open for writing cannot be started.
+    let replace = "import os, sys; old, new, word = sys.argv[1], sys.argv[2], sys.argv[3].encode(); bytes = open(old, 'rb').read()
+assert word in bytes; open(new, 'wb').write(bytes.replace(word, b'_' * len(word))); os.chmod(new, 0o755)";
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", replace]).args([binary(), &path]).arg(word);
+    assert!(python.status().unwrap().success());
     path
 }
 
-/// Has a sandbox kept by this program.
+/// Starts this program as a sandbox's keeper.
 fn kept_by(place: &Place, program: PathBuf, sandbox: &str) -> Child {
     let mut keeper = place.outside(program);
     let mut keeper = keeper.args(["keep", sandbox, "600000"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -196,7 +196,8 @@ fn kept_by(place: &Place, program: PathBuf, sandbox: &str) -> Child {
     keeper
 }
 
-/// It would start the command as if nothing had been said of how it is to be watched.
+/// An older keeper would start the command and ignore how it is to be watched.
+// promise 27
 #[test]
 fn an_older_keeper_gets_no_command_that_counts_on_being_watched() {
     let place = Place::new(As::User);
@@ -204,7 +205,7 @@ fn an_older_keeper_gets_no_command_that_counts_on_being_watched() {
     let make = json!({"name": "s", "report_reads": true, "ask_timeout_ms": 5000});
     let id = daemon.post("/v1/sandboxes", make).assert_ok()["id"].as_str().unwrap().to_owned();
     let mut keeper = kept_by(&place, older(&place, "heeds_watch"), &id);
-    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
+    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=120s", ask);
     let wishes = [json!({"report_reads": true}), json!({"ask_timeout_ms": 5000})];
     let asks = wishes.map(|mut wish| {
         wish["shell"] = json!("touch begun");
@@ -217,11 +218,11 @@ fn an_older_keeper_gets_no_command_that_counts_on_being_watched() {
             assert!(fault["hint"].as_str().unwrap().contains("cofferdam stop"), "{fault}");
         }
     }
-    // So it is with those who speak to it without a daemon.
+    // Clients without a daemon refuse it, too.
     let here = place.cofferdam(["exec", "--json", "--report-reads", "s", "--", "touch", "begun"]).output().unwrap();
     assert_eq!(here.status.code(), Some(125), "{here:?}");
     assert_eq!(run(json!({"shell": "test -e begun"})).assert_ok()["outcome"]["exit"], json!({"code": 1}));
-    // The control: the same with a keeper of today.
+    // The control: a current keeper.
     daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
     keeper.wait().unwrap();
     daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
@@ -230,15 +231,16 @@ fn an_older_keeper_gets_no_command_that_counts_on_being_watched() {
     }
 }
 
+// promise 20
 #[test]
 fn an_older_keeper_gets_no_command_with_input() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     let id = daemon.post("/v1/sandboxes", json!({"name": "s"})).assert_ok()["id"].as_str().unwrap().to_owned();
     let mut keeper = kept_by(&place, older(&place, "counts_input"), &id);
-    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=30s", ask);
+    let run = |ask: Value| daemon.post("/v1/sandboxes/s/runs?wait=120s", ask);
     let count = || daemon.get("/v1/sandboxes/s/runs").assert_ok()["runs"].as_array().unwrap().len();
-    // What it can do is done, as often as it is asked for.
+    // Requests that it supports are carried out, every time.
     for n in 1..=3 {
         let done = run(json!({"shell": "echo said"})).assert_ok();
         assert_eq!((&done["outcome"]["stdout"], count()), (&json!("said\n"), n), "{done}");
@@ -251,7 +253,7 @@ fn an_older_keeper_gets_no_command_with_input() {
         }
     }
     assert_eq!(run(json!({"shell": "test -e begun"})).assert_ok()["outcome"]["exit"], json!({"code": 1}));
-    // The control: the same with a keeper of today.
+    // The control: a current keeper.
     daemon.ask("POST", "/v1/sandboxes/s/stop?timeout=0s").send().assert_ok();
     keeper.wait().unwrap();
     daemon.ask("POST", "/v1/sandboxes/s/start").send().assert_ok();
@@ -259,7 +261,7 @@ fn an_older_keeper_gets_no_command_with_input() {
     let run = begun["run"].as_str().unwrap();
     let input = format!("/v1/runs/{run}/input?eof=true");
     daemon.ask("POST", &input).body("application/octet-stream", b"given").send().assert_ok();
-    let done = daemon.get(&format!("/v1/runs/{run}?wait=30s")).assert_ok();
+    let done = daemon.get(&format!("/v1/runs/{run}?wait=120s")).assert_ok();
     assert_eq!(done["outcome"]["stdout"], "given", "{done}");
     daemon.ask("DELETE", "/v1/sandboxes/s?force=true&timeout=0s").send().assert_ok();
 }

@@ -1,7 +1,7 @@
-//! Suspend and resume: what stands still goes on, what was ended starts again, and who asks wakes it.
+//! Suspend and resume: frozen processes continue, hibernated services start again, and a request wakes a sandbox.
 
-use crate::place::{Live, soon};
-use crate::support::{BOTH, Place};
+use crate::place::{LiveSandbox, soon};
+use crate::support::{Place, either};
 use crate::words::{Verbs, text};
 use serde_json::json;
 use std::process::Stdio;
@@ -13,12 +13,13 @@ fn ticks(place: &Place) -> usize {
     std::fs::read(layer.join("up/ticks")).map_or(0, |bytes| bytes.len())
 }
 
+// promise 20
 #[test]
 fn frozen_it_stands_still_and_goes_on_where_it_was() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &["--service", TICK]);
-        let run = live.detach(&["-t", "30s"], "i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.05; done; echo same $$");
+        let live = LiveSandbox::new(&place, &["--service", TICK]);
+        let run = live.detach(&["-t", "280s"], "i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.05; done; echo same $$");
         soon(|| ticks(&place) > 2);
         let done = place.json(&["suspend", &live.id]);
         assert_eq!((&done["reached"], &done["changed"]), (&json!("frozen"), &json!(true)), "{who:?}");
@@ -32,7 +33,7 @@ fn frozen_it_stands_still_and_goes_on_where_it_was() {
         assert_eq!((&woken["was"], &woken["changed"]), (&json!("frozen"), &json!(true)));
         soon(|| ticks(&place) > before + 2);
         assert_eq!(place.json(&["resume", &live.id])["changed"], false);
-        // Whoever asks for something wakes it, too.
+        // A request thaws it, too.
         place.json(&["suspend", &live.id]);
         assert_eq!(live.sh(&[], "touch go; echo awake", b"").stdout, b"awake\n");
         assert_eq!(live.inspect()["standing"], "running");
@@ -42,11 +43,12 @@ fn frozen_it_stands_still_and_goes_on_where_it_was() {
     }
 }
 
+// promise 20
 #[test]
 fn hibernated_it_keeps_files_and_services() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &["--service", TICK]);
+        let live = LiveSandbox::new(&place, &["--service", TICK]);
         let run = live.detach(&[], "trap 'echo kept > file; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
         soon(|| live.sh(&[], "test -e ready", b"").status.success());
         let done = place.json(&["suspend", "--hibernate", &live.id]);
@@ -79,19 +81,19 @@ fn services_are_declared_with_care() {
         place.fault(&["create", "--service", bad], "invalid_request");
     }
     place.fault(&["create", "--service", "a=true", "--service", "a=true"], "invalid_request");
-    let live = Live::new(&place, &["--service", "once=echo $0 ran; exit 3"]);
+    let live = LiveSandbox::new(&place, &["--service", "once=echo $0 ran; exit 3"]);
     soon(|| live.inspect()["last_runs"][0]["status"] == 3);
     let run = live.inspect()["last_runs"][0].clone();
     assert_eq!(run["service"], "once");
     assert_eq!(live.logs(&[run["run"].as_str().unwrap()]).stdout, b"sh ran\n");
 }
 
-/// Whoever comes to a command that stands still, or signals it, wakes it.
+/// Attaching to a frozen command, or signalling it, thaws it.
 #[test]
 fn a_frozen_command_hears_who_comes_to_it() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
-        let live = Live::new(&place, &[]);
+        let live = LiveSandbox::new(&place, &[]);
         let run = live.detach(&[], "trap 'echo asked; exit 5' TERM; touch ready; while :; do sleep 0.05; done");
         soon(|| live.sh(&[], "test -e ready", b"").status.success());
         let freeze = || {

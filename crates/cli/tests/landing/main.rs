@@ -1,11 +1,11 @@
-//! Approvals through the binary: what lands, what is told, and that nothing harms the base wherever an approval is cut off.
+//! Approvals through the binary: landed changes, receipts, and a base that no interruption harms.
 use testkit as support;
 
+mod fixture;
 mod harmed;
 mod verbs;
-mod world;
 
-/// Whoever carries it out, what is seen of it is the same.
+/// The verb tests again through a daemon.
 #[test]
 fn the_same_with_a_daemon() {
     support::served::again(4, &["verbs::"], &[]);

@@ -1,10 +1,10 @@
-//! approve, reject, undo and provenance as a user meets them.
+//! `approve`, `reject`, `undo` and `provenance` from a user's view.
 
+use crate::fixture::EditedProject;
 use crate::support::As;
-use crate::world::World;
 
-fn both(test: impl Fn(World)) {
-    [As::Root, As::User].into_iter().for_each(|who| test(World::new(who)));
+fn both(test: impl Fn(EditedProject)) {
+    [As::Root, As::User].into_iter().for_each(|who| test(EditedProject::new(who)));
 }
 
 #[test]
@@ -12,7 +12,7 @@ fn approve_lands_what_was_shown_and_undo_takes_it_back() {
     both(|w| {
         let before = w.tree();
         let fault = w.fault(&["approve", "--json"]);
-        assert_eq!(fault["error_kind"], "conflict", "nobody has looked: {fault}");
+        assert_eq!(fault["error_kind"], "conflict", "no diff was shown: {fault}");
         w.ok(&["diff", "--stat"]);
         let receipt = w.json(&["approve", "--json"]);
         assert_eq!(w.read("changed"), "of the guest\n");
@@ -37,9 +37,10 @@ fn approve_lands_what_was_shown_and_undo_takes_it_back() {
     });
 }
 
+// promise 14
 #[test]
 fn a_stale_digest_is_a_conflict_and_a_fresh_one_lands() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     let seen = w.json(&["diff", "--json"]);
     let digest = seen["digest"].as_str().unwrap().to_owned();
     w.ok(&["exec", &w.name, "--", "sh", "-c", "echo later > changed"]);
@@ -52,11 +53,12 @@ fn a_stale_digest_is_a_conflict_and_a_fresh_one_lands() {
     assert_eq!(w.read("changed"), "later\n");
 }
 
-/// What was shown is what is approved: after a restore the sandbox holds something else, and neither what it holds now lands under
-/// the former digest, nor is what it held before lost.
+/// Approval applies to the diff that was shown: after a restore the sandbox has other content, which does not land
+/// under the former digest, and the former content is not lost.
+// promise 14
 #[test]
 fn a_digest_from_before_a_restore_is_a_conflict_and_loses_nothing() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     let first = w.json(&["snapshot", &w.name, "--json"])["id"].as_str().unwrap().to_owned();
     w.ok(&["exec", &w.name, "--", "sh", "-c", "echo later > changed; echo more > added"]);
     let seen = w.json(&["diff", "--json"]);
@@ -72,7 +74,7 @@ fn a_digest_from_before_a_restore_is_a_conflict_and_loses_nothing() {
     }
     assert_eq!(w.tree(), before, "nothing has landed");
     assert!(w.ok(&["diff", "--name-only"]).contains("changed"), "what it holds now is still there to be approved");
-    // What was shown is not lost either: gone back to, it has its digest again, and lands under it.
+    // Restored, the former content has its digest again and can land under it.
     w.ok(&["restore", &second]);
     let again = w.json(&["diff", "--json"]);
     assert_eq!(again["digest"], seen["digest"]);
@@ -85,9 +87,10 @@ fn a_digest_from_before_a_restore_is_a_conflict_and_loses_nothing() {
     w.ok(&["audit", "verify"]);
 }
 
+// promise 15
 #[test]
 fn what_is_rejected_is_gone_and_undo_works_without_the_sandbox() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     assert_eq!(w.fault(&["reject", "--json"])["error_kind"], "invalid_request");
     w.ok(&["reject", "dead", "./Makefile"]);
     let names = w.ok(&["diff", "--name-only"]);
@@ -101,15 +104,15 @@ fn what_is_rejected_is_gone_and_undo_works_without_the_sandbox() {
 
 #[test]
 fn questions_need_a_terminal() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     let output = w.cofferdam(&["approve", "-i"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// `--all` is a word for what happens without words.
+/// `--all` is the explicit form of the default.
 #[test]
 fn all_is_everything_ordinary_and_goes_with_no_path() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     w.ok(&["diff", "--stat"]);
     assert_eq!(w.fault(&["approve", "--all", "changed", "--json"])["error_kind"], "invalid_request");
     assert_eq!(w.read("changed"), "of the base: changed\n");
@@ -118,7 +121,7 @@ fn all_is_everything_ordinary_and_goes_with_no_path() {
     assert!(!w.project().join("Makefile").exists(), "what runs on the host is not ordinary");
 }
 
-/// A name that the policy denies can be made in the workspace, where nobody is harmed by it, and stays there.
+/// A denied name can be created in the workspace, where it is harmless, and never lands.
 #[test]
 fn what_the_policy_denies_never_lands() {
     both(|w| {
@@ -126,7 +129,7 @@ fn what_the_policy_denies_never_lands() {
         let denied = ["--deny-write", "kept", "--deny-write", "later/one"];
         w.ok(&[&["create", ".", "--name", &name][..], &denied].concat());
         w.ok(&["exec", &name, "--", "sh", "-c", "mkdir later; echo 1 > free"]);
-        // Whoever gets past the watch on names, which is no wall, has made them in the layer.
+        // A guest that got past the check of names, which is no boundary, would have created them in the layer.
         let layer = w.json(&["inspect", &name, "--json"])["layers"][0].as_str().unwrap().to_owned();
         let up = w.place.state().join("layers").join(layer).join("up");
         w.place.file(up.join("kept"), "1\n");
@@ -149,14 +152,14 @@ fn what_the_policy_denies_never_lands() {
 
 #[test]
 fn copies_that_can_bring_nothing_back_are_collected_and_undo_says_so() {
-    let w = World::new(As::User);
+    let w = EditedProject::new(As::User);
     w.ok(&["diff", "--stat"]);
     let first = w.json(&["approve", "changed", "--json"])["batch"].as_str().unwrap().to_owned();
     let back = w.json(&["undo", "--json"])["batch"].as_str().unwrap().to_owned();
     w.ok(&["diff", "--stat"]);
     let second = w.json(&["approve", "changed", "--json"])["batch"].as_str().unwrap().to_owned();
     let batches = w.place.state().join("batches");
-    // What a kill leaves between the end of the record and the end of its copies.
+    // A batch directory without a record, as left by a kill between their removals.
     let orphan = format!("bat_{}", "0".repeat(32));
     w.place.file(batches.join(&orphan).join("1"), "copy");
     let listed = w.json(&["gc", "--dry-run", "--json"]);

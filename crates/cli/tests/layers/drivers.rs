@@ -1,4 +1,4 @@
-//! One set of behaviours over every driver.
+//! The same behaviour with every driver.
 
 use crate::snapshots::{FIRST, id_of, inside, project, view};
 use crate::support::{As, Place};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What every driver does alike.
+/// Behaviour that every driver must show.
 fn conforms(place: &Place, driver: &str) {
     let what = format!("{:?} {driver}", place.who);
     place.file("home/project/kept", "base\n");
@@ -44,7 +44,7 @@ fn conforms(place: &Place, driver: &str) {
         place.json(&["rm", &id]);
     }
     for snapshot in place.json(&["snapshot", "ls"])["snapshots"].as_array().unwrap() {
-        // What was automatic may have gone with its sandbox.
+        // Automatic snapshots may have been removed with their sandbox.
         place.verb(&["snapshot", "rm", snapshot["id"].as_str().unwrap()]);
     }
     place.json(&["gc"]);
@@ -52,11 +52,11 @@ fn conforms(place: &Place, driver: &str) {
     place.audit();
 }
 
-/// Writes other bytes of the same number into files and gives them their old times back; two directories change places.
+/// Rewrites files with other bytes of the same length and restores their times; swaps two directories.
 const HIDDEN: &str = "for f in hidden sub/hidden; do touch -r $f ref; printf 'BASE\\n' > $f; touch -r ref $f; done; rm ref; \
     mv left over; mv right left; mv over right; touch -r kept ref; chmod 600 kept; chmod 644 kept; touch -r ref kept; rm ref";
 
-/// No time that a guest sets hides what it wrote, also not from copies of its workspace.
+/// Times set by a guest hide no change, also not from forks of its workspace.
 fn sees_hidden_changes(place: &Place, driver: &str) {
     let what = format!("{:?} {driver}", place.who);
     for name in ["hidden", "sub/hidden", "kept", "left/same", "right/same", "left/alike", "right/alike"] {
@@ -83,14 +83,14 @@ fn sees_hidden_changes(place: &Place, driver: &str) {
     assert_eq!(seen(id), all, "{what}: restored");
 }
 
-/// Every sort of change, all with times that do not depend on when it runs.
+/// Every kind of change, with fixed times.
 const EVERYTHING: &str = "echo first > changed; rm dir/one; echo new > new; mkdir -p made/empty made/full; echo x > made/full/x; \
     ln -s kept link; chmod 755 kept; rm -r remade; mkdir remade; mkdir remade/deep; echo only > remade/only; rm file; mkdir file; \
     rm -r tree; echo file > tree; printf '\\377' > bytes; mkfifo pipe; chmod 700 shut; mv moved there; chmod 600 back; chmod 644 back; \
     python3 -c 'import os; os.setxattr(\"kept\", \"user.colour\", b\"red\")'; touch -r hidden ref; printf 'BASE\\n' > hidden; touch -r ref hidden; rm ref; \
     touch -h -d @1000000000 changed new made/full/x link remade/only tree bytes stamped";
 
-/// The same changes make the same file under every driver, and each takes what another wrote.
+/// Exports of the same changes are identical under every driver, and each driver imports the others' files.
 fn exports_alike(place: &Place, drivers: &[&str]) {
     let names =
         ["kept", "changed", "dir/one", "dir/two", "remade/deep/x", "remade/y", "file", "tree/x", "back", "hidden"];
@@ -135,6 +135,7 @@ fn exports_alike(place: &Place, drivers: &[&str]) {
     }
 }
 
+// promise 12
 #[test]
 fn layers_of_overlayfs_conform_for_root_and_for_users() {
     for who in [As::Root, As::User] {
@@ -143,6 +144,7 @@ fn layers_of_overlayfs_conform_for_root_and_for_users() {
     }
 }
 
+// promise 12
 #[test]
 fn copies_conform_for_root_and_for_users() {
     for who in [As::Root, As::User] {
@@ -152,7 +154,7 @@ fn copies_conform_for_root_and_for_users() {
     }
 }
 
-/// A file system of its own below a test's place; gone with it.
+/// A file system on a loop device, unmounted on drop.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -180,7 +182,8 @@ impl Drop for Disk {
     }
 }
 
-/// btrfs tells of what was written up to half a minute later, and of entries never; nothing was measured until it did.
+/// Regression: btrfs reports written blocks up to half a minute late and entries never, and no usage was measured until
+/// then.
 fn space_and_entries_are_counted(place: &Place) {
     let run = |limit: &str, script: &str| {
         let output = place.verb(&["run", "--json", "--limit", limit, "--", "/bin/sh", "-c", script]);
@@ -198,6 +201,7 @@ fn space_and_entries_are_counted(place: &Place) {
     }
 }
 
+// promise 12
 #[test]
 fn shared_copies_conform_where_the_file_system_has_them() {
     for kind in ["xfs", "btrfs"] {
@@ -209,13 +213,13 @@ fn shared_copies_conform_where_the_file_system_has_them() {
             exports_alike(&Place::within(who, &disk.0), &["overlay", "reflink", "copy"]);
         }
     }
-    // Where it has them not, the driver is refused and says why.
+    // On a file system without reflinks the driver is refused with the reason.
     let (place, _) = project(As::User);
     let fault = place.fault(&["create", "--driver", "reflink"], "unsupported_host");
     assert!(fault["message"].as_str().unwrap().contains("cannot be shared"), "{fault}");
 }
 
-/// Memory that keeps no attributes of users: overlayfs takes no changes there.
+/// A ramfs, which has no user extended attributes, so that overlayfs cannot write there.
 struct Memory(PathBuf);
 
 impl Memory {
@@ -262,7 +266,8 @@ fn a_run_copies_a_small_directory_where_no_layer_can_be_and_refuses_a_large_one(
     assert!(["--read-only", "--direct", "--driver copy"].iter().all(|way| hint.contains(way)), "{hint}");
     assert!(run(&["--read-only", "--", "true"]).status.success(), "control, as the hint says");
     assert!(run(&["--driver", "copy", "--", "true"]).status.success(), "control, as the hint says");
-    // Root's guests are nobody, which takes a file system whose owners can be shifted. This one's cannot, and that is told.
+    // Root's guests run under another uid, which needs an id-mapped mount. This file system has none, and the fault
+    // says so.
     let place = Place::within(As::Root, &memory.0);
     let output = place.verb(&["run", "--json", "--", "true"]);
     let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,13 +1,13 @@
-//! Export and import.
+//! `export` and `import`.
 
 use crate::snapshots::{FIRST, inside, project, view};
-use crate::support::{As, BOTH};
+use crate::support::{As, either};
 use crate::words::Verbs;
 use std::fs;
 
 #[test]
 fn a_workspace_travels_as_one_file() {
-    for who in BOTH {
+    for who in either() {
         let (place, id) = project(who);
         inside(&place, &id, FIRST);
         inside(&place, &id, "rm -r dir; mkdir dir; echo x > dir/only; mkfifo pipe; printf '\\377' > bytes");
@@ -20,7 +20,7 @@ fn a_workspace_travels_as_one_file() {
         let again = place.json(&["export", "copy", second.to_str().unwrap()]);
         assert_eq!(again["digest"], written["digest"]);
         assert_eq!(fs::read(&file).unwrap(), fs::read(&second).unwrap(), "the same workspace makes the same bytes");
-        // Over another directory, whose files are others.
+        // Imported over another base with other files.
         place.file("home/other/dir/hidden", "x");
         place.json(&["import", out, "--onto", "../other", "--name", "there"]);
         assert_eq!(
@@ -33,6 +33,7 @@ fn a_workspace_travels_as_one_file() {
     }
 }
 
+// promise 17
 #[test]
 fn a_file_that_is_refused_leaves_nothing() {
     let (place, id) = project(As::User);

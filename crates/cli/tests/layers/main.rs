@@ -1,5 +1,5 @@
-//! Snapshots, forks, restores, templates and workspaces as files, through the binary: what they keep, what they refuse, over every
-//! driver, while a command runs, and when any of it is killed in the middle.
+//! Snapshots, forks, restores, templates and exports through the binary: content, refusals, every driver, running
+//! commands, and a kill at any moment.
 use testkit as support;
 use testkit::words;
 
@@ -10,7 +10,7 @@ mod running;
 mod snapshots;
 mod templates;
 
-/// Whoever carries it out, what is seen of it is the same.
+/// The tests of these modules again through a daemon.
 #[test]
 fn the_same_with_a_daemon() {
     support::served::again(8, &["files::", "snapshots::", "templates::"], &[]);

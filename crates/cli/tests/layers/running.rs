@@ -1,7 +1,7 @@
-//! Snapshots of a sandbox in which a command runs.
+//! Snapshots of a sandbox with a running command.
 
 use crate::snapshots::{id_of, inside, project};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use crate::words::Verbs;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ impl Drop for Busy {
     }
 }
 
-/// A command that writes to two files in turn, a line each, with a child of its own beside it, until it is ended.
+/// A command that appends to two files in turn, beside a child that appends to a third, until it is killed.
 fn busy(place: &Place, id: &str) -> Busy {
     let script = "(while :; do echo x >> child; done) & while :; do echo x >> a; echo x >> b; done";
     let child = place.cofferdam(["exec", id, "--", "/bin/sh", "-c", script]).stdout(Stdio::null()).spawn().unwrap();
@@ -25,8 +25,8 @@ fn busy(place: &Place, id: &str) -> Busy {
 }
 
 fn top(place: &Place, id: &str) -> PathBuf {
-    let told = place.json(&["inspect", id]);
-    let layer = told["layers"].as_array().unwrap().last().unwrap().clone();
+    let inspected = place.json(&["inspect", id]);
+    let layer = inspected["layers"].as_array().unwrap().last().unwrap().clone();
     let name = layer["id"].as_str().or(layer.as_str()).unwrap().to_owned();
     place.state().join("layers").join(name).join("up")
 }
@@ -37,16 +37,17 @@ fn lines(top: &Path, file: &str) -> u64 {
 
 #[track_caller]
 fn wait(until: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(180);
     while !until() {
         assert!(Instant::now() < end, "it took too long");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
+// promise 13, 17
 #[test]
 fn a_snapshot_of_a_running_sandbox_is_of_one_moment() {
-    for who in BOTH {
+    for who in either() {
         let (place, id) = project(who);
         let top = top(&place, &id);
         let guest = busy(&place, &id);
@@ -69,7 +70,7 @@ fn a_snapshot_of_a_running_sandbox_is_of_one_moment() {
     }
 }
 
-/// States of all processes of the guest, as the kernel tells them.
+/// Kernel states of all processes of the guest.
 fn states(supervisor: u32) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![supervisor];
@@ -88,11 +89,12 @@ fn states(supervisor: u32) -> Vec<String> {
     found
 }
 
+// promise 17
 #[test]
 fn who_is_killed_while_holding_a_guest_still_leaves_it_running() {
     let (place, id) = project(As::User);
     let top = top(&place, &id);
-    // Enough to copy that there is time to be killed in.
+    // Enough data that the snapshot can be killed while it copies.
     inside(&place, &id, "for i in 1 2 3 4 5 6; do head -c 100000000 /dev/urandom > big$i; done");
     let guest = busy(&place, &id);
     wait(|| lines(&top, "b") > 10);
@@ -110,7 +112,7 @@ fn who_is_killed_while_holding_a_guest_still_leaves_it_running() {
     wait(|| lines(&top, "a") > now);
     drop(guest);
     place.audit();
-    // What was copied so far is nobody's.
+    // The partial copy belongs to no record, and is collected.
     let collected = place.json(&["gc"]);
     assert!(collected.get("failed").is_none(), "{collected}");
     assert_eq!(place.layers().len(), 1);
@@ -124,8 +126,11 @@ fn commands_and_snapshots_at_once_never_meet_in_one_layer() {
         if output.status.success() {
             return output;
         }
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(["meanwhile", "must wait", "live run", "busy", "in use"].iter().any(|w| told.contains(w)), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            ["meanwhile", "must wait", "live run", "busy", "in use"].iter().any(|w| stderr.contains(w)),
+            "{stderr}"
+        );
     };
     std::thread::scope(|scope| {
         scope.spawn(|| (0..15).for_each(|_| drop(again(&["exec", &id, "--", "/bin/sh", "-c", "echo x >> log"]))));
@@ -133,7 +138,7 @@ fn commands_and_snapshots_at_once_never_meet_in_one_layer() {
     });
     assert_eq!(inside(&place, &id, "wc -l < log").trim(), "15");
     for snapshot in place.json(&["snapshot", "ls", &id])["snapshots"].as_array().unwrap() {
-        // Reads every layer again and compares.
+        // A fork re-reads every layer and compares digests.
         place.json(&["fork", snapshot["id"].as_str().unwrap()]);
     }
 }

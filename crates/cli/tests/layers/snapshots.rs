@@ -1,11 +1,11 @@
-//! Snapshot, fork, restore.
+//! `snapshot`, `fork` and `restore`.
 
-use crate::support::{As, BOTH, Place, binary, to_the_end, unique};
+use crate::support::{As, Place, binary, either, to_the_end, unique};
 use crate::words::{Verbs, text};
 use std::fs;
 use std::path::PathBuf;
 
-/// What a command in a sandbox prints; it must succeed.
+/// Output of a command in a sandbox, which must succeed.
 #[track_caller]
 pub fn inside(place: &Place, id: &str, script: &str) -> String {
     let output = place.verb(&["exec", id, "--", "/bin/sh", "-c", script]);
@@ -13,7 +13,7 @@ pub fn inside(place: &Place, id: &str, script: &str) -> String {
     text(&output.stdout)
 }
 
-/// Everything that a guest sees in the project: kinds, bits, bytes.
+/// The project as a guest sees it: kinds, modes, content.
 #[track_caller]
 pub fn view(place: &Place, id: &str) -> String {
     inside(
@@ -27,7 +27,7 @@ pub fn id_of(document: &serde_json::Value) -> String {
     document["id"].as_str().unwrap().to_owned()
 }
 
-/// A project with something in it, and a sandbox over it.
+/// A project with files, and a sandbox over it.
 pub fn project(who: As) -> (Place, String) {
     let place = Place::new(who);
     place.file("home/project/kept", "base\n");
@@ -41,17 +41,18 @@ pub fn project(who: As) -> (Place, String) {
 pub const FIRST: &str = "echo first > changed; rm dir/one; echo new > new; mkdir -p made/empty; ln -s kept link; chmod 755 kept; rm -rf gone";
 const SECOND: &str = "echo second > changed; rm -r dir; mkdir dir; echo again > dir/three; rm new; mv made moved";
 
-/// The layer directories that a snapshot or a sandbox has.
+/// Layer directories of a snapshot or sandbox.
 fn frozen_layers(place: &Place, id: &str) -> Vec<PathBuf> {
-    let told = place.json(&["inspect", id]);
-    let layers = told["layers"].as_array().cloned().unwrap_or_default();
+    let inspected = place.json(&["inspect", id]);
+    let layers = inspected["layers"].as_array().cloned().unwrap_or_default();
     let name = |layer: &serde_json::Value| layer["id"].as_str().or(layer.as_str()).unwrap_or_default().to_owned();
     layers.iter().map(|l| place.state().join("layers").join(name(l))).collect()
 }
 
+// promise 17
 #[test]
 fn a_sandbox_goes_back_and_forth_between_snapshots() {
-    for who in BOTH {
+    for who in either() {
         let (place, id) = project(who);
         let empty = view(&place, &id);
         let nothing = id_of(&place.json(&["snapshot", &id]));
@@ -82,9 +83,10 @@ fn a_sandbox_goes_back_and_forth_between_snapshots() {
     }
 }
 
+// promise 17
 #[test]
 fn forks_begin_alike_and_go_their_own_ways() {
-    for who in BOTH {
+    for who in either() {
         let (place, id) = project(who);
         inside(&place, &id, FIRST);
         let first = view(&place, &id);
@@ -97,7 +99,7 @@ fn forks_begin_alike_and_go_their_own_ways() {
             assert_eq!(view(&place, &format!("twin-{n}")), first, "{who:?} twin-{n}");
         }
         assert_eq!(inside(&place, "twin-3", "cat own; ls"), "mine\ndir\nkept\nlink\nmade\nnew\nown\n");
-        // The one they came from may go.
+        // The original sandbox can be removed.
         place.json(&["rm", &id]);
         assert_eq!(view(&place, "twin-4"), first);
         assert!(place.json(&["gc"]).get("failed").is_none());
@@ -105,6 +107,7 @@ fn forks_begin_alike_and_go_their_own_ways() {
     }
 }
 
+// promise 17
 #[test]
 fn a_layer_that_was_changed_is_never_built_upon() {
     let (place, id) = project(As::User);
@@ -126,6 +129,7 @@ fn a_layer_that_was_changed_is_never_built_upon() {
     place.json(&["fork", &snapshot]);
 }
 
+// promise 17
 #[test]
 fn deep_stacks_are_merged_and_show_the_same() {
     let (place, id) = project(As::User);
@@ -152,7 +156,7 @@ fn deep_stacks_are_merged_and_show_the_same() {
     let all = place.json(&["snapshot", "ls", &id])["snapshots"].as_array().unwrap().clone();
     assert_eq!(all.len(), 36);
     let last = view(&place, &id);
-    // Every snapshot stays what it was, whatever became of the stack it was taken of.
+    // Every snapshot keeps its content, whatever became of its original stack.
     let middle = id_of(&all[20]);
     place.json(&["restore", &middle]);
     assert_eq!(inside(&place, &id, "cat dir/common"), "20\n");
@@ -178,7 +182,7 @@ fn what_cannot_be_is_refused_with_a_way_out() {
     place.json(&["snapshot", "rm", &one]);
     place.fault(&["restore", &one], "not_found");
     assert_eq!(inside(&place, &id, "cat a"), "1\n", "a snapshot that is forgotten takes nothing away");
-    // The base is another directory now.
+    // The base was replaced by another directory.
     let two = id_of(&place.json(&["snapshot", &id]));
     fs::rename(&place.project, place.home.join("elsewhere")).unwrap();
     place.dir("home/project");
@@ -203,7 +207,7 @@ fn forgotten_snapshots_give_their_space_back() {
 
 #[test]
 fn what_a_guest_shut_is_kept_all_the_same() {
-    for who in BOTH {
+    for who in either() {
         let (place, id) = project(who);
         inside(
             &place,
@@ -226,7 +230,7 @@ fn what_a_guest_shut_is_kept_all_the_same() {
     }
 }
 
-/// What is asked to be on the disk is there before it is answered, or it is not there at all.
+/// `--sync` returns after the data is on disk, or fails.
 #[test]
 fn a_snapshot_waits_for_the_disk_where_it_is_asked_to() {
     let (place, id) = project(As::User);

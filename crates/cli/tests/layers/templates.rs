@@ -1,12 +1,13 @@
 //! Templates.
 
 use crate::snapshots::{FIRST, inside, project, view};
-use crate::support::{As, BOTH};
+use crate::support::{As, either};
 use crate::words::Verbs;
 
+// promise 17
 #[test]
 fn a_template_is_prepared_once_and_begun_from_often() {
-    for who in BOTH {
+    for who in either() {
         let (place, _) = project(who);
         let made = place.json(&[
             "template",
@@ -22,8 +23,8 @@ fn a_template_is_prepared_once_and_begun_from_often() {
         let (one, two) = (place.create(&["--template", "warm"]), place.create(&["--template", address]));
         assert_eq!(inside(&place, &one, "cat answer"), "42\n");
         assert_eq!(view(&place, &one), view(&place, &two), "prepared once");
-        let told = place.json(&["inspect", &one]);
-        assert_eq!(told["limits"]["max_wall_ms"], 60_000, "a template carries its limits: {told}");
+        let inspected = place.json(&["inspect", &one]);
+        assert_eq!(inspected["limits"]["max_wall_ms"], 60_000, "a template carries its limits: {inspected}");
         inside(&place, &one, "echo own > own");
         place.json(&["template", "rm", "warm"]);
         assert_eq!(inside(&place, &two, "cat answer"), "42\n", "what began from it stays");

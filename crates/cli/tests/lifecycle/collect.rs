@@ -1,7 +1,7 @@
-//! Collection: what is listed is what goes, what runs or is wanted stays, and what crashes left is taken up.
+//! Garbage collection: the preview is what goes, active and wanted objects stay, and leftovers of crashes are adopted.
 
 use super::words::{Verbs, text};
-use crate::support::{As, BOTH, Place};
+use crate::support::{As, Place, either};
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
@@ -12,9 +12,10 @@ fn items(document: &Value) -> Vec<(String, String)> {
     document["items"].as_array().unwrap().iter().map(|item| (word(item, "sort"), word(item, "id"))).collect()
 }
 
+// promise 18
 #[test]
 fn what_is_listed_is_what_goes() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let kept = place.create(&[]);
         let short = place.create(&["--ttl", "1ms"]);
@@ -22,7 +23,7 @@ fn what_is_listed_is_what_goes() {
         let later = place.create(&["--ttl", "1h", "--idle", "1h"]);
         assert!(place.verb(&["exec", &short, "--", "sh", "-c", "echo 0123456789 > file"]).status.success());
         std::thread::sleep(Duration::from_millis(20));
-        // A layer that nothing refers to, one that was made in part, and something that is none of ours.
+        // An unreferenced layer, a partial one, and a foreign directory.
         let orphan = place.dir("state/layers/lay_00000000000000000000000000000000/up");
         place.file(orphan.join("file"), "x");
         place.dir("state/layers/lay_11111111111111111111111111111111");
@@ -52,6 +53,7 @@ fn what_is_listed_is_what_goes() {
     }
 }
 
+// promise 18
 #[test]
 fn an_expired_sandbox_is_not_collected_while_it_runs() {
     let place = Place::new(As::User);
@@ -70,10 +72,12 @@ fn an_expired_sandbox_is_not_collected_while_it_runs() {
     assert!(place.layers().is_empty());
 }
 
-/// A run that was killed, supervisor and all, leaves a layer that no record knows. With changes it becomes a sandbox.
+/// A run killed together with its supervisor leaves a layer without a record. With changes in it, the layer becomes a
+/// sandbox.
+// promise 18
 #[test]
 fn what_a_killed_run_changed_is_taken_up() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/file", "before\n");
         for (script, sort) in [("echo after > file", "adopted"), ("true", "empty_layer")] {
@@ -112,7 +116,7 @@ fn what_a_killed_run_changed_is_taken_up() {
     }
 }
 
-/// The store is lost: what lies on the disk says what it was.
+/// A lost store is rebuilt from the descriptions on disk.
 #[test]
 fn a_lost_store_is_made_again_from_what_lies_on_the_disk() {
     let place = Place::new(As::User);
@@ -132,7 +136,8 @@ fn a_lost_store_is_made_again_from_what_lies_on_the_disk() {
     }
 }
 
-/// A layer whose sandbox is known to be gone, or to have given it up, was not left by a crash: it is not taken up again.
+/// A layer whose sandbox is recorded as removed, or as having given it up, is not a crash's leftover: it is not
+/// adopted again.
 #[test]
 fn what_was_given_up_is_not_taken_up_again() {
     let place = Place::new(As::User);

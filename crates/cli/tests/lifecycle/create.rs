@@ -1,13 +1,13 @@
-//! Create, list, look at, start, remove; versions and keys.
+//! Create, list, inspect, start, remove; versions and idempotency keys.
 
 use super::words::{Verbs, text};
-use crate::support::{As, BOTH, Place, binary, to_the_end};
+use crate::support::{As, BOTH, Place, binary, either, to_the_end};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 #[test]
 fn a_sandbox_from_create_to_rm() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let id = place.create(&["--name", "fix", "--ttl", "7d", "--limit", "wall=30s", "--deny-write", "src"]);
         assert!(id.starts_with("sbx_") && id.len() == 36);
@@ -31,7 +31,7 @@ fn a_sandbox_from_create_to_rm() {
                 "{who:?} {verb}"
             );
         }
-        // Any beginning of the id will do, and without one the current directory says which.
+        // Any id prefix is accepted; without one, the current directory selects the sandbox.
         place.json(&["stop", &id[..10]]);
         place.json(&["start"]);
         let removed = place.json(&["rm", &id]);
@@ -61,6 +61,7 @@ fn what_is_listed_is_for_people_and_for_programs() {
     assert_eq!(text(&place.verb(&["audit", "verify"]).stdout), "2 entries, all as they were written\n");
 }
 
+// promise 19
 #[test]
 fn everything_that_is_kept_is_the_callers_alone() {
     for who in BOTH {
@@ -80,6 +81,7 @@ fn everything_that_is_kept_is_the_callers_alone() {
     }
 }
 
+// promise 18
 #[test]
 fn a_version_that_is_not_the_one_is_a_conflict() {
     let place = Place::new(As::User);
@@ -93,6 +95,7 @@ fn a_version_that_is_not_the_one_is_a_conflict() {
     place.json(&["rm", &id, "--if-version", "3"]);
 }
 
+// promise 18
 #[test]
 fn a_key_means_one_request() {
     let place = Place::new(As::User);
@@ -119,7 +122,8 @@ fn a_key_means_one_request() {
     place.fault(&["create", "--idempotency-key", "a b"], "invalid_request");
 }
 
-/// Fifty at once under one key: one sandbox, and everybody is told of it.
+/// Fifty concurrent requests under one key create one sandbox, and each gets its id.
+// promise 18
 #[test]
 fn a_key_means_one_sandbox_however_many_ask() {
     let place = Place::new(As::User);
@@ -134,7 +138,7 @@ fn a_key_means_one_sandbox_however_many_ask() {
 
 #[test]
 fn bad_requests_are_named_and_leave_nothing() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         place.file("home/project/file", "x");
         place.create(&["--name", "taken"]);
@@ -165,10 +169,11 @@ fn bad_requests_are_named_and_leave_nothing() {
     }
 }
 
-/// The state directory lies apart from what guests write to, under whatever name.
+/// The state directory and directories that guests write to never overlap, under any name.
+// promise 12, 18
 #[test]
 fn the_state_and_a_workspace_never_lie_in_one_another() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let apart = place.create(&[]);
         let (state, root) = (place.state(), place.root.clone());
@@ -198,7 +203,8 @@ fn a_base_that_is_gone_or_replaced_is_told() {
     assert!(place.layers().is_empty());
 }
 
-/// A change of the base right after create is later than the workspace, and seen as drift.
+/// A change of the base right after create is newer than the workspace, and reported as drift.
+// promise 14
 #[test]
 fn a_change_right_after_create_is_drift() {
     let place = Place::new(As::User);
@@ -217,7 +223,8 @@ fn a_change_right_after_create_is_drift() {
     assert_eq!(place.json(&["inspect", &id])["pending"]["drifted"], 0, "control: what did not change is no drift");
 }
 
-/// The tree is not looked at: what create costs does not grow with it.
+/// Create does not walk the tree, so its cost does not grow with it.
+// promise 18
 #[test]
 fn create_costs_the_same_over_any_tree() {
     let place = Place::new(As::User);
@@ -226,7 +233,7 @@ fn create_costs_the_same_over_any_tree() {
         let dir = place.dir(many.join(d.to_string()));
         (0..500).for_each(|f| fs::write(dir.join(f.to_string()), "x").unwrap());
     }
-    // By system calls, whose number no load changes.
+    // Counts system calls, because load does not change their number.
     let calls = |dir: &str| {
         let log = place.file("calls", "");
         let mut command = place.outside("/usr/bin/strace");
@@ -240,7 +247,7 @@ fn create_costs_the_same_over_any_tree() {
     assert!(few > 100 && many < few + 100, "{few} calls over an empty tree, {many} over 20,000 files");
 }
 
-/// A fault that may come without a hint.
+/// A fault, with or without a hint.
 fn fault_any(place: &Place, words: &[&str], kind: &str) -> serde_json::Value {
     let output = place.verb(&[words, &["--json"]].concat());
     let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Sandboxes from create to rm, through the binary: states, versions, keys, reservations, collection, the journal, and what is
-//! left when any of it is killed in the middle.
+//! Sandboxes from create to rm, through the binary: states, versions, keys, reservations, collection, the journal, and
+//! the state after a kill in the middle of any of it.
 use testkit as support;
 
 mod collect;
@@ -14,7 +14,7 @@ mod total;
 mod trouble;
 use testkit::words;
 
-/// Whoever carries it out, what is seen of it is the same.
+/// The same tests with a daemon that carries out the verbs.
 #[test]
 fn the_same_with_a_daemon() {
     let but = ["a_run_that_is_gone", "nothing_is_left_whatever", "a_lost_store", "what_a_killed_run_changed"];

@@ -1,5 +1,5 @@
-//! What a verb has read of a sandbox may be past when it opens the layers: somebody was quicker. That is told as what it is, and never
-//! as a failure of ours.
+//! Races between reading a sandbox's record and opening its layers: a concurrent change is reported as such,
+//! never as an internal fault.
 
 use crate::support::{As, Place, binary};
 use crate::words::{Verbs, text};
@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Starts a command in a sandbox that is held up for some seconds where it opens the top layer; what came of it, when `other` was done
-/// in between.
+/// Runs a command that strace delays where it opens the top layer; returns its result after `other` was done in
+/// between.
 fn held_up(place: &Place, id: &str, other: impl FnOnce()) -> Value {
     let told = place.json(&["inspect", id]);
     let layer = told["layers"].as_array().unwrap().last().unwrap().clone();
@@ -27,7 +27,7 @@ fn held_up(place: &Place, id: &str, other: impl FnOnce()) -> Value {
     command.arg("-P").arg(place.state().join("layers").join(layer));
     command.arg(binary()).args(["exec", "--json", id, "--", "/bin/true"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Whoever is held up later than this finds it done already, and is told the same.
+    // A command that is delayed later than this finds it done already, and reports the same.
     std::thread::sleep(Duration::from_secs(2));
     other();
     let output = child.wait_with_output().unwrap();
@@ -40,7 +40,7 @@ fn a_sandbox_that_was_removed_meanwhile_is_not_there() {
     let id = place.create(&[]);
     let told = held_up(&place, &id, || drop(place.json(&["rm", &id])));
     assert_eq!(told["error_kind"], "not_found", "{told:#}");
-    // The control: one that nobody touches is only slow.
+    // The control: an untouched sandbox is only slow.
     let id = place.create(&[]);
     let told = held_up(&place, &id, || {});
     assert_eq!(told["verdict"], "ok", "{told:#}");

@@ -1,10 +1,11 @@
-//! Records of what is past: kept for a time and up to a number, listed before they go, and missed by nobody who needs them.
+//! Retention of past records: kept for a time and up to a number, listed before they go, and never removed while a
+//! record needs them.
 
 use super::words::{Verbs, text};
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::Value;
 
-/// A verb under a configuration of its own; its document.
+/// Runs a verb with retention settings; returns its document.
 #[track_caller]
 fn under(place: &Place, keep: &[(&str, &str)], words: &[&str]) -> Value {
     let mut command = place.cofferdam(words.iter().chain(&["--json"]));
@@ -30,13 +31,14 @@ fn exec(place: &Place, id: &str, script: &str) {
     assert!(done.status.success(), "{}", text(&done.stderr));
 }
 
+// promise 18
 #[test]
 fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let stays = place.create(&["--name", "stays"]);
         (0..3).for_each(|_| exec(&place, &stays, "true"));
-        // One whose work landed.
+        // A sandbox whose changes landed.
         let landed = place.create(&["--name", "worker"]);
         exec(&place, &landed, "echo done > result");
         let run = place.json(&["inspect", &landed])["last_runs"][0]["run"].clone();
@@ -56,14 +58,14 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
         let listed = under(&place, &keep, &["gc", "--dry-run"]);
         assert_eq!(removed(&place).len(), 5, "listing takes nothing");
         assert_eq!(sorts(&listed, "tombstone"), [landed.as_str(), &gone[0], &gone[1]], "{who:?}: the oldest");
-        // Of 8 runs 4 are too many, and those of a sandbox that is there stay.
+        // Of 8 runs 4 are over the bound; runs of an existing sandbox stay.
         assert_eq!(sorts(&listed, "past_run").len(), 1, "{listed}");
         assert_eq!(sorts(&listed, "past_run")[0], run.as_str().unwrap(), "{listed}");
         assert_eq!(sorts(&listed, "journal").len(), 1, "{listed}");
         let taken = under(&place, &keep, &["gc"]);
         assert_eq!(listed["items"], taken["items"], "{who:?}: what is listed is what goes");
         assert_eq!(removed(&place).len(), 2);
-        // Who asks for it is told what became of it; the control: one that is still known says when.
+        // A lookup of a collected record says so; the control: a record that is still there gives its date.
         let fault = place.fault(&["inspect", &gone[0]], "not_found");
         assert!(fault["message"].as_str().unwrap().contains("collected"), "{fault}");
         assert!(fault["hint"].as_str().unwrap().contains("audit log"), "{fault}");
@@ -72,7 +74,7 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
         let fault = place.fault(&["wait", run.as_str().unwrap()], "not_found");
         assert!(fault["hint"].as_str().unwrap().contains("collected"), "{fault}");
         assert_eq!(place.json(&["inspect", &stays])["last_runs"].as_array().unwrap().len(), 3);
-        // What landed is still told with all that belongs to it, and the journal is whole.
+        // Provenance of landed changes is still complete, and the journal is intact.
         let told = place.json(&["provenance", "result"])["batches"][0].clone();
         assert_eq!((&told["sandbox"], &told["sandbox_name"]), (&Value::from(landed.clone()), &Value::from("worker")));
         assert!(told["runs"].as_array().unwrap().contains(&run) && told["at_ms"].is_u64(), "{told}");
@@ -80,7 +82,7 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
         let verified = place.json(&["audit", "verify"]);
         assert!(verified["broken"].is_null() && verified["archived"].as_u64().unwrap() > 0, "{verified}");
         assert_eq!(verified["archived"], verified["archived_here"]);
-        // By age all of it goes that may.
+        // By age, every record goes that may.
         let taken = under(&place, &[("REMOVED_FOR", "1ms"), ("RUNS_FOR", "1ms")], &["gc"]);
         assert_eq!((sorts(&taken, "tombstone").len(), sorts(&taken, "past_run").len()), (2, 4), "{taken}");
         assert_eq!(place.json(&["inspect", &stays])["last_runs"].as_array().unwrap().len(), 3);
@@ -89,7 +91,9 @@ fn what_is_past_goes_by_number_and_by_age_and_provenance_stays() {
     }
 }
 
-/// A layer that a removal left is known by the record of the removal alone: that goes after it, or the layer would be taken up again.
+/// A layer that a removal left behind is known only by the record of the removal, which is collected after the layer:
+/// otherwise the layer would be adopted again.
+// promise 18
 #[test]
 fn what_a_removal_left_is_known_for_as_long_as_it_lies_there() {
     let place = Place::new(As::User);
@@ -110,7 +114,8 @@ fn what_a_removal_left_is_known_for_as_long_as_it_lies_there() {
     assert!(place.layers().is_empty() && place.states().is_empty());
 }
 
-/// Events and entries that were archived are told as such, and what comes after is there.
+/// Archived events and entries are reported as archived, and later ones are there.
+// promise 18
 #[test]
 fn what_was_archived_is_told_as_such() {
     let place = Place::new(As::User);
@@ -127,7 +132,7 @@ fn what_was_archived_is_told_as_such() {
     assert!(place.audit() > entries, "numbers go on");
     let told = text(&place.verb(&["audit", "verify"]).stdout);
     assert!(told.contains("are archived"), "{told}");
-    // A part that was changed is found.
+    // A changed part is detected.
     let parts = std::fs::read_dir(place.state().join("journal")).unwrap();
     let part = parts.map(|part| part.unwrap().path()).next().unwrap();
     let changed = std::fs::read_to_string(&part).unwrap().replacen("create", "creute", 1);

@@ -1,8 +1,9 @@
-//! Reservations: who holds what, and that only one can.
+//! Reservations: exclusive, with their holder reported.
 
 use super::words::Verbs;
 use crate::support::{As, Place};
 
+// promise 18
 #[test]
 fn what_is_reserved_is_had_by_one() {
     let place = Place::new(As::User);
@@ -14,7 +15,7 @@ fn what_is_reserved_is_had_by_one() {
         &["--reserve", "src/deep/er"],
         &["--reserve", "."],
         &["--reserve", src.to_str().unwrap()],
-        // Another directory, the same place on the host.
+        // Another directory, the same path on the host.
         &[inner.to_str().unwrap(), "--reserve", "."],
         &[src.to_str().unwrap(), "--reserve", "x", "--shared"],
     ];
@@ -36,6 +37,7 @@ fn what_is_reserved_is_had_by_one() {
     place.create(&["--reserve", "src"]);
 }
 
+// promise 18
 #[test]
 fn those_who_share_share() {
     let place = Place::new(As::User);
@@ -44,6 +46,7 @@ fn those_who_share_share() {
     place.fault(&["create", "--reserve", "src"], "conflict");
 }
 
+// promise 18
 #[test]
 fn a_reservation_is_let_go_as_it_was_said() {
     let place = Place::new(As::User);
@@ -54,7 +57,7 @@ fn a_reservation_is_let_go_as_it_was_said() {
     place.fault(&["create", "--reserve", "long"], "conflict");
     assert_eq!(place.json(&["inspect", &short])["holds_reservations"], false);
     let next = place.create(&["--reserve", "short"]);
-    // What was let go is somebody else's now.
+    // The released reservation is held by another sandbox now.
     let refused = place.fault(&["start", &short], "conflict");
     assert_eq!(refused["subject"], next.as_str());
     place.json(&["rm", &next]);
@@ -62,10 +65,11 @@ fn a_reservation_is_let_go_as_it_was_said() {
     place.fault(&["create", "--reserve", "short"], "conflict");
 }
 
+// promise 14, 18
 #[test]
 fn of_fifty_who_ask_at_once_one_wins() {
     let place = Place::new(As::User);
-    // Each collides with each: the same, above or below.
+    // Requests collide pairwise: the same path, above or below it.
     let ask = |n: usize| {
         let path = if n.is_multiple_of(2) { "src" } else { "src/below" };
         usize::from(place.verb(&["create", "--reserve", path]).status.success())

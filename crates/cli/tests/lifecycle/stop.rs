@@ -1,4 +1,4 @@
-//! Stop and rm end what runs, whatever it did to stay.
+//! Stop and rm end every process, whatever it did to stay.
 
 use super::words::{Verbs, text};
 use crate::support::{As, BOTH, Place};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Starts a command in a sandbox and waits until it is at work.
+/// Starts a command in a sandbox and waits until it runs.
 fn start(place: &Place, id: &str, script: &str) -> Child {
     let script = format!("touch begun; {script}");
     let mut command = place.cofferdam(["exec", id, "--", "sh", "-c", &script]);
@@ -19,25 +19,26 @@ fn start(place: &Place, id: &str, script: &str) -> Child {
 
 #[track_caller]
 fn soon(mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(180);
     while !is() {
         assert!(Instant::now() < end, "not in time");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Processes that have the mark in their command line.
+/// Command lines with the mark.
 fn marked(mark: &str) -> Vec<String> {
     let all = fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
     let lines = all.filter_map(|path| fs::read(path.join("cmdline")).ok()).map(|line| text(&line));
     lines.filter(|line| line.contains(mark) && !line.contains("touch begun")).collect()
 }
 
-/// A number of seconds that nobody else sleeps.
+/// A sleep duration that identifies processes of one test.
 fn mark(n: u32) -> String {
     format!("{}{:05}", 4000 + n, std::process::id() % 100_000)
 }
 
+// promise 18
 #[test]
 fn nothing_is_left_whatever_the_guest_did() {
     for (n, who) in BOTH.into_iter().enumerate() {
@@ -75,6 +76,7 @@ fn nothing_is_left_whatever_the_guest_did() {
     }
 }
 
+// promise 18
 #[test]
 fn a_running_sandbox_is_removed_only_by_force() {
     for (n, who) in BOTH.into_iter().enumerate() {
@@ -91,7 +93,7 @@ fn a_running_sandbox_is_removed_only_by_force() {
     }
 }
 
-/// A number that another process has by now is not that run.
+/// A pid that was reused by another process is not the run.
 #[test]
 fn a_run_that_is_gone_is_settled_and_nobody_else_is_hit() {
     let place = Place::new(As::User);
@@ -111,7 +113,8 @@ fn a_run_that_is_gone_is_settled_and_nobody_else_is_hit() {
     assert_eq!(whole["pending"]["changes"], 1, "what it changed is still there");
 }
 
-/// Deeper than a path can name, wide, and shut: what a guest made, its owner can measure and remove.
+/// Trees deeper than PATH_MAX, wide, or unreadable, as a guest can make them: their owner can measure and remove them.
+// promise 13, 18
 #[test]
 fn wide_and_deep_trees_are_removed() {
     let place = Place::new(As::User);
@@ -119,7 +122,7 @@ fn wide_and_deep_trees_are_removed() {
     let deep = "import os\nfor n in range(3000):\n os.mkdir('d'); os.chdir('d')\nopen('f','w').write('x')\n\
                 os.chdir(os.environ['TOP']); os.mkdir('wide')\nfor n in range(5000): open(f'wide/{n}','w')\n\
                 os.mkdir('shut'); open('shut/f','w'); os.chmod('shut', 0)";
-    // Straight into the layer, as the owner: what a guest leaves there looks the same.
+    // Written straight into the layer as its owner: a guest's tree looks the same there.
     let up = place.layers().remove(0).join("up");
     let mut python = place.outside("python3");
     let made = crate::support::to_the_end(python.args(["-c", deep]).env("TOP", &up).current_dir(&up), b"");

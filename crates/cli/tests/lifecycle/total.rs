@@ -1,7 +1,7 @@
-//! What all layers of a state directory may take together, without any daemon.
+//! Bound on all layers of a state directory together, without a daemon.
 
 use super::words::text;
-use crate::support::{As, BOTH, Place, binary};
+use crate::support::{As, Place, binary, either};
 use serde_json::Value;
 use std::process::Output;
 
@@ -21,14 +21,15 @@ fn mib(place: &Place) -> u64 {
     text(&all.stdout).split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
 }
 
-/// Fills a file slowly, so that it is the limit that ends it and not the file system.
+/// Fills a file slowly, so that the limit ends it and not the file system.
 const SLOWLY: &str = "while :; do head -c 32768 /dev/zero >> big; sleep 0.05; done";
 const FAST: &str = "while :; do head -c 524288 /dev/zero >> big; sleep 0.05; done";
 const DISK: &str = "[limits]\ntotal_disk = \"8m\"\n";
 
+// promise 8
 #[test]
 fn all_layers_together_stay_below_the_total() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let first = document(&under(&place, DISK, &["run", "--json", "-c", "head -c 6291456 /dev/zero > six"]));
         assert_eq!(first["verdict"], "ok", "{first}");
@@ -37,7 +38,7 @@ fn all_layers_together_stay_below_the_total() {
         assert_eq!((&second["limit_kind"], &second["limit"]), (&"total_disk_mb".into(), &8.0.into()), "{second}");
         assert!(second["message"].as_str().unwrap().contains("all workspaces together"), "{second}");
         let ids = [&first, &second].map(|run| run["sandbox"].as_str().expect("it is kept").to_owned());
-        // There is no room for anything more, wherever it would be.
+        // The total is used up for every verb that needs space.
         let refused = [
             vec!["run", "--json", "--", "true"],
             vec!["exec", "--json", &ids[0], "--", "true"],
@@ -65,7 +66,7 @@ fn all_layers_together_stay_below_the_total() {
         assert!(under(&place, DISK, &["rm", "--force", &ids[0]]).status.success());
         let again = under(&place, DISK, &["run", "--rm", "--", "true"]);
         assert!(again.status.success(), "control, as the hint says: {}", text(&again.stderr));
-        // A live sandbox is bound as well.
+        // A live sandbox is bound by it, too.
         let id = text(&under(&place, DISK, &["create"]).stdout).trim().to_owned();
         assert!(under(&place, DISK, &["start", "--live", &id]).status.success());
         let live = document(&under(&place, DISK, &["exec", "--json", &id, "--", "sh", "-c", FAST]));
@@ -78,10 +79,10 @@ fn all_layers_together_stay_below_the_total() {
     }
 }
 
-/// What has no name takes room from others as well.
+/// Unlinked files count toward the total, too.
 #[test]
 fn files_without_a_name_are_in_the_total() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let holds = |kib: u32, seconds: &str| {
             let text = format!(
@@ -99,6 +100,7 @@ fn files_without_a_name_are_in_the_total() {
     }
 }
 
+// promise 8
 #[test]
 fn runs_at_once_share_the_total() {
     let place = Place::new(As::User);
@@ -112,10 +114,11 @@ fn runs_at_once_share_the_total() {
     for outcome in &both {
         assert_eq!(outcome["limit_kind"], "total_disk_mb", "{outcome}");
     }
-    // Each alone would have been let go on to 8 MiB, and both to 16.
+    // Without sharing, each would have reached 8 MiB and both together 16.
     assert!((7..13).contains(&mib(&place)), "{} MiB", mib(&place));
 }
 
+// promise 8
 #[test]
 fn files_are_counted_together_and_copies_before_they_are_made() {
     let place = Place::new(As::User);

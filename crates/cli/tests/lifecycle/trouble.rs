@@ -1,4 +1,4 @@
-//! A disk that is full, read-only or broken: typed faults, nothing lost, and what frees space still works.
+//! A full, read-only or broken disk: typed faults, nothing lost, and verbs that free space still work.
 
 use super::words::{Verbs, text};
 use crate::support::{As, Place, USER, binary, to_the_end};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The state directory on a file system of its own.
+/// State directory on a file system of its own.
 struct OwnDisk(PathBuf);
 
 impl OwnDisk {
@@ -45,6 +45,7 @@ impl Drop for OwnDisk {
     }
 }
 
+// promise 19
 #[test]
 fn on_a_full_disk_one_can_look_stop_and_remove() {
     let place = Place::new(As::User);
@@ -66,7 +67,7 @@ fn on_a_full_disk_one_can_look_stop_and_remove() {
     place.audit();
 }
 
-/// A small disk has room for its last words, too, and takes it again when there is some.
+/// A small disk has space for final records, too, and reserves it again when some is free.
 #[test]
 fn what_a_command_fills_a_small_disk_with_can_be_removed() {
     let place = Place::new(As::User);
@@ -84,8 +85,9 @@ fn what_a_command_fills_a_small_disk_with_can_be_removed() {
     place.audit();
 }
 
-/// The first run of all, and nothing is left to write its sandbox down with: whoever ran it hears that, in a pipe, too, and finds
-/// the changes again when there is space.
+/// The first run, with no space left to record its sandbox: the caller is told so, in a pipe, too, and finds the
+/// changes again when there is space.
+// promise 19
 #[test]
 fn a_first_run_that_cannot_be_written_down_is_told() {
     let place = Place::new(As::User);
@@ -95,7 +97,7 @@ fn a_first_run_that_cannot_be_written_down_is_told() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut go = [0; 3];
     child.stdout.as_mut().unwrap().read_exact(&mut go).unwrap();
-    // Whoever watches the disk would end the run before it is quite full.
+    // The supervisor, which watches the disk, would end the run before the disk is quite full.
     let signal = |name: &str| {
         let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -140,7 +142,8 @@ fn a_read_only_disk_can_be_looked_at() {
     place.json(&["rm", &id]);
 }
 
-/// The disk says once that it could not keep what it was given: that is told, and nobody pretends.
+/// The disk reports once that it could not store data: the failure is passed on.
+// promise 19
 #[test]
 fn a_failed_sync_is_told() {
     let place = Place::new(As::User);
@@ -149,7 +152,7 @@ fn a_failed_sync_is_told() {
         command.args(["-o", "/dev/null", "-e", &format!("inject=fsync,fdatasync:error=EIO{inject}")]);
         to_the_end(command.arg(binary()).args(words).arg("--json"), b"")
     };
-    // The first sync of each verb, those after it, then all of them. Some of SQLite's own may fail without harm.
+    // The first sync of each verb, later ones, then all of them. Some of SQLite's own may fail without harm.
     for verb in ["create", "stop", "start", "rm"] {
         for (inject, matters) in [(":when=1", true), (":when=2", false), (":when=3", false), ("", true)] {
             let id = place.create(&[]);
@@ -158,13 +161,13 @@ fn a_failed_sync_is_told() {
             }
             let words = if verb == "create" { vec![verb] } else { vec![verb, &id] };
             let output = meddled(&words, inject);
-            assert!(!(matters && output.status.success()), "{verb} {inject}: nobody may pretend");
+            assert!(!(matters && output.status.success()), "{verb} {inject}: a failed sync was reported as success");
             if !output.status.success() {
                 let fault: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
                 assert_eq!(fault["error_kind"], "unavailable", "{verb}: {fault} {}", text(&output.stderr));
                 assert!(fault["hint"].as_str().unwrap().contains("disk"), "{fault}");
             }
-            // Whether it was kept after all or not: what is recorded is there.
+            // Records and layers agree, whether the change was stored or not.
             place.audit();
             place.json(&["gc"]);
             assert_eq!(place.layers().len(), place.states().len(), "{verb} {inject}");
@@ -176,6 +179,7 @@ fn a_failed_sync_is_told() {
     }
 }
 
+// promise 19
 #[test]
 fn a_state_directory_that_others_can_read_is_refused() {
     let place = Place::new(As::User);
@@ -190,7 +194,8 @@ fn a_state_directory_that_others_can_read_is_refused() {
     assert_eq!(place.states(), [(id, "active".to_owned())]);
 }
 
-/// Whatever is done to the journal is told by number, with exit status 1.
+/// Tampering with the journal is reported with the entry's number and exit status 1.
+// promise 19
 #[test]
 fn a_journal_that_was_cut_is_told() {
     let place = Place::new(As::User);
@@ -203,7 +208,7 @@ fn a_journal_that_was_cut_is_told() {
     }
     place.create(&[]);
     assert_eq!(place.audit(), 4, "control: as written it is sound");
-    // An older copy of the whole database in its place: a sound chain that has lost its end.
+    // An older copy of the whole database: a valid chain that lacks its end.
     for name in files {
         fs::copy(copy.join(name), place.state().join(name)).unwrap();
         chown(place.state().join(name), Some(USER), Some(USER)).unwrap();

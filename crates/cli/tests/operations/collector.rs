@@ -1,4 +1,4 @@
-//! A real receiver of OTLP, in clear and by TLS, and what it takes only from whom.
+//! A real OTLP receiver, in clear and over TLS, and the credentials that it requires.
 
 use crate::daemon::{Daemon, python_path, until};
 use crate::support::certificate::Certificate;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// A collector that decodes what it is sent with the schema itself, refuses what it does not know, and writes it down.
+/// Collector that decodes requests with the OTLP schema, refuses unknown fields, and records them.
 pub struct Collector {
     child: Child,
     seen: PathBuf,
@@ -59,7 +59,7 @@ impl Collector {
         Collector::start_with(place, "http://127.0.0.1", &[])
     }
 
-    /// With a certificate and its key it speaks TLS, and nothing else.
+    /// Starts with a certificate and key, for TLS only.
     pub fn start_with(place: &Place, at: &str, tls: &[&str]) -> Collector {
         let seen = place.file(format!("collected-{}", unique()), "");
         let mut command = Command::new("/usr/bin/python3");
@@ -70,7 +70,7 @@ impl Collector {
         Collector { child, seen, endpoint: format!("{at}:{}", port.trim()) }
     }
 
-    /// What each request proved who it was with.
+    /// Credentials of each request.
     pub fn proofs(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.seen).unwrap();
         let all = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -110,6 +110,7 @@ fn secret(place: &Place, name: &str, text: &str) -> PathBuf {
 
 const SOON: [(&str, &str); 1] = [("COFFERDAM_TELEMETRY_INTERVAL", "200ms")];
 
+// promise 26
 #[test]
 fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let place = Place::new(As::User);
@@ -122,7 +123,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
         ["--otlp-endpoint", endpoint, "--otlp-ca", ca, "--otlp-headers-file", file].map(str::to_owned)
     };
     let start = |words: [String; 6]| Daemon::start(&place, &words.each_ref().map(String::as_str), &SOON);
-    // Signed by somebody else, and under a name that it does not have: not a byte is told.
+    // A certificate of another authority, and a name that it does not cover: not a byte is sent.
     let wrong_name = collector.endpoint.replace("localhost", "127.0.0.1");
     for (endpoint, ca) in [(collector.endpoint.as_str(), &other), (&wrong_name, &cert)] {
         let daemon = start(words(endpoint, ca));
@@ -131,7 +132,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
         assert!(!log.contains("canary"), "{log}");
         assert_eq!(collector.proofs(), Vec::<Value>::new(), "{endpoint} {ca}");
     }
-    // The control: the same with the right one.
+    // The control: the right certificate.
     let daemon = start(words(&collector.endpoint, &cert));
     daemon.get("/v1/sandboxes");
     until("spans and metrics", || {
@@ -141,7 +142,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let span = collector.spans().into_iter().find(|span| span["name"] == "GET /v1/sandboxes");
     assert!(span.is_some(), "{:?}", collector.spans());
     assert!(collector.proofs().iter().all(|proof| *proof == serde_json::json!(["Bearer canary-one", "blue"])));
-    // A token is exchanged without a restart; while its file is open to others nothing is sent at all.
+    // A token is replaced without a restart; while its file is readable by others nothing is sent.
     secret(&place, "headers", "authorization: Bearer canary-two\n");
     let two = |proof: &Value| proof[0] == "Bearer canary-two" && proof[1].is_null();
     until("the new token", || collector.proofs().last().is_some_and(two).then_some(()));
@@ -151,6 +152,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     assert!(!log.contains("canary"), "{log}");
 }
 
+// promise 26
 #[test]
 fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
     let place = Place::new(As::User);
@@ -195,9 +197,9 @@ fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
     }
 }
 
-/// What is no collector: it answers each connection by turns in one of these ways, and counts those that are open.
+/// A bad collector: answers connections in turn in one of these ways, and counts open ones.
 const GARBAGE: &str = r#"
-import socket, sys, threading, time
+import os, select, socket, sys, threading, time
 ways = ['huge', 'endless', 'slow', 'half', 'redirect', 'nonsense', 'silent', 'reset', 'continue', 'head', 'deaf', 'refusal']
 server = socket.socket()
 server.bind(('127.0.0.1', 0))
@@ -212,7 +214,6 @@ def note(change, way):
         told.add(way)
         with open(sys.argv[1] + '.part', 'w') as out:
             out.write('%d %d %s' % (open_now, most, ' '.join(sorted(told))))
-        import os
         os.rename(sys.argv[1] + '.part', sys.argv[1])
 def answer(line, way):
     note(1, way)
@@ -238,7 +239,8 @@ def answer(line, way):
         elif way == 'nonsense':
             say(bytes(range(256)) * 64)
         elif way == 'silent' or way == 'deaf':
-            time.sleep(15)
+            # Waits until the daemon gives up.
+            gone = select.poll(); gone.register(line, select.POLLRDHUP | select.POLLHUP); gone.poll(15000)
         elif way == 'continue':
             while True: say(b'HTTP/1.1 100 Continue\r\n\r\n')
         elif way == 'head':
@@ -258,8 +260,9 @@ while True:
     n += 1
 "#;
 
-/// Answers that are huge, slow, half, endless, elsewhere or nonsense cost the daemon neither time nor memory nor connections, and lead
-/// it nowhere.
+/// Responses that are huge, slow, truncated, endless, redirects or garbage cost the daemon neither time nor memory nor
+/// connections, and are not followed.
+// promise 24
 #[test]
 fn garbage_of_a_collector_hurts_nobody() {
     let place = Place::new(As::User);
@@ -285,17 +288,17 @@ fn garbage_of_a_collector_hurts_nobody() {
     let begun = std::time::Instant::now();
     let mut slowest = std::time::Duration::ZERO;
     while all().split(' ').count() < 2 + ways {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(120), "{}", all());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(180), "{}", all());
         let asked = std::time::Instant::now();
         assert_eq!(daemon.get("/v1/sandboxes").status, 200);
         slowest = slowest.max(asked.elapsed());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // The collector is silent for longer.
-    assert!(slowest < std::time::Duration::from_secs(12), "nobody waits for it: {slowest:?}");
+    // The collector stays silent for longer than that.
+    assert!(slowest < std::time::Duration::from_secs(12), "requests do not wait for it: {slowest:?}");
     let grown = field("VmHWM:").saturating_sub(memory);
     assert!(grown < 24 << 10, "{grown} KiB");
-    // One connection for spans and one for metrics, and none that was given up goes on.
+    // Spans and metrics have one connection each; abandoned ones are closed.
     let most: u64 = all().split(' ').nth(1).unwrap().parse().unwrap();
     assert!(most <= 4, "{}", all());
     assert!(descriptors() <= handles + 4, "{} after {handles}", descriptors());

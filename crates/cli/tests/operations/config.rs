@@ -1,6 +1,6 @@
-//! The configuration: who wins, where each value comes from, and what is refused.
+//! The configuration: precedence, origin of each value, and refusals.
 
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ fn told(output: &Output, key: &str) -> (Value, Value) {
 
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let file = place.file("config.toml", "[serve]\ngrace = \"3s\"\n\n[log]\nlevel = \"warn\"\n");
         let (file, key) = (file.to_str().unwrap().to_owned(), "serve.grace");
@@ -35,14 +35,14 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         assert_eq!(grace(&[], &named[..1]), (3000.into(), "file".into()));
         assert_eq!(grace(&[], &named), (4000.into(), "environment".into()));
         assert_eq!(grace(&["--grace", "5s"], &named), (5000.into(), "flag".into()));
-        // An empty variable is one that is not set.
+        // An empty variable counts as unset.
         assert_eq!(grace(&[], &[("COFFERDAM_SERVE_GRACE", "")]), (30_000.into(), "default".into()));
         let otel = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")];
         assert_eq!(told(&show(&place, &[], &otel), "telemetry.otlp_endpoint").1, "environment");
     }
 }
 
-/// Users have theirs below their own configuration directory.
+/// Users have a file in their own configuration directory.
 #[test]
 fn the_usual_place_is_read_where_it_is_there() {
     let place = Place::new(As::User);
@@ -58,7 +58,7 @@ fn the_usual_place_is_read_where_it_is_there() {
     assert!(line.contains("30s") && line.ends_with("default"), "{line}");
 }
 
-/// What `config check` calls sound `serve` takes, and a refusal names what somebody wrote, where they wrote it.
+/// `config check` accepts exactly what `serve` accepts, and a refusal quotes the text and its position.
 #[test]
 fn a_check_and_a_start_refuse_the_same() {
     let place = Place::new(As::User);
@@ -108,7 +108,7 @@ fn what_is_wrong_is_refused_with_key_and_line() {
         let (code, message) = check(text);
         assert!(code == Some(2) && message.contains(says), "{text:?}: {code:?} {message}");
     }
-    // What others may write to is not ours to trust.
+    // A file that others can write is not trusted.
     let file = place.file("config.toml", "[log]\nlevel = \"warn\"\n");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let output = to_the_end(place.cofferdam(["config", "check", "--config"]).arg(&file), b"");

@@ -1,11 +1,11 @@
-//! Copies of the store, older and newer stores, and whether all is as the records say.
+//! Backups of the store, older and newer stores, and `fsck`.
 
 use crate::daemon::{Daemon, Running};
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::Value;
 use std::fs;
 
-/// A verb with `--json`: its exit status and its document.
+/// Runs a verb with `--json`; returns its exit status and its document.
 fn ask(place: &Place, args: &[&str]) -> (i32, Value) {
     let output = to_the_end(place.cofferdam(args).arg("--json"), b"");
     let document = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -24,9 +24,10 @@ fn problems(document: &Value) -> Vec<(String, String)> {
     document["problems"].as_array().unwrap().iter().map(|p| (text(&p["kind"]), text(&p["id"]))).collect()
 }
 
+// promise 26
 #[test]
 fn a_copy_brings_back_what_was_there() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let kept = done(&place, &["create"])["id"].as_str().unwrap().to_owned();
         let file = place.root.join("home/copy.db");
@@ -41,7 +42,7 @@ fn a_copy_brings_back_what_was_there() {
         assert_eq!(done(&place, &["inspect", &kept])["id"], kept.as_str());
         assert_eq!(ask(&place, &["inspect", &lost]).1["error_kind"], "not_found");
         done(&place, &["audit", "verify"]);
-        // What was made after the copy is found as a leftover, and gc gives it back.
+        // Layers created after the backup are reported as leftovers, and gc removes them.
         let (code, found) = ask(&place, &["fsck"]);
         assert!(code == 1 && problems(&found).iter().all(|(kind, _)| kind == "layer"), "{found:#}");
         let (code, found) = ask(&place, &["fsck", "--repair"]);
@@ -58,18 +59,18 @@ fn nothing_is_put_back_under_what_runs() {
     let file = file.to_str().unwrap();
     done(&place, &["backup", file]);
     let mut run = Running::begin(place.cofferdam(["exec", &id, "--", "sleep", "60"]));
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(180);
     while done(&place, &["ps"])["runs"].as_array().is_none_or(Vec::is_empty) {
         assert!(std::time::Instant::now() < deadline, "the run begins");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let (_, refused) = ask(&place, &["backup", "--restore", file]);
     assert_eq!(refused["error_kind"], "conflict", "{refused:#}");
-    // And a copy can be made meanwhile.
+    // A backup can be made meanwhile.
     done(&place, &["backup", &format!("{file}-2")]);
     done(&place, &["stop", &id, "-t", "0"]);
     run.0.wait().unwrap();
-    // Nor under a daemon, wherever its socket is.
+    // A restore is refused under a daemon, too, wherever its socket is.
     let socket = place.state().join("other.sock");
     let daemon = Daemon::start(&place, &["--socket", socket.to_str().unwrap()], &[]);
     let (_, refused) = ask(&place, &["backup", "--restore", file]);
@@ -79,10 +80,10 @@ fn nothing_is_put_back_under_what_runs() {
     done(&place, &["backup", "--restore", file]);
 }
 
-/// A state without a flaw has none to tell, and each flaw that is planted is told, with its name and nothing else.
+/// `fsck` reports nothing for a sound state, and each planted flaw by its name and nothing else.
 #[test]
 fn every_planted_flaw_is_found() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let id = done(&place, &["create"])["id"].as_str().unwrap().to_owned();
         place.cofferdam(["exec", &id, "--", "touch", "new"]).status().unwrap();
@@ -94,24 +95,24 @@ fn every_planted_flaw_is_found() {
             let (code, found) = ask(&place, &["fsck"]);
             assert_eq!((code, problems(&found)), (1, vec![(kind.to_owned(), id.to_owned())]), "{found:#}");
         };
-        // A layer that is gone.
+        // A missing layer.
         fs::rename(layers.join(&layer), place.root.join("away")).unwrap();
         flaw("missing_layer", &layer);
         fs::rename(place.root.join("away"), layers.join(&layer)).unwrap();
-        // A layer that nobody knows.
+        // A layer without a record.
         let stray = format!("lay_{}", "0".repeat(32));
         place.dir(layers.join(&stray).join("up"));
         place.dir(layers.join(&stray).join("work"));
         flaw("layer", &stray);
         fs::remove_dir_all(layers.join(&stray)).unwrap();
-        // The directory below it.
+        // A missing base directory.
         fs::rename(&place.project, place.home.join("elsewhere")).unwrap();
         let mut outside = place.cofferdam(["fsck", "--json"]);
         let output = to_the_end(outside.current_dir(&place.home), b"");
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(problems(&found), [("base".to_owned(), id.clone())]);
         fs::rename(place.home.join("elsewhere"), &place.project).unwrap();
-        // What a keeper left of a sandbox that nobody knows.
+        // A keeper directory of an unknown sandbox.
         let stray = format!("sbx_{}", "0".repeat(32));
         let card = r#"{"pid":1,"pid_start":1,"boot":"b","version":"0","since_ms":0}"#;
         place.file(place.state().join("keepers").join(&stray).join("keeper.json"), card);
@@ -121,7 +122,7 @@ fn every_planted_flaw_is_found() {
         place.file(place.state().join("journal.head.part"), "");
         flaw("file", "journal.head.part");
         fs::remove_file(place.state().join("journal.head.part")).unwrap();
-        // An entry of the journal.
+        // A changed entry of the journal.
         let sql = "import sqlite3,sys; d=sqlite3.connect(sys.argv[1]); d.execute(sys.argv[2]); d.commit()";
         let edit = |sql_text: &str| {
             let store = place.state().join("store.db");
@@ -135,6 +136,7 @@ fn every_planted_flaw_is_found() {
     }
 }
 
+// promise 26
 #[test]
 fn an_older_store_is_brought_up_with_a_copy_kept_and_a_newer_one_refused() {
     let place = Place::new(As::User);
@@ -146,7 +148,7 @@ fn an_older_store_is_brought_up_with_a_copy_kept_and_a_newer_one_refused() {
         );
         assert!(place.outside("/usr/bin/python3").args(["-c", &text]).status().unwrap().success());
     };
-    // As the first version left it.
+    // Schema version 1.
     version("1", "DROP TABLE key; DROP INDEX record_open");
     assert_eq!(done(&place, &["ls"])["sandboxes"].as_array().unwrap().len(), 1);
     assert!(place.state().join("store.db.schema-1").exists());

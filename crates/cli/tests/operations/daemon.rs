@@ -1,4 +1,4 @@
-//! What these tests share: a daemon whose log can be read, commands in the background, waiting, and Python's packages.
+//! Fixtures: a daemon whose log can be read, background commands, waiting, and Python packages.
 
 use crate::support::http::{self, Answer};
 use crate::support::{Place, unique};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything is waited for that must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound for any event that must happen.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Daemon {
     http: http::Daemon,
@@ -36,12 +36,12 @@ impl Daemon {
         self.http.child.id()
     }
 
-    /// Everything that it wrote to stderr so far.
+    /// The daemon's stderr so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Ends it in order; what it wrote.
+    /// Ends the daemon with SIGTERM and returns its log.
     pub fn end(mut self) -> String {
         self.http.signal("TERM");
         assert_eq!(self.http.ended(), Some(0), "{}", self.log());
@@ -49,7 +49,7 @@ impl Daemon {
     }
 }
 
-/// A command in the background that no failing test leaves behind.
+/// A background command, killed on drop.
 pub struct Running(pub Child);
 
 impl Running {
@@ -65,7 +65,7 @@ impl Drop for Running {
     }
 }
 
-/// Looks again and again until there is what must come.
+/// Polls until there is a value.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -78,7 +78,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Where tools/test puts what tests need of Python.
+/// Directory in which tools/test installs Python packages for tests.
 pub fn python_path() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/python");
     assert!(path.exists(), "{} is not there; tools/test installs it", path.display());

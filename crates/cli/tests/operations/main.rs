@@ -1,4 +1,4 @@
-//! What whoever keeps the daemon running relies on: configuration, copies, checks, units, logs, metrics and traces.
+//! Operation of the daemon: configuration, backups, checks, units, logs, metrics and traces.
 
 mod collector;
 mod config;

@@ -1,8 +1,8 @@
-//! `cofferdam top`: what sandboxes use, with and without a keeper; for people, for pipes, as JSON.
+//! `cofferdam top`: usage of sandboxes with and without a keeper; for people, for pipes, as JSON.
 
 use crate::daemon::{Running, until};
 use crate::support::terminal::at_terminal;
-use crate::support::{As, BOTH, Place, binary, to_the_end};
+use crate::support::{As, Place, binary, either, to_the_end};
 use serde_json::Value;
 
 fn json(place: &Place, args: &[&str]) -> Value {
@@ -20,7 +20,7 @@ fn row(place: &Place, id: &str) -> Value {
 #[test]
 fn what_is_busy_is_told_with_a_keeper_and_without() {
     const BUSY: &str = "while :; do :; done";
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let idle = json(&place, &["create", "--name", "idle"])["id"].as_str().unwrap().to_owned();
         let alone = json(&place, &["create"])["id"].as_str().unwrap().to_owned();
@@ -38,7 +38,7 @@ fn what_is_busy_is_told_with_a_keeper_and_without() {
         assert!(found["net_bytes"].is_u64() && found["processes"].as_u64().unwrap() > 0, "{found:#}");
         let found = row(&place, &idle);
         assert_eq!((&found["runs"], &found["cpu_percent"]), (&0.into(), &0.0.into()), "{found:#}");
-        // In a pipe it is one table, without anything for a terminal.
+        // In a pipe the output is one table without terminal control sequences.
         let table = to_the_end(&mut place.cofferdam(["top"]), b"");
         let table = String::from_utf8(table.stdout).unwrap();
         assert!(table.starts_with("SANDBOX") && table.contains("idle") && !table.contains('\x1b'), "{table}");
@@ -51,7 +51,7 @@ fn what_is_busy_is_told_with_a_keeper_and_without() {
     }
 }
 
-/// How many cells a text takes, as far as it is used here.
+/// Width of a text in terminal cells, for the characters used here.
 fn cells(text: &str) -> usize {
     text.chars().map(|c| if ('\u{3000}'..'\u{a000}').contains(&c) { 2 } else { 1 }).sum()
 }
@@ -76,7 +76,7 @@ fn it_fits_the_window_and_follows_it() {
     let widest = |part: &&str| part.lines().map(|line| cells(line.trim_end())).max().unwrap();
     assert!(drawn.first().is_some_and(|part| widest(part) <= 97 && part.contains("NET")), "{:?}", seen.text);
     assert!(drawn.iter().any(|part| widest(part) <= 40), "it follows: {:?}", seen.text);
-    // Columns stand below each other, whatever letters are in them: in a pipe, too.
+    // Columns are aligned for wide characters, in a pipe, too.
     for words in [&["ls"][..], &["top"]] {
         let table = to_the_end(&mut place.cofferdam(words), b"");
         let table = String::from_utf8(table.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! The units of systemd: taken by systemd itself, and with what keepers and enclosures need.
+//! The systemd units: accepted by systemd itself, with the settings that keepers and enclosures need.
 
 use crate::support::unique;
 use std::fs;
@@ -19,7 +19,7 @@ fn verify(name: &str, text: &str) -> (bool, String) {
     let output = output.expect("systemd-analyze is installed; see tools/test");
     fs::remove_dir_all(&dir).unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Complaints about units of the machine are not ours; and a key that this systemd is too old for is ignored by it.
+    // Complaints about units of the host do not count, nor about a key that this systemd is too old for and ignores.
     let ours = said.lines().filter(|line| line.contains(name) || line.contains("cofferdam"));
     let ours = ours.filter(|line| !line.contains("'DelegateSubgroup'")).collect::<Vec<_>>().join("\n");
     (output.status.success() && ours.is_empty(), said)
@@ -36,7 +36,7 @@ fn systemd_takes_the_units() {
         {
             assert!(text.lines().any(|l| l == line), "{name} has {line}");
         }
-        // The control: a unit with a mistake is told.
+        // The control: a unit with a mistake is reported.
         let (good, _) = verify(name, &text.replace("KillMode=process", "KilMode=process"));
         assert!(!good, "a mistake is seen");
     }

@@ -1,9 +1,9 @@
-//! What the daemon tells of itself: lines, figures for Prometheus, traces and metrics by OTLP.
+//! Observability of the daemon: logs, metrics for Prometheus, traces and metrics by OTLP.
 
 use crate::collector::{Collector, below};
 use crate::daemon::{Daemon, python_path, until};
 use crate::support::http::Answer;
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,7 +18,7 @@ fn create(daemon: &Daemon, place: &Place, name: &str) -> Value {
 
 #[test]
 fn requests_are_logged_by_template_and_without_what_is_private() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place, &["--log-format", "json"], &[]);
         let made = create(&daemon, &place, "body-word");
@@ -52,7 +52,7 @@ fn requests_are_logged_by_template_and_without_what_is_private() {
     }
 }
 
-/// Whoever sends too much can be found in the log.
+/// Requests over the rate limit are logged with tenant and route.
 #[test]
 fn a_request_too_many_is_logged_with_whose_and_which_it_was() {
     let place = Place::new(As::User);
@@ -86,7 +86,8 @@ fn a_level_and_a_format_can_be_chosen() {
     );
 }
 
-/// Figures as the reader of Prometheus itself reads them: `[[name, labels, value], …]` and the families' sorts.
+/// Metrics as parsed by Prometheus' own client library: `[[name, labels, value], …]`, with their families' types
+/// checked.
 fn figures(text: &str) -> Vec<(String, Value, f64)> {
     const READ: &str = "
 import json, sys
@@ -117,20 +118,21 @@ print(json.dumps(out))
     found
 }
 
-/// The value of the sample whose labels hold these.
+/// The value of the first sample with these labels.
 fn value(figures: &[(String, Value, f64)], name: &str, labels: Value) -> Option<f64> {
     let fits = |all: &Value| labels.as_object().unwrap().iter().all(|(key, value)| all[key] == *value);
     figures.iter().find(|(n, all, _)| n == name && fits(all)).map(|(_, _, value)| *value)
 }
 
+// promise 26
 #[test]
 fn figures_are_what_prometheus_reads() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place, &[], &[]);
         let id = create(&daemon, &place, "one")["id"].as_str().unwrap().to_owned();
         assert_eq!(daemon.get("/v1/nothing").status, 404);
-        // The first look is where counting begins.
+        // Counting starts with the first scrape.
         figures(&daemon.get("/metrics").text());
         for command in [&["true"][..], &["false"], &["-t", "100ms", "--", "sleep", "60"]] {
             place.cofferdam(["exec", &id]).args(command).status().unwrap();
@@ -164,7 +166,7 @@ fn figures_are_what_prometheus_reads() {
         until("layers are measured", || {
             value(&figures(&daemon.get("/metrics").text()), "cofferdam_layers_bytes", json!({}))
         });
-        // No path of a client's making becomes a label.
+        // Paths chosen by a client never become labels.
         assert!(!daemon.get("/metrics").text().contains("nothing"));
     }
 }
@@ -197,7 +199,7 @@ fn figures_are_for_operators_and_those_who_were_let() {
     assert_eq!(status(Some(&token("operator", "default"))), 200);
 }
 
-/// Ids are written in base64 by protobuf's JSON.
+/// Protobuf's JSON encodes ids in base64.
 fn base64_of_hex(hex: &str) -> String {
     let mut python = Command::new("/usr/bin/python3");
     let text = "import base64,sys; print(base64.b64encode(bytes.fromhex(sys.argv[1])).decode())";
@@ -209,6 +211,7 @@ fn attribute(span: &Value, name: &str) -> Value {
     found.map_or(Value::Null, |pair| pair["value"].clone())
 }
 
+// promise 26
 #[test]
 fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     let place = Place::new(As::User);
@@ -253,7 +256,7 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
         "who wants no trace has none"
     );
     assert!(!spans.iter().any(|s| s["name"].as_str().unwrap().contains("health")));
-    // Each run once, and those that were without a trace have one of their own.
+    // Each run appears once; runs without a caller's trace start their own.
     assert_eq!(spans.iter().filter(|s| s["name"] == "run").count(), 1);
     let metrics = until("metrics", || {
         let found: Vec<Value> = collector.messages("/v1/metrics");
@@ -274,7 +277,7 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     );
     let first = collector.messages("/v1/traces")[0]["resourceSpans"][0]["resource"].clone();
     assert_eq!(attribute(&first, "service.name")["stringValue"], "coffer-test");
-    // A run that a keeper holds has the same phases.
+    // A run of a keeper has the same phases.
     let detached = to_the_end(&mut place.cofferdam(["exec", "-d", &id, "--", "true"]), b"");
     let run_id = String::from_utf8(detached.stdout).unwrap().trim().to_owned();
     assert!(run_id.starts_with("run_"), "{}", String::from_utf8_lossy(&detached.stderr));
@@ -289,7 +292,7 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     assert!(run["parentSpanId"].is_null(), "a trace of its own");
     place.cofferdam(["stop", &id]).status().unwrap();
     place.cofferdam(["start", &id]).status().unwrap();
-    // What ends while no daemon is there is told by the next one.
+    // Runs that end while no daemon is there are reported by the next one.
     daemon.end();
     place.cofferdam(["exec", &id, "--", "true"]).status().unwrap();
     let _daemon = Daemon::start(&place, &["--otlp-endpoint", &collector.endpoint], &env);
@@ -298,12 +301,13 @@ fn a_collector_gets_requests_and_runs_as_trees_with_phases() {
     });
 }
 
-/// One that refuses connections, and one that takes them and says nothing.
+/// Collectors that refuse connections, and that accept them and never answer.
+// promise 26
 #[test]
 fn a_collector_that_is_down_costs_nobody_anything() {
     let place = Place::new(As::User);
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = std::net::SocketAddr::from(([127, 0, 0, 1], crate::support::free_port()));
     let timed = |args: &[&str]| {
         let daemon = Daemon::start(&place, args, &[("COFFERDAM_TELEMETRY_INTERVAL", "200ms")]);
         let began = Instant::now();
@@ -332,7 +336,6 @@ fn a_collector_that_is_down_costs_nobody_anything() {
     }
 }
 
-/// A reader of the log that does not read makes nobody wait.
 #[test]
 fn a_log_that_nobody_reads_makes_nobody_wait() {
     let place = Place::new(As::Root);

@@ -1,5 +1,6 @@
-//! The disk of each moment, and what must be found on it: all that was acknowledged, or exactly what decision 28 and decision 35 let a
-//! power failure take; the base as it was before or after an approval, never between; a store that opens and a journal that holds.
+//! Checks of each simulated disk: every acknowledged change is there, except exactly those that decision 28 lets a
+//! power failure take; the base is as before or after an approval, never between; the store opens and the journal
+//! verifies.
 
 use crate::recorder::{Moment, Recorded, Recorder, run};
 use crate::story::{Step, Story};
@@ -8,10 +9,10 @@ use crate::support::{sample, unique};
 use std::fs;
 use std::path::PathBuf;
 
-/// Moments that are tried on each file system.
-const MOMENTS: usize = 40;
+/// Power failures tried on each file system.
+const MOMENTS: usize = 16;
 
-/// A directory for one recording; gone with it.
+/// A directory for one recording, removed on drop.
 struct Root(PathBuf);
 
 impl Root {
@@ -28,7 +29,7 @@ impl Drop for Root {
     }
 }
 
-/// A loop device that is taken, so that the next one has another number: after a restart devices are numbered anew.
+/// An occupied loop device, so that the next one gets another number: after a reboot devices are numbered anew.
 struct Taken(String);
 
 impl Taken {
@@ -57,14 +58,14 @@ fn fails_at_any_moment(kind: &'static str) {
     let flushes = recorded.flushes(first);
     assert!(flushes.len() > steps.len(), "{kind}: {} flushes", flushes.len());
     println!("{kind}: COFFERDAM_TEST_SEED={}, {} flushes", sample::seed(), flushes.len());
-    // Every other one keeps only what was flushed; the rest keep a part of what was written since, by chance.
+    // Every other case keeps only flushed writes; the rest also keep a random part of the later ones.
     for (tried, n) in sample::indices(MOMENTS, flushes.len()).enumerate() {
         let chance = (tried % 2 == 1).then_some(sample::seed() + tried as u64);
         check(&story, &recorded, &steps, Moment { sure: flushes[n], seed: chance });
     }
 }
 
-/// Everything that must hold, whenever it was.
+/// Invariants after a power failure at any moment.
 fn check(story: &Story, recorded: &Recorded, steps: &[Step], moment: Moment) {
     let done = steps.iter().take_while(|step| step.at <= moment.sure).count();
     let (acknowledged, next) = (&steps[done - 1], steps.get(done));
@@ -73,7 +74,7 @@ fn check(story: &Story, recorded: &Recorded, steps: &[Step], moment: Moment) {
     let _disk = recorded.failed_at(moment);
     let was = |name: &str| steps[..done].iter().any(|step| step.name == name);
     let now = |name: &str| next.is_some_and(|step| step.name == name);
-    // Whoever comes first brings everything to an end.
+    // The first verb completes or rolls back what was interrupted.
     let listed = story.json(&["ls", "--json"]);
     let base = tree(&story.base());
     let ends = [Some(acknowledged), next].into_iter().flatten();
@@ -116,10 +117,10 @@ fn names_of(listed: &serde_json::Value) -> Vec<String> {
     all.filter_map(|s| s["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// What was acknowledged and waits for the disk is in the journal with its result.
+/// Acknowledged verbs that wait for the disk are in the journal with their result.
 fn check_journal(story: &Story, steps: &[Step], done: usize, when: &str) {
-    let told = story.json(&["audit", "log", "--json"]);
-    let entries = told["entries"].as_array().unwrap();
+    let log = story.json(&["audit", "log", "--json"]);
+    let entries = log["entries"].as_array().unwrap();
     let count = |verb: &str| entries.iter().filter(|e| e["verb"] == verb && e["step"] == "done").count();
     for (verb, names) in [
         ("create", &["create", "create another"][..]),
@@ -133,11 +134,13 @@ fn check_journal(story: &Story, steps: &[Step], done: usize, when: &str) {
     }
 }
 
+// promise 15
 #[test]
 fn an_ext4_disk_fails_at_any_moment() {
     fails_at_any_moment("ext4");
 }
 
+// promise 15
 #[test]
 fn a_btrfs_disk_fails_at_any_moment() {
     fails_at_any_moment("btrfs");

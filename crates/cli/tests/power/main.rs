@@ -1,5 +1,6 @@
-//! The power fails: every write and every flush of a file system is recorded while sandboxes are made, changed, frozen and reviewed. Then
-//! the disk is made as it could have been at each moment, and whoever comes next must find what was acknowledged, and nothing in between.
+//! Power failures: every write and flush of a file system is recorded while sandboxes are created, changed, frozen and
+//! reviewed. Then the disk is rebuilt as it could have been at each moment, and the next command must find everything
+//! that was acknowledged, and nothing half done.
 use testkit as support;
 
 mod failing;

@@ -1,8 +1,8 @@
-//! A disk that writes down what is done to it, and disks as they could have been when the power failed.
+//! A disk that records its requests, and disks as they could have been when the power failed.
 //!
-//! `qemu-storage-daemon` shows an image as a file and logs each request (`blklogwrites`, in the format of the kernel's dm-log-writes); a
-//! loop device over that file has the file system on it. What was written before a flush is on the disk after it; of what came later
-//! any part may be.
+//! `qemu-storage-daemon` exports an image as a file and logs each request (`blklogwrites`, in the format of the
+//! kernel's dm-log-writes); a loop device over that file carries the file system. Writes before a flush are on the disk
+//! after it; of later ones any part may be.
 
 use crate::support::dice::Dice;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ pub struct Recorder {
     device: String,
 }
 
-/// One request, and where its bytes are in the log.
+/// A logged request, and the position of its data in the log.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     sector: u64,
@@ -51,8 +51,8 @@ impl Entry {
 
 pub fn run(program: &str, words: &[&str]) -> String {
     let output = Command::new(program).args(words).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {words:?}: {told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {words:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -80,7 +80,7 @@ impl Recorder {
             .stdin(Stdio::null())
             .spawn()
             .expect("qemu-storage-daemon is installed");
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(180);
         while fs::metadata(path("export")).map_or(0, |meta| meta.len()) != IMAGE {
             assert!(Instant::now() < until, "the image is shown as a file");
             std::thread::sleep(Duration::from_millis(10));
@@ -91,7 +91,7 @@ impl Recorder {
         recorder
     }
 
-    /// How many requests were made until now. What is in flight is waited for.
+    /// Number of requests so far, after those in flight have completed.
     pub fn count(&self) -> usize {
         let log = File::open(self.root.join("log")).unwrap();
         let all = || {
@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// No more is recorded, and of what was only the first `most` requests count: not how the file system was unmounted.
+    /// Stops the recording and keeps the first `most` requests, so that the unmount is not part of it.
     pub fn end(mut self, most: usize) -> Recorded {
         self.let_go();
         let log = File::open(self.root.join("log")).unwrap();
@@ -138,7 +138,7 @@ impl Drop for Recorder {
     }
 }
 
-/// What was done to a disk, from the beginning.
+/// The complete log of requests to a disk.
 pub struct Recorded {
     root: PathBuf,
     kind: &'static str,
@@ -146,23 +146,24 @@ pub struct Recorded {
     entries: Vec<Entry>,
 }
 
-/// A moment at which the power fails: everything up to a flush is on the disk, and of what follows until the next, what the dice say.
+/// A moment at which the power fails: everything before a flush is on the disk, and a random part of what follows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// How many requests are surely on the disk.
+    /// Number of requests that are certainly on the disk.
     pub sure: usize,
-    /// None: nothing else is.
+    /// Seed for the later requests; `None` drops them all.
     pub seed: Option<u64>,
 }
 
 impl Recorded {
-    /// After each flush from the request `from` on: how many requests are then on the disk.
+    /// Number of requests on the disk after each flush, from request `from` on.
     pub fn flushes(&self, from: usize) -> Vec<usize> {
         let flushed = |n: &usize| self.entries[*n].flags & FLUSH != 0;
         (from..self.entries.len()).filter(flushed).map(|n| n + 1).collect()
     }
 
-    /// The disk of that moment, mounted where it was; none where its file system cannot be mended, which is a failure of the test.
+    /// Rebuilds the disk of that moment and mounts it in the old place. A file system that cannot be repaired fails the
+    /// test.
     pub fn failed_at(&self, moment: Moment) -> Disk {
         let path = |name: &str| self.root.join(name).to_str().unwrap().to_owned();
         run("cp", &["--sparse=always", &path("before"), &path("after")]);
@@ -178,8 +179,8 @@ impl Recorded {
         }
         if self.kind == "ext4" {
             let fsck = Command::new("fsck.ext4").args(["-p", &path("after")]).output().unwrap();
-            let told = String::from_utf8_lossy(&fsck.stdout).into_owned();
-            assert!(matches!(fsck.status.code(), Some(0 | 1)), "{moment:?}: {told}");
+            let report = String::from_utf8_lossy(&fsck.stdout).into_owned();
+            assert!(matches!(fsck.status.code(), Some(0 | 1)), "{moment:?}: {report}");
         }
         run("mount", &["-o", "loop,noatime", &path("after"), &path("disk")]);
         Disk { at: path("disk"), image: path("after") }
@@ -195,16 +196,17 @@ impl Recorded {
     }
 }
 
-/// A disk that is mounted; not any more when dropped.
+/// A mounted disk, unmounted on drop.
 pub struct Disk {
     at: String,
     image: String,
 }
 
 impl Drop for Disk {
-    /// Until nobody has it any more: a guest's own mounts are gone a moment after the guest, and the next disk is in the same file.
+    /// Waits until the mount is released: a guest's own mounts disappear a moment after the guest, and the next disk
+    /// uses the same file.
     fn drop(&mut self) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(180);
         let is_done = || {
             let _ = Command::new("umount").arg(&self.at).output();
             let mounted =

@@ -1,4 +1,4 @@
-//! What is done on the disk that is recorded, step by step, and how the base is after each.
+//! The verbs run on the recorded disk, step by step, and the base after each.
 
 use crate::recorder::Recorder;
 use crate::support::tree::{Tree, tree};
@@ -8,28 +8,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A step that was acknowledged.
+/// An acknowledged step.
 pub struct Step {
     pub name: &'static str,
-    /// How many requests the disk had got by then.
+    /// Number of requests that the disk had received by then.
     pub at: usize,
     /// The base from then on.
     pub base: Tree,
 }
 
-/// The directory that all of it is in.
+/// The directory of one recording.
 pub struct Story {
     pub root: PathBuf,
 }
 
-/// Runs the rest as if the machine had been started anew: under another boot's name, which the kernel gives to nobody twice.
+/// Runs a command as after a reboot: under another boot id, which the kernel never gives twice.
 const RESTARTED: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
 
 const EDIT: &str = "echo of the guest > changed; rm gone; mv moved fresh; mkdir -p new/deep; echo x > new/deep/file; rm -r dead; \
                     ln -s changed link; chmod 755 mode; for n in 1 2 3 4 5 6; do echo $n >> many/$n; done";
 const AGAIN: &str = "echo again >> changed; mv fresh new/moved 2>/dev/null || mv moved new; rm -r many; echo y > mode";
 
-/// Verbs one after the other; the sandboxes are `first` and `second`.
+/// Verbs in order; the sandboxes are `first` and `second`.
 const STEPS: &[(&str, &[&str])] = &[
     ("create", &["create", ".", "--name", "first"]),
     ("run", &["exec", "first", "--", "sh", "-c", EDIT]),
@@ -54,10 +54,10 @@ impl Story {
         self.root.join("disk/base")
     }
 
-    /// A verb, in the machine that runs, or in one that was started anew after the power failed.
+    /// Runs a verb, before the power failure or on the rebooted machine after it.
     pub fn cofferdam(&self, words: &[&str]) -> Output {
         let boot = self.root.join("boot");
-        // A command gets a /proc of its own, which the kernel refuses to those who have covered something in theirs.
+        // A command gets a fresh /proc, whose mount the kernel refuses to a process with a partly covered /proc.
         let mut command = match boot.exists() && !words.contains(&"exec") {
             false => Command::new(binary()),
             true => {
@@ -73,8 +73,8 @@ impl Story {
 
     pub fn ok(&self, words: &[&str]) -> String {
         let output = self.cofferdam(words);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{words:?}: {told}{}", String::from_utf8_lossy(&output.stdout));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {stderr}{}", String::from_utf8_lossy(&output.stdout));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -82,7 +82,7 @@ impl Story {
         serde_json::from_str(&self.ok(words)).unwrap()
     }
 
-    /// Tells it on a disk that is recorded. The first step is that there is a base, and nothing else.
+    /// Runs the verbs on a recorded disk. The first step has only a base.
     pub fn tell(&self, recorder: &Recorder) -> Vec<Step> {
         for path in ["changed", "gone", "moved", "mode", "dead/a", "dead/b/c", "many/1", "many/2", "many/7"] {
             let path = self.base().join(path);

@@ -1,11 +1,11 @@
-//! How often each verb waits for the disk. A wait costs more than all else that a verb does, so that none may be added unnoticed.
+//! Number of disk syncs per verb. A sync costs more than the rest of a verb, so that none may be added unnoticed.
 
 use crate::support::{As, Place, binary, to_the_end};
 use std::fs;
 
 const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync_file_range,msync,sync";
 
-/// How many such calls a verb makes, with whatever it starts.
+/// Number of sync calls that a verb makes, child processes included.
 fn waits(place: &Place, words: &[&str]) -> usize {
     let log = place.file("waits", "");
     let mut command = place.outside("/usr/bin/strace");
@@ -16,14 +16,15 @@ fn waits(place: &Place, words: &[&str]) -> usize {
     text.lines().filter(|line| line.contains("sync") && line.contains('(') && !line.contains("resumed")).count()
 }
 
-/// The most that a verb may wait once there is a state directory, and for what.
+/// Upper bound of syncs per verb once there is a state directory, with the reason for each.
+// promise 15
 #[test]
 fn verbs_wait_for_the_disk_no_more_than_they_must() {
     let place = Place::new(As::Root);
     for n in 0..4 {
         place.file(format!("home/project/{n}"), "of the base\n");
     }
-    // The state directory is made, and so is the place of batches: that is paid once.
+    // Creating the state directory and the directory of batches costs syncs once.
     let make = |name: &str| ["create", ".", "--name", name].map(str::to_owned);
     let first = make("zero");
     waits(&place, &first.iter().map(String::as_str).collect::<Vec<_>>());
@@ -39,10 +40,10 @@ fn verbs_wait_for_the_disk_no_more_than_they_must() {
         (&["snapshot", "one", "--sync"], 2, "all layers, the record"),
         (&["fork", "one", "--name", "two"], 1, "the record, with that of the snapshot"),
         (&["ls"], 0, "nothing is written"),
-        // The intent; copies of 1, 2 and 3 and pieces of 1, new and 3; their directory, the batch's name; the plan and its name; the
-        // renames; the result; that nothing is left beside them.
+        // The intent; copies of 1, 2 and 3 and new files for 1, new and 3; their directory, the batch's name; the plan
+        // and its name; the renames; the result; the removal of leftovers.
         (&["approve", "one", "--unseen"], 14, "as listed"),
-        // What was dropped from the workspace; then the same as the approval, whose copies are now of four files.
+        // The change that is put back into the workspace; then the same as the approval, with copies of four files.
         (&["undo", "one"], 15, "as listed"),
         (&["reject", "one", "--all"], 4, "each of three files that is laid over a frozen one, the result"),
         (&["run", "--", "sh", "-c", "echo z > z"], 3, "the layer, its name; sandbox and run in one record"),
@@ -52,13 +53,13 @@ fn verbs_wait_for_the_disk_no_more_than_they_must() {
         (&["rm", "two"], 1, "that it is removed"),
         (&["gc"], 1, "what was collected"),
     ];
-    let mut told = Vec::new();
+    let mut excess = Vec::new();
     for (words, most, why) in table {
         let count = waits(&place, words);
         println!("{:<60} {count} of {most}: {why}", words.join(" "));
         if count > *most {
-            told.push(format!("{words:?} waits {count} times, not {most}"));
+            excess.push(format!("{words:?} waits {count} times, not {most}"));
         }
     }
-    assert!(told.is_empty(), "{told:#?}");
+    assert!(excess.is_empty(), "{excess:#?}");
 }

@@ -1,5 +1,5 @@
-//! A daemon that answers whatever a test wants, and one in the middle that writes down what a real one answers. Neither knows
-//! anything of the product.
+//! A fake daemon that answers as a test says, and a proxy that records a real daemon's answers. Neither knows anything
+//! of the product.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -11,37 +11,37 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Answers one request, of which it is told the method and the path.
-pub type Answer = dyn Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync;
+/// Writes the response to a request, given as `METHOD PATH`.
+pub type Responder = dyn Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync;
 
-/// Ends with the test.
+/// Fake daemon, stopped on drop.
 pub struct Fake {
     pub socket: PathBuf,
-    answer: Arc<Mutex<Arc<Answer>>>,
+    responder: Arc<Mutex<Arc<Responder>>>,
     over: Arc<AtomicBool>,
 }
 
 impl Fake {
     pub fn start(socket: PathBuf) -> Fake {
         let listener = UnixListener::bind(&socket).unwrap();
-        let nothing: Arc<Answer> = Arc::new(|_: &str, _: &mut dyn Write| Ok(()));
-        let (answer, over) = (Arc::new(Mutex::new(nothing)), Arc::new(AtomicBool::new(false)));
-        let (answers, ends) = (answer.clone(), over.clone());
+        let nothing: Arc<Responder> = Arc::new(|_: &str, _: &mut dyn Write| Ok(()));
+        let (responder, over) = (Arc::new(Mutex::new(nothing)), Arc::new(AtomicBool::new(false)));
+        let (current, ends) = (responder.clone(), over.clone());
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if ends.load(Ordering::SeqCst) {
                     return;
                 }
-                let answers = answers.clone();
-                thread::spawn(move || one(stream, &answers));
+                let current = current.clone();
+                thread::spawn(move || respond(stream, &current));
             }
         });
-        Fake { socket, answer, over }
+        Fake { socket, responder, over }
     }
 
-    /// What is answered from now on.
-    pub fn says(&self, answer: impl Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) {
-        *self.answer.lock().unwrap() = Arc::new(answer);
+    /// Replaces the responder for further requests.
+    pub fn respond_with(&self, responder: impl Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) {
+        *self.responder.lock().unwrap() = Arc::new(responder);
     }
 }
 
@@ -52,14 +52,14 @@ impl Drop for Fake {
     }
 }
 
-fn one(mut stream: UnixStream, answers: &Mutex<Arc<Answer>>) {
-    // Nobody is waited for longer than a test.
+fn respond(mut stream: UnixStream, current: &Mutex<Arc<Responder>>) {
+    // Timeouts keep a stuck connection from outliving a test.
     let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
     let _ = stream.set_write_timeout(Some(Duration::from_secs(30)));
     let Some(asked) = request(&mut stream) else { return };
-    let answer = answers.lock().unwrap().clone();
-    // One answer is all, and whether it is taken is the client's to decide.
-    let _ = answer(&asked, &mut stream);
+    let responder = current.lock().unwrap().clone();
+    // A connection carries one response; the client decides whether to read it.
+    let _ = responder(&asked, &mut stream);
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -80,7 +80,7 @@ fn request(stream: &mut UnixStream) -> Option<String> {
     if let Some(length) = length {
         let _ = io::copy(&mut (&*stream).take(length), &mut io::sink());
     }
-    // What has no length is left unread: whoever refuses early need not read all of it.
+    // A body without a length is left unread, as by a server that refuses early.
     key_of(head.lines().next()?)
 }
 
@@ -90,7 +90,7 @@ fn key_of(line: &str) -> Option<String> {
     Some(format!("{method} {}", target.split('?').next()?))
 }
 
-/// A whole answer.
+/// A complete HTTP response.
 pub fn whole(status: &str, sort: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: {sort}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -99,10 +99,10 @@ pub fn whole(status: &str, sort: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Answers of a real daemon by request, in the order that they came.
+/// Responses of a real daemon by request, in order of arrival.
 pub type Transcript = BTreeMap<String, Vec<Vec<u8>>>;
 
-/// Stands between the command line and a real daemon.
+/// Recording proxy between the command line and a real daemon.
 pub struct Recorder {
     pub socket: PathBuf,
     kept: Arc<Mutex<Transcript>>,

@@ -1,10 +1,10 @@
-//! A daemon that answers what none of ours does, to every verb: the command line ends in time with a fault of its own kind, does not
-//! panic, sends nothing elsewhere, writes nothing where it was not told to, and brings nothing to the terminal that would drive it.
+//! A hostile daemon for every verb: the command line ends in time with a fault of its own kind, does not panic, sends
+//! nothing elsewhere, writes only where it was told to, and prints no terminal control sequence.
 
 use crate::fake::{Fake, whole};
 use crate::support::certificate::Certificate;
 use crate::support::{As, Place};
-use crate::table::{ARGS, RAW, TABLE, Where};
+use crate::table::{ARGS, RAW, Side, TABLE};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,21 +16,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const JSON: &str = "application/json";
-/// What would drive a terminal: colours, a title, the clipboard, and the same by single characters.
+/// Terminal control sequences: colours, a title, the clipboard, and single control characters.
 const ESCAPES: &str = "\\u001b[31mred\\u001b]0;title\\u0007\\u009b2J\\u001b]52;c;eA==\\u0007\\u202e\\r";
 
-/// Longer than anything takes that is not stuck: a daemon may be silent for half a second here.
-const PATIENCE: Duration = Duration::from_secs(25);
+/// Upper bound for any step that is not stuck; the server timeout is half a second here.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Runs to its end, or fails.
-pub fn ended(command: &mut Command, what: &str) -> Output {
+/// Runs to the end, or fails.
+pub fn run_to_end(command: &mut Command, what: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdin.take());
     let begun = Instant::now();
     let read = |mut from: Box<dyn Read + Send>| {
         std::thread::spawn(move || {
             let mut all = Vec::new();
-            // As much as a terminal would have scrolled away.
+            // Keeps as much as a terminal's scrollback would.
             let _ = from.by_ref().take(8 << 20).read_to_end(&mut all);
             let _ = io::copy(&mut from, &mut io::sink());
             all
@@ -52,13 +52,13 @@ pub fn ended(command: &mut Command, what: &str) -> Output {
     Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
 }
 
-/// A character that drives a terminal, in what was printed there.
-pub fn drives(bytes: &[u8]) -> bool {
+/// True if printed bytes contain a terminal control character.
+pub fn has_control_chars(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.chars().any(|c| (c.is_control() && c != '\n' && c != '\t') || ('\u{202a}'..='\u{202e}').contains(&c))
 }
 
-/// Everything below a directory, with what is in it.
+/// Every path below a directory, with its content.
 pub fn tree(dir: &Path, all: &mut BTreeMap<String, Vec<u8>>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
@@ -70,7 +70,7 @@ pub fn tree(dir: &Path, all: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// A place to be attacked in: what is in it must stay, but for `made`.
+/// A directory under attack: its content must stay, except for `made`.
 pub struct Scene {
     pub place: Place,
     before: BTreeMap<String, Vec<u8>>,
@@ -86,19 +86,19 @@ impl Scene {
         Scene { place, before }
     }
 
-    /// Asks once, and sees that nothing is hurt; how it ended.
+    /// Runs a verb once and checks that nothing was harmed; returns its output.
     pub fn ask(&self, server: &str, verb: &str, args: &[&str], what: &str) -> Output {
         let what = format!("{verb} and {what}");
         let made = self.place.dir("home/project/made");
         let mut command = self.place.cofferdam(args);
         command.env("COFFERDAM_SERVER", server).env("COFFERDAM_SERVER_TIMEOUT", "500ms");
         command.env("COFFERDAM_STATE", self.place.root.join("none"));
-        let out = ended(&mut command, &what);
+        let out = run_to_end(&mut command, &what);
         let told = || format!("{what}: {:?}\n{}\n{}", out.status, lossy(&out.stdout), lossy(&out.stderr));
         assert!(out.status.code().is_some_and(|code| code != 101), "{}", told());
         assert!(!lossy(&out.stderr).contains("panicked"), "{}", told());
         if !RAW.contains(&verb) {
-            assert!(!drives(&out.stdout) && !drives(&out.stderr), "{}", told());
+            assert!(!has_control_chars(&out.stdout) && !has_control_chars(&out.stderr), "{}", told());
         }
         fs::remove_dir_all(&made).unwrap();
         let mut after = BTreeMap::new();
@@ -119,7 +119,7 @@ fn ok(body: &str) -> Vec<u8> {
     whole("200 OK", JSON, body.as_bytes())
 }
 
-/// What every verb is answered. Each must end in a fault.
+/// Responses to every verb, each of which must end in a fault.
 const CASES: &[Case] = &[
     ("nothing at all", |_| Ok(())),
     ("no HTTP", |to| to.write_all(b"\x00\xff\x16\x03 hello\r\n\r\n")),
@@ -161,22 +161,23 @@ const CASES: &[Case] = &[
     }),
 ];
 
+// promise 27
 #[test]
 fn whatever_a_daemon_answers_every_verb_ends_with_a_fault() {
     let scene = Scene::new();
-    let asked = TABLE.iter().filter(|(_, place)| matches!(place, Where::Asked(..))).map(|(verb, _)| *verb);
+    let asked = TABLE.iter().filter(|(_, place)| matches!(place, Side::Remote(..))).map(|(verb, _)| *verb);
     assert!(asked.clone().all(|verb| ARGS.iter().any(|(known, _)| *known == verb)), "every verb is tried");
     let fake = Fake::start(scene.place.root.join("fake"));
     let server = fake.socket.to_string_lossy().into_owned();
     let mut wrong = Vec::new();
     for (what, case) in CASES {
         let case = *case;
-        fake.says(move |_, to| case(to));
+        fake.respond_with(move |_, to| case(to));
         for (verb, args) in ARGS {
             let out = scene.ask(&server, verb, args, what);
-            // An answer to a verb that wants no more than an id is one, however odd.
+            // A verb that needs only an id accepts one, however odd.
             let told = format!("{verb} and {what}: {:?} {} {}", out.status, lossy(&out.stdout), lossy(&out.stderr));
-            // Nobody can tell a file's bytes from others.
+            // File content cannot be told from other bytes.
             let may_be = *what == "an id that is a way out" || *verb == "files cat";
             if (out.status.success() && !may_be) || (out.stderr.is_empty() && !out.status.success()) {
                 wrong.push(told);
@@ -186,6 +187,7 @@ fn whatever_a_daemon_answers_every_verb_ends_with_a_fault() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n---\n"));
 }
 
+// promise 27
 #[test]
 fn streams_that_lie_are_given_up() {
     let scene = Scene::new();
@@ -210,7 +212,7 @@ fn streams_that_lie_are_given_up() {
                 b"event: stdout\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"eA==\"}\n\n",
             )
         }),
-        ("words that nobody knows", |to| to.write_all(b"event: hello\ndata: {}\n\n")),
+        ("unknown words", |to| to.write_all(b"event: hello\ndata: {}\n\n")),
         ("no base64", |to| {
             to.write_all(
                 b"event: stdout\nid: 5\ndata: {\"offset\":0,\"at_ms\":1,\"encoding\":\"base64\",\"data\":\"!\"}\n\n",
@@ -224,7 +226,7 @@ fn streams_that_lie_are_given_up() {
     ];
     for (what, stream) in streams {
         let (stream, shown) = (*stream, shown.to_owned());
-        fake.says(move |asked, to| {
+        fake.respond_with(move |asked, to| {
             let streams = ["/output", "/events", "/watch"].iter().any(|end| asked.ends_with(end));
             match streams {
                 true => to.write_all(HEAD).and_then(|()| stream(to)),
@@ -235,8 +237,8 @@ fn streams_that_lie_are_given_up() {
             ARGS.iter().filter(|(verb, _)| ["exec", "shell", "logs", "attach", "files watch"].contains(verb))
         {
             let out = scene.ask(&server, verb, args, what);
-            // The log of one that runs ends without an end.
-            let may_be = *what == "words that nobody knows" && *verb == "logs";
+            // The log of an active run has no end event.
+            let may_be = *what == "unknown words" && *verb == "logs";
             assert!((!out.status.success() && !out.stderr.is_empty()) || may_be, "{verb} and {what}: {out:?}");
         }
         if *what != "silence" {
@@ -244,17 +246,18 @@ fn streams_that_lie_are_given_up() {
             assert!(!out.status.success(), "{what}: {out:?}");
         }
     }
-    // Nobody is kept for ever by a daemon that is asked to wait and does not, whether it calls the run over or not.
+    // A daemon that neither waits nor reports an outcome does not block a client for ever, whether it calls the run
+    // active or not.
     for running in ["true", "false"] {
         let shown = shown.replace("\"running\":true", &format!("\"running\":{running}"));
-        fake.says(move |_, to| to.write_all(&ok(&shown)));
+        fake.respond_with(move |_, to| to.write_all(&ok(&shown)));
         let out = scene.ask(&server, "wait", &["wait", "run_1"], "no end");
         assert_eq!(out.status.code(), Some(125), "{out:?}");
         assert!(lossy(&out.stderr).contains("neither how run_1 ended nor waits"), "{out:?}");
     }
-    // Input that is said to have arrived elsewhere than it was sent to.
+    // A daemon that acknowledges input at another offset than it was sent to.
     let shown = shown.to_owned();
-    fake.says(move |asked, to| match asked {
+    fake.respond_with(move |asked, to| match asked {
         asked if asked.ends_with("/input") => {
             to.write_all(&ok("{\"protocol_version\":1,\"run\":\"r\",\"bytes\":1,\"offset\":77,\"eof\":false}"))
         }
@@ -274,6 +277,7 @@ fn streams_that_lie_are_given_up() {
     assert!(lossy(&out.stderr).contains("77"), "{}", lossy(&out.stderr));
 }
 
+// promise 27
 #[test]
 fn slowness_and_size_have_an_end() {
     let scene = Scene::new();
@@ -310,20 +314,21 @@ fn slowness_and_size_have_an_end() {
     ];
     for (what, case) in cases {
         let case = *case;
-        fake.says(move |_, to| case(to));
+        fake.respond_with(move |_, to| case(to));
         let out = scene.ask(&server, "ls", &["ls"], what);
         assert!(!out.status.success() && !out.stderr.is_empty(), "{what}: {out:?}");
     }
-    // An export that does not come to its end leaves no file.
-    fake.says(|_, to| {
+    // An export that breaks off leaves no file.
+    fake.respond_with(|_, to| {
         to.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/zstd\r\ncontent-length: 1000\r\n\r\nhalf")
     });
     let mut export = scene.place.cofferdam(["export", "snap", "exported"]);
-    let out = ended(export.env("COFFERDAM_SERVER", &server), "export");
+    let out = run_to_end(export.env("COFFERDAM_SERVER", &server), "export");
     assert!(!out.status.success());
     assert_eq!(fs::read_to_string(scene.place.project.join("exported")).unwrap(), "no archive", "as it was");
 }
 
+// promise 27
 #[test]
 fn a_token_goes_to_nobody_else() {
     let scene = Scene::new();
@@ -355,17 +360,17 @@ fn a_token_goes_to_nobody_else() {
         let port = listen(here.clone(), Box::new(move || to.clone().into_bytes()));
         let mut ls = place.cofferdam(["ls", "--json"]);
         ls.env("COFFERDAM_SERVER", format!("http://127.0.0.1:{port}")).env("COFFERDAM_TOKEN_FILE", &token);
-        // A proxy is another, too.
+        // Proxies count as elsewhere, too.
         ls.env("http_proxy", format!("http://127.0.0.1:{other}")).env("ALL_PROXY", format!("http://127.0.0.1:{other}"));
-        let out = ended(&mut ls, status);
+        let out = run_to_end(&mut ls, status);
         assert_eq!(out.status.code(), Some(125), "{status}: {}", lossy(&out.stdout));
         let fault: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(fault["error_kind"], "provider_failed", "{fault}");
     }
     assert_eq!((here.load(Ordering::SeqCst), elsewhere.load(Ordering::SeqCst)), (4, 0), "asked here, and nowhere else");
-    // A certificate of another name gets nothing at all.
+    // A certificate for another name gets no request at all.
     let Certificate { cert, key } = Certificate::new(place, "other", "DNS:other.example");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = crate::support::free_port();
     let mut served = Command::new("openssl")
         .args(["s_server", "-quiet", "-accept", &port.to_string(), "-key"])
         .arg(&key)
@@ -383,7 +388,7 @@ fn a_token_goes_to_nobody_else() {
     }
     let mut ls = place.cofferdam(["ls", "--json", "--server-ca"]);
     ls.arg(&cert).env("COFFERDAM_SERVER", format!("https://localhost:{port}")).env("COFFERDAM_TOKEN_FILE", &token);
-    let out = ended(&mut ls, "another name");
+    let out = run_to_end(&mut ls, "another name");
     served.kill().unwrap();
     let heard = served.wait_with_output().unwrap();
     let fault: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -391,7 +396,8 @@ fn a_token_goes_to_nobody_else() {
     assert!(!lossy(&heard.stdout).contains("the-token-itself"));
 }
 
-/// A tar whose names lead out, and a copy of a file that is said to be a directory.
+/// Archives whose names lead outside, and a file that is declared a directory.
+// promise 27
 #[test]
 fn a_copy_stays_where_it_was_told_to_go() {
     let scene = Scene::new();
@@ -414,20 +420,20 @@ fn a_copy_stays_where_it_was_told_to_go() {
     for which in ["plain", "up", "whole", "link", "hard", "device", "fifo"] {
         let tar = Command::new("python3").args(["-c", pack, which]).output().unwrap().stdout;
         assert!(tar.len() > 1000);
-        fake.says(move |asked, to| match asked {
+        fake.respond_with(move |asked, to| match asked {
             asked if asked.ends_with("/archive") => to.write_all(&whole("200 OK", "application/x-tar", &tar)),
             _ => to.write_all(&ok("{\"protocol_version\":1,\"path\":\"dir\",\"name\":\"dir\",\"kind\":\"dir\",\"size\":0,\"mode\":2559,\"modified_ms\":0,\"links\":2}")),
         });
         let made = scene.place.dir("home/project/made");
         let mut cp = scene.place.cofferdam(["cp", "box:dir", "made/copied"]);
-        let out = ended(cp.env("COFFERDAM_SERVER", &server), which);
+        let out = run_to_end(cp.env("COFFERDAM_SERVER", &server), which);
         if which == "plain" {
             assert!(out.status.success(), "the control: {}", lossy(&out.stderr));
             let mode = fs::metadata(made.join("copied/good")).unwrap().permissions().mode();
             assert_eq!(mode & 0o7000, 0, "{mode:o}");
         }
         if ["device", "fifo"].contains(&which) {
-            // Left out and named, and all else is there.
+            // The entry is left out and named, and the rest is copied.
             assert!(out.status.success() && lossy(&out.stderr).contains("left out: d "), "{}", lossy(&out.stderr));
             assert!(made.join("copied/later").is_file() && !made.join("copied/d").exists(), "{which}");
         }

@@ -1,4 +1,4 @@
-//! The command line as a client of a daemon: every verb of it, what goes to a run and comes back, and what a hostile daemon can do.
+//! The command line as a client of a daemon: every verb, input and output of runs, and hostile daemons.
 use testkit as support;
 
 mod explain;

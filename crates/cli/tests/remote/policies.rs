@@ -1,27 +1,27 @@
-//! An import at a daemon under policies of the importer's own: several files and a built-in one at once, none of which gets lost on
-//! the way.
+//! Imports at a daemon under the client's own policies: several files and a preset at once all arrive.
 
 use crate::support::http::Daemon;
-use crate::support::{BOTH, Place, to_the_end};
+use crate::support::{Place, either, to_the_end};
 use serde_json::{Value, json};
 use std::process::Output;
 
-/// `cofferdam ARGS…` by a client that has no state of its own.
+/// Runs `cofferdam ARGS…` as a client without a state directory.
 fn asked(place: &Place, daemon: &Daemon, args: &[&str]) -> Output {
     let mut command = place.cofferdam(args);
     command.env("COFFERDAM_SERVER", &daemon.socket).env("COFFERDAM_STATE", place.root.join("none"));
     to_the_end(&mut command, b"")
 }
 
-/// A policy file that denies these files of the workspace.
+/// Writes a policy file that denies these files of the workspace.
 fn denying(place: &Place, names: &[String]) -> String {
     let rules = names.iter().map(|name| json!({"action": "deny", "path": format!("$WORKSPACE/{name}")}));
     place.policy(json!({"version": 1, "extends": ["default"], "fs": {"rules": rules.collect::<Vec<_>>()}}))
 }
 
+// promise 27
 #[test]
 fn an_import_takes_every_policy_file_along() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         let ok = |args: &[&str]| {
@@ -43,7 +43,7 @@ fn an_import_takes_every_policy_file_along() {
         let seen = |sandbox: &str| ["first", "second", "third"].map(|file| reads(sandbox, file));
         assert_eq!(seen("both"), [false, false, true], "{who:?}: both files hold, and nothing else is denied");
         assert_eq!(seen("one"), [false, true, true], "{who:?}: the control");
-        // What does not fit with the head of a request is refused here, and nothing is made there.
+        // Policies too large for the request head are refused by the client, and nothing is created.
         let many: Vec<String> = (0..300).map(|number| format!("third-{number}")).collect();
         let large = denying(&place, &many);
         let out =

@@ -1,10 +1,10 @@
-//! What a run at a daemon is given and gives back: its input through a daemon that dies, every byte of its arguments, a directory that
-//! cannot be changed, ports, events of the network, secrets.
+//! Input and output of a run at a daemon: input across a daemon's death, arguments byte for byte, a read-only
+//! directory, ports, network events, secrets.
 
 use crate::support::http::{Daemon, with_daemon};
 use crate::support::left::soon;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place, holders, to_the_end};
+use crate::support::{As, Place, either, holders, to_the_end};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -22,10 +22,11 @@ fn told(out: &Output) -> String {
     format!("{:?}\n{}\n{}", out.status, String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-/// The daemon is killed again and again in the middle of ten megabytes, which a guest reads slowly.
+/// The daemon is killed repeatedly during ten megabytes of input, which a guest reads slowly.
+// promise 25
 #[test]
 fn input_that_was_not_acknowledged_is_sent_again_and_arrives_once() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let mut daemon = Daemon::start(&place);
         assert!(asked(&place, &daemon, &["create", "--name", "box"]).output().unwrap().status.success());
@@ -57,7 +58,7 @@ fn input_that_was_not_acknowledged_is_sent_again_and_arrives_once() {
     }
 }
 
-/// Requests that the daemon is answering, the one that asks included.
+/// Requests in flight, including this one.
 fn requests_in_flight(daemon: &Daemon) -> u32 {
     let metrics = daemon.get("/v1/metrics").text();
     let line = metrics.lines().find_map(|line| line.strip_prefix("cofferdam_http_requests_in_flight "));
@@ -75,9 +76,9 @@ fn whoever_waits_waits_on_when_the_daemon_is_replaced() {
     assert!(run.starts_with("run_"), "{}", told(&begun));
     let mut wait = asked(&place, &daemon, &["wait", run.trim()]);
     let wait = wait.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Killed in the middle, and asked to end, which answers whoever waits.
+    // Killed, and terminated with SIGTERM, which answers waiting clients.
     for signal in ["KILL", "TERM"] {
-        assert!(soon(Duration::from_secs(60), || requests_in_flight(&daemon) > 1), "the client does not wait");
+        assert!(soon(|| requests_in_flight(&daemon) > 1), "the client does not wait");
         daemon.signal(signal);
         daemon.ended();
         daemon = Daemon::start(&place);
@@ -85,13 +86,14 @@ fn whoever_waits_waits_on_when_the_daemon_is_replaced() {
     assert!(asked(&place, &daemon, &["exec", "box", "touch", "go"]).output().unwrap().status.success());
     let out = wait.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(7), "{}", told(&out));
-    // One that is not there at all is not waited for: were it, this would take half a minute.
+    // A client does not wait for a daemon that is not there: with a wait, this would take half a minute.
     daemon.signal("TERM");
     daemon.ended();
     let out = asked(&place, &daemon, &["wait", run.trim()]).output().unwrap();
     assert_eq!(out.status.code(), Some(125), "{}", told(&out));
 }
 
+// promise 27
 #[test]
 fn arguments_and_variables_arrive_byte_for_byte() {
     let place = Place::new(As::User);
@@ -105,9 +107,10 @@ fn arguments_and_variables_arrive_byte_for_byte() {
     assert_eq!(out.stdout, b"a\xff\xfe b|\xc3\x28|name|a\xff\xfe b", "{}", told(&out));
 }
 
+// promise 27
 #[test]
 fn a_run_that_only_reads_changes_nothing_and_leaves_nothing() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         place.file("home/project/kept", "as it was");
@@ -125,7 +128,7 @@ fn a_run_that_only_reads_changes_nothing_and_leaves_nothing() {
         let denied = outcome["denials"].as_array().unwrap().iter().any(|denial| denial["op"] == "fs.remove");
         assert!(denied && outcome.get("sandbox").is_none_or(Value::is_null), "{outcome}");
         assert_eq!(std::fs::read_to_string(place.project.join("kept")).unwrap(), "as it was");
-        // As without a daemon, a policy that lets it be changed is a contradiction.
+        // A policy that makes the directory writable is a contradiction, as without a daemon.
         let (fault, code) = run(&["--read-only", "-p", "workspace-write"], "true");
         assert_eq!((fault["error_kind"].as_str(), code), (Some("invalid_request"), Some(2)), "{fault}");
         let (fault, code) = run(&["--direct"], "true");
@@ -134,11 +137,12 @@ fn a_run_that_only_reads_changes_nothing_and_leaves_nothing() {
     }
 }
 
+// promise 27
 #[test]
 fn a_port_of_a_run_leads_inside_for_who_has_the_host() {
     let place = Place::new(As::Root);
     let daemon = Daemon::start_tcp(&place);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = crate::support::free_port();
     let publish = format!("{port}:8000");
     let serve = "import socket\n\
                  s = socket.create_server(('127.0.0.1', 8000))\n\
@@ -153,7 +157,7 @@ fn a_port_of_a_run_leads_inside_for_who_has_the_host() {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     std::io::Read::read_to_string(&mut stream, &mut said).unwrap();
     assert_eq!((said.as_str(), run.wait().unwrap().code()), ("from inside", Some(0)));
-    // Who has not the host opens no port of it, and nothing of the run is left.
+    // A caller without the host's rights publishes no port, and nothing of the run is left.
     let token = daemon.token(serde_json::json!({"name": "a", "scopes": ["agent"], "dirs": [place.project]}));
     let file = place.file("token", token);
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -167,7 +171,7 @@ fn a_port_of_a_run_leads_inside_for_who_has_the_host() {
     assert_eq!(left["sandboxes"], serde_json::json!([]));
 }
 
-/// The world's server says the header that it got backwards, so that nobody masks it.
+/// Script in the test network, whose server returns the header reversed, so that masking does not hide it.
 const WORLD: &str = r#"
 value = "only-for-this-run-7"
 policy = {"version": 1, "extends": ["default"], "net": {"rules": [{"action": "allow", "host": "api.test"}]},
@@ -186,11 +190,11 @@ events = [json.loads(line) for line in open("events.jsonl")]
 assert any(e["op"] == "net.request" and e["name"] == "api.test" and e["action"] == "allow" for e in events), events
 assert any(e["name"] == "other.test" and e["action"] == "deny" for e in events), events
 assert out.get("events_dropped", 0) == 0, out
-# Bounded as it is without a daemon.
+# The event file is bounded, as without a daemon.
 many = 'for i in $(seq 60); do curl -sS -m 5 https://other.test/ 2> /dev/null; done; true'
 done, out = run("--secret", "TOKEN=env:MINE", "--events", "few.jsonl", "--events-max", "4k", text=many, env={"MINE": value})
 assert out["events_dropped"] > 0 and os.path.getsize("few.jsonl") <= 4096, (done.stderr, out)
-# Kept by the daemon under another name; and none at all.
+# A secret stored by the daemon under another name, and a missing one.
 assert ask("PUT", "/v1/secrets/OTHER", {"value": "what-is-kept"})[0] in (200, 201)
 done, out = run("--secret", "TOKEN=store:OTHER", text=get)
 assert "what-is-kept"[::-1] in out["stdout"], (done.stderr, out)
@@ -203,9 +207,10 @@ assert out["error_kind"] == "invalid_request", out
 print("all")
 "#;
 
+// promise 27
 #[test]
 fn events_and_secrets_of_a_run_go_with_it_and_are_kept_nowhere() {
-    for who in BOTH {
+    for who in either() {
         let world = World::new(who).host(PUBLIC, "api.test other.test").certificate(&["api.test", "other.test"]);
         let world = world.server("https", PUBLIC, 443);
         assert_eq!(with_daemon(&world, WORLD), "all\n", "{who:?}");

@@ -1,25 +1,25 @@
-//! Every verb of the command line: asked of a daemon, with a script that shows it; or local by nature, with the reason. A script is run
-//! by a shell in a directory of its own, in which the sandbox `$b` covers that directory; `c` is the command line, which speaks to
+//! Table of all verbs: carried out by a daemon, with a script that shows it; or local, with the reason. Scripts are
+//! run by a shell in a directory of their own, which the sandbox `$b` covers; `c` is the command line, which talks to
 //! the daemon and has no state of its own.
 
-/// Where a verb is carried out.
-pub enum Where {
-    /// By the daemon: a script, and what it must print, in this order.
-    Asked(&'static str, &'static [&'static str]),
-    /// Here, and refused with a server: arguments.
+/// The side that carries out a verb.
+pub enum Side {
+    /// By the daemon: a script, and the texts that it must print, in this order.
+    Remote(&'static str, &'static [&'static str]),
+    /// Locally, and refused with a server: arguments.
     Local(&'static [&'static str]),
-    /// Here, whatever server is named: it looks at what it is given. Arguments, and what it must print.
+    /// Locally with or without a server, as it reads only its arguments: arguments, and the text that it must print.
     Pure(&'static [&'static str], &'static str),
 }
 
-use Where::{Asked, Local, Pure};
+use Side::{Local, Pure, Remote};
 
-// Beside a local verb stands why it is.
+// A comment beside each local verb gives the reason.
 
-pub const TABLE: &[(&str, Where)] = &[
+pub const TABLE: &[(&str, Side)] = &[
     (
         "run",
-        Asked(
+        Remote(
             "c run -- sh -c 'echo ran; echo x > made'; c run --explain -- true | grep '# setup'; echo h > h; \
              c run --json --report-reads --ask-timeout 5s --deny-read h -- cat h || echo $?",
             &["ran", "# setup", "fs.read", "1"],
@@ -27,148 +27,151 @@ pub const TABLE: &[(&str, Where)] = &[
     ),
     (
         "exec",
-        Asked(
+        Remote(
             "c exec --explain $b -- true | grep '# setup'; c exec $b -c 'echo out; exit 3' || echo $?",
             &["# setup", "out", "3"],
         ),
     ),
-    ("shell", Asked("echo 'echo from-shell' | c shell $b", &["from-shell"])),
+    ("shell", Remote("echo 'echo from-shell' | c shell $b", &["from-shell"])),
     (
         "create",
-        Asked(
+        Remote(
             "c create --name made-$b --report-reads --ask-timeout 5s; c inspect made-$b --json",
             &["sbx_", "made-", "\"report_reads\"", "\"ask_timeout_ms\""],
         ),
     ),
-    ("ls", Asked("c ls", &["NAME", "box-ls"])),
-    ("ps", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c ps", &["sleep"])),
-    ("inspect", Asked("c inspect $b --json", &["\"base\""])),
-    ("start", Asked("c stop $b; c start $b; c exec $b -c 'echo again'", &["again"])),
-    ("suspend", Asked("c exec -d $b -c 'sleep 60' > /dev/null; c suspend $b --json", &["reached"])),
-    ("resume", Asked("c start --live $b > /dev/null; c suspend $b > /dev/null; c resume $b --json", &["\"id\""])),
-    ("publish", Asked("c start --live $b > /dev/null; c publish $b -p $(port):80 --json", &["127.0.0.1"])),
-    ("stop", Asked("c stop $b; c exec $b true || echo stopped", &["stopped"])),
-    ("rm", Asked("c rm --force $b > /dev/null; c inspect $b || echo gone", &["gone"])),
-    ("gc", Asked("c gc --dry-run --json", &["protocol_version"])),
-    ("audit log", Asked("c audit log $b", &["create"])),
-    ("audit verify", Asked("c audit verify", &["entries"])),
-    ("logs", Asked("r=$(c exec -d $b -c 'echo said'); c wait $r; c logs $r", &["said"])),
-    ("attach", Asked("r=$(c exec -d $b -c 'sleep 0.5; echo late; exit 4'); c attach $r || echo $?", &["late", "4"])),
-    ("wait", Asked("r=$(c exec -d $b -c 'exit 5'); c wait $r || echo $?", &["5"])),
-    ("kill", Asked("r=$(c exec -d $b -c 'sleep 60'); c kill $r > /dev/null; c wait $r || echo $?", &["137"])),
-    ("serve", Local(&["serve", "--json"])), // it is a daemon
-    ("token create", Asked("c token create t-$b --scope agent --json", &["\"token\""])),
-    ("token ls", Asked("c token create t-$b --scope agent > /dev/null; c token ls", &["t-box"])),
+    ("ls", Remote("c ls", &["NAME", "box-ls"])),
+    ("ps", Remote("c exec -d $b -c 'sleep 60' > /dev/null; c ps", &["sleep"])),
+    ("inspect", Remote("c inspect $b --json", &["\"base\""])),
+    ("start", Remote("c stop $b; c start $b; c exec $b -c 'echo again'", &["again"])),
+    ("suspend", Remote("c exec -d $b -c 'sleep 60' > /dev/null; c suspend $b --json", &["reached"])),
+    ("resume", Remote("c start --live $b > /dev/null; c suspend $b > /dev/null; c resume $b --json", &["\"id\""])),
+    ("publish", Remote("c start --live $b > /dev/null; c publish $b -p $(port):80 --json", &["127.0.0.1"])),
+    ("stop", Remote("c stop $b; c exec $b true || echo stopped", &["stopped"])),
+    ("rm", Remote("c rm --force $b > /dev/null; c inspect $b || echo gone", &["gone"])),
+    ("gc", Remote("c gc --dry-run --json", &["protocol_version"])),
+    ("audit log", Remote("c audit log $b", &["create"])),
+    ("audit verify", Remote("c audit verify", &["entries"])),
+    ("logs", Remote("r=$(c exec -d $b -c 'echo said'); c wait $r; c logs $r", &["said"])),
+    ("attach", Remote("r=$(c exec -d $b -c 'sleep 0.5; echo late; exit 4'); c attach $r || echo $?", &["late", "4"])),
+    ("wait", Remote("r=$(c exec -d $b -c 'exit 5'); c wait $r || echo $?", &["5"])),
+    ("kill", Remote("r=$(c exec -d $b -c 'sleep 60'); c kill $r > /dev/null; c wait $r || echo $?", &["137"])),
+    ("serve", Local(&["serve", "--json"])), // a daemon itself
+    ("token create", Remote("c token create t-$b --scope agent --json", &["\"token\""])),
+    ("token ls", Remote("c token create t-$b --scope agent > /dev/null; c token ls", &["t-box"])),
     (
         "token rm",
-        Asked("i=$(c token create t-$b --scope agent --json | field id); c token rm $i; c token ls --json", &["tok"]),
+        Remote("i=$(c token create t-$b --scope agent --json | field id); c token rm $i; c token ls --json", &["tok"]),
     ),
-    ("config show", Local(&["config", "show", "--json"])), // it is about a file of this host
-    ("config check", Local(&["config", "check", "--json"])), // it is about a file of this host
-    ("backup", Local(&["backup", "--json", "copy"])),      // it copies the state of this host
-    ("fsck", Local(&["fsck", "--json"])),                  // it looks at the state of this host
-    ("top", Asked("c start --live $b > /dev/null; c top --once", &["MEMORY", "box-top"])),
-    ("questions", Asked("asking; c questions", &[".env"])),
+    ("config show", Local(&["config", "show", "--json"])), // about a file of this host
+    ("config check", Local(&["config", "check", "--json"])), // about a file of this host
+    ("backup", Local(&["backup", "--json", "copy"])),      // copies the state of this host
+    ("fsck", Local(&["fsck", "--json"])),                  // checks the state of this host
+    ("top", Remote("c start --live $b > /dev/null; c top --once", &["MEMORY", "box-top"])),
+    ("questions", Remote("asking; c questions", &[".env"])),
     (
         "answer",
-        Asked(
+        Remote(
             "asking; c answer $(c questions q-$b --json | question) allow > /dev/null; c wait $r; c logs $r",
             &["hush"],
         ),
     ),
-    ("diff", Asked("c exec $b -c 'echo x > new'; c diff $b --name-status", &["A\tnew"])),
-    ("prune", Asked("c prune $b", &["0 files"])),
+    ("diff", Remote("c exec $b -c 'echo x > new'; c diff $b --name-status", &["A\tnew"])),
+    ("prune", Remote("c prune $b", &["0 files"])),
     (
         "approve",
-        Asked(
+        Remote(
             "c exec $b -c 'echo x > landed'; c diff $b > shown; rm shown; c approve $b; cat landed",
             &["landed", "x"],
         ),
     ),
     (
         "reject",
-        Asked("c exec $b -c 'echo x > not'; c reject $b --all --json; c diff $b --name-only", &["protocol_version"]),
+        Remote("c exec $b -c 'echo x > not'; c reject $b --all --json; c diff $b --name-only", &["protocol_version"]),
     ),
     (
         "undo",
-        Asked(
+        Remote(
             "c exec $b -c 'echo x > u'; c approve $b --unseen > /dev/null; c undo; test -e u || echo undone",
             &["undone"],
         ),
     ),
-    ("provenance", Asked("c exec $b -c 'echo x > p'; c approve $b --unseen > /dev/null; c provenance p", &["bat_"])),
-    ("rebase", Asked("c rebase $b --json", &["protocol_version"])),
-    ("conflicts", Asked("c conflicts $b --json", &["protocol_version"])),
-    ("snapshot", Asked("c snapshot $b --name s-$b", &["snp_"])),
-    ("snapshot ls", Asked("c snapshot $b --name s-$b > /dev/null; c snapshot ls", &["s-box"])),
-    ("snapshot rm", Asked("c snapshot $b --name s-$b > /dev/null; c snapshot rm s-$b", &["snp_"])),
-    ("fork", Asked("c fork $b --name f-$b; c inspect f-$b --json", &["sbx_", "f-box"])),
+    ("provenance", Remote("c exec $b -c 'echo x > p'; c approve $b --unseen > /dev/null; c provenance p", &["bat_"])),
+    ("rebase", Remote("c rebase $b --json", &["protocol_version"])),
+    ("conflicts", Remote("c conflicts $b --json", &["protocol_version"])),
+    ("snapshot", Remote("c snapshot $b --name s-$b", &["snp_"])),
+    ("snapshot ls", Remote("c snapshot $b --name s-$b > /dev/null; c snapshot ls", &["s-box"])),
+    ("snapshot rm", Remote("c snapshot $b --name s-$b > /dev/null; c snapshot rm s-$b", &["snp_"])),
+    ("fork", Remote("c fork $b --name f-$b; c inspect f-$b --json", &["sbx_", "f-box"])),
     (
         "restore",
-        Asked(
+        Remote(
             "c snapshot $b --name s-$b > /dev/null; c exec $b -c 'echo x > y'; c restore s-$b > /dev/null; c diff $b --name-only; echo back",
             &["back"],
         ),
     ),
-    ("template create", Asked("c template create t-$b --from $b", &["t-box-template-create@"])),
-    ("template ls", Asked("c template create t-$b --from $b > /dev/null; c template ls", &["t-box"])),
-    ("template inspect", Asked("c template create t-$b --from $b > /dev/null; c template inspect t-$b", &["t-box"])),
+    ("template create", Remote("c template create t-$b --from $b", &["t-box-template-create@"])),
+    ("template ls", Remote("c template create t-$b --from $b > /dev/null; c template ls", &["t-box"])),
+    ("template inspect", Remote("c template create t-$b --from $b > /dev/null; c template inspect t-$b", &["t-box"])),
     (
         "template warm",
-        Asked("c template create t-$b --from $b > /dev/null; c template warm t-$b --keep 0 --json", &["keep"]),
+        Remote("c template create t-$b --from $b > /dev/null; c template warm t-$b --keep 0 --json", &["keep"]),
     ),
-    ("template rm", Asked("c template create t-$b --from $b > /dev/null; c template rm t-$b", &["t-box-template-rm@"])),
+    (
+        "template rm",
+        Remote("c template create t-$b --from $b > /dev/null; c template rm t-$b", &["t-box-template-rm@"]),
+    ),
     (
         "export",
-        Asked(
+        Remote(
             "c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst; test -s out.zst && echo there",
             &["digest", "there"],
         ),
     ),
     (
         "import",
-        Asked(
+        Remote(
             "c exec $b -c 'echo x > e'; c stop $b; c export $b out.zst > /dev/null; c import out.zst --name i-$b -p default -p no-network --onto .; c inspect i-$b --json",
             &["sbx_", "i-box"],
         ),
     ),
-    ("events", Asked("c events --json | tail -n 1", &["protocol_version"])),
-    ("cp", Asked("echo there > f; c cp f $b:g; c cp $b:g h; cat h", &["there"])),
-    ("files ls", Asked("c exec $b touch seen; c files ls $b:.", &["seen"])),
-    ("files cat", Asked("c exec $b -c 'echo read > f'; c files cat $b:f", &["read"])),
-    ("files stat", Asked("c exec $b -c 'echo read > f'; c files stat $b:f --json", &["\"size\": 5"])),
-    ("files mkdir", Asked("c files mkdir $b:d > /dev/null; c files ls $b:.", &["d"])),
-    ("files mv", Asked("c exec $b touch old; c files mv $b:old newer > /dev/null; c files ls $b:.", &["newer"])),
+    ("events", Remote("c events --json | tail -n 1", &["protocol_version"])),
+    ("cp", Remote("echo there > f; c cp f $b:g; c cp $b:g h; cat h", &["there"])),
+    ("files ls", Remote("c exec $b touch seen; c files ls $b:.", &["seen"])),
+    ("files cat", Remote("c exec $b -c 'echo read > f'; c files cat $b:f", &["read"])),
+    ("files stat", Remote("c exec $b -c 'echo read > f'; c files stat $b:f --json", &["\"size\": 5"])),
+    ("files mkdir", Remote("c files mkdir $b:d > /dev/null; c files ls $b:.", &["d"])),
+    ("files mv", Remote("c exec $b touch old; c files mv $b:old newer > /dev/null; c files ls $b:.", &["newer"])),
     (
         "files rm",
-        Asked("c exec $b touch old; c files rm $b:old > /dev/null; c files stat $b:old || echo gone", &["gone"]),
+        Remote("c exec $b touch old; c files rm $b:old > /dev/null; c files stat $b:old || echo gone", &["gone"]),
     ),
-    ("files search", Asked("c exec $b -c 'echo needle > hay'; c files search $b: --content needle", &["hay"])),
+    ("files search", Remote("c exec $b -c 'echo needle > hay'; c files search $b: --content needle", &["hay"])),
     (
         "files watch",
-        Asked(
+        Remote(
             "c start --live $b > /dev/null; (sleep 1; c exec $b touch w) & timeout 10 $COFFERDAM files watch $b:. | head -n 1",
             &["w"],
         ),
     ),
-    ("secret set", Asked("echo value | c secret set S1; c secret ls", &["S1"])),
-    ("secret ls", Asked("echo value | c secret set S2 > /dev/null; c secret ls", &["S2"])),
-    ("secret rm", Asked("echo value | c secret set S3 > /dev/null; c secret rm S3", &["S3"])),
-    ("policy check", Asked("c policy check default", &["ok: default"])),
-    ("policy explain", Asked("c policy explain ./x --json", &["decisions"])),
+    ("secret set", Remote("echo value | c secret set S1; c secret ls", &["S1"])),
+    ("secret ls", Remote("echo value | c secret set S2 > /dev/null; c secret ls", &["S2"])),
+    ("secret rm", Remote("echo value | c secret set S3 > /dev/null; c secret rm S3", &["S3"])),
+    ("policy check", Remote("c policy check default", &["ok: default"])),
+    ("policy explain", Remote("c policy explain ./x --json", &["decisions"])),
     ("policy show", Pure(&["policy", "show"], "default")),
     ("policy import", Pure(&["policy", "import", "srt.json"], "version")),
     ("policy diff", Pure(&["policy", "diff", "default", "default"], "")),
-    ("policy learn", Local(&["policy", "learn", "--", "true"])), // it watches a command of this host
-    ("doctor", Local(&["doctor", "--json"])),                    // it looks at this host
-    ("setup", Local(&["setup", "--user", "1500"])),              // it sets up this host
-    ("bench", Local(&["bench", "--json"])),                      // it measures this host
+    ("policy learn", Local(&["policy", "learn", "--", "true"])), // watches a command of this host
+    ("doctor", Local(&["doctor", "--json"])),                    // checks this host
+    ("setup", Local(&["setup", "--user", "1500"])),              // sets up this host
+    ("bench", Local(&["bench", "--json"])),                      // measures this host
     ("completion", Pure(&["completion", "bash"], "cofferdam")),
     ("man", Pure(&["man"], "COFFERDAM")),
 ];
 
-/// How each verb that is asked of a daemon is asked where its answers are made up: `box` has a change, `snap` and `tpl` are of it, `RUN`
-/// is a run that has ended. Verbs whose output is a guest's own bytes are raw.
+/// Arguments of each remote verb for tests with a fake daemon: `box` has a change, `snap` and `tpl` were made from it,
+/// `RUN` is a run that has ended. Verbs that print a guest's own bytes are listed in `RAW`.
 pub const ARGS: &[(&str, &[&str])] = &[
     ("create", &["create", "--name", "other"]),
     ("ls", &["ls"]),
@@ -234,5 +237,5 @@ pub const ARGS: &[(&str, &[&str])] = &[
     ("rm", &["rm", "--force", "box"]),
 ];
 
-/// What they print is what a guest or a file says.
+/// Verbs that print bytes of a guest or a file.
 pub const RAW: &[&str] = &["run", "exec", "shell", "logs", "attach", "files cat"];

@@ -1,21 +1,23 @@
-//! Every verb of the command line is asked of a daemon and shown to work there, or says that it is local: the tree of verbs is walked,
-//! and one that the table does not have fails.
+//! Every verb of the command line works at a daemon or reports that it is local: the tree of verbs is walked, and a
+//! verb that the table lacks fails the test.
 
 use crate::support::http::Daemon;
 use crate::support::{As, Place, to_the_end};
-use crate::table::{TABLE, Where};
+use crate::table::{Side, TABLE};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Verbs that the help lists, with those below them; one that only holds others is none.
+/// Collects the verbs that the help lists, with those below them. A verb that only holds others is left out.
 fn walk(place: &Place, above: &[String], found: &mut BTreeSet<String>) {
     let help = place.cofferdam(above).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let mut lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed: Vec<&str> = lines
-        .by_ref()
-        .take_while(|line| !line.is_empty())
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+    // Verbs stand in one or more lists between the usage and the options; so do arguments, which start with a bracket.
+    let listed: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Usage:"))
+        .take_while(|line| *line != "Options:")
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
         .filter_map(|line| line.split_whitespace().next())
         .filter(|verb| *verb != "help")
         .collect();
@@ -42,7 +44,7 @@ asking() {
 c create --name $b > /dev/null
 "#;
 
-/// Somewhere without state: what was done here instead would find nothing.
+/// Sets a state directory that does not exist: a verb carried out locally would find nothing.
 fn nowhere(place: &Place, command: &mut Command) {
     command.env("COFFERDAM_STATE", place.root.join("none"));
 }
@@ -68,12 +70,13 @@ fn shown(place: &Place, daemon: &Daemon, verb: &str, script: &str, wanted: &[&st
     }
 }
 
+// promise 27
 #[test]
 fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
     let place = Place::new(As::User);
     let mut tree = BTreeSet::new();
     walk(&place, &[], &mut tree);
-    // It is a verb, and holds others.
+    // A verb with subcommands that is a verb itself.
     tree.insert("snapshot".to_owned());
     let known: BTreeSet<String> = TABLE.iter().map(|(verb, _)| (*verb).to_owned()).collect();
     assert_eq!(tree, known, "the tree of verbs, and the table of where they are carried out");
@@ -87,9 +90,9 @@ fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
             to_the_end(command.arg("--server").arg(&daemon.socket), b"")
         };
         match place_of_it {
-            Where::Asked(script, wanted) => wrong.extend(shown(&place, &daemon, verb, script, wanted).err()),
-            Where::Local(args) => {
-                // A command that is run takes what is behind it for its own.
+            Side::Remote(script, wanted) => wrong.extend(shown(&place, &daemon, verb, script, wanted).err()),
+            Side::Local(args) => {
+                // Words after `--` belong to the command.
                 let (flags, rest) = args.split_at(args.iter().position(|word| *word == "--").unwrap_or(args.len()));
                 let mut command = place.cofferdam(flags);
                 nowhere(&place, &mut command);
@@ -100,7 +103,7 @@ fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
                     wrong.push(format!("{verb}: {:?} {told}", out.status.code()));
                 }
             }
-            Where::Pure(args, wanted) => {
+            Side::Pure(args, wanted) => {
                 let out = here(args);
                 let told = String::from_utf8_lossy(&out.stderr);
                 let says = told.contains(&format!("`{verb}` is done here, and the daemon is not asked"));

@@ -1,9 +1,9 @@
-//! How a run at a daemon is watched: refused reads that are reported, and how long questions wait. The same words do the same as without
-//! a daemon, and who is not watched as it was asked for is not run at all.
+//! Reports of refused reads and timeouts of questions for runs at a daemon. Flags act as without a daemon, and a run
+//! that would not be watched as requested does not start.
 
 use crate::fake::{Fake, whole};
 use crate::support::http::Daemon;
-use crate::support::{As, BOTH, Place, to_the_end};
+use crate::support::{As, Place, either, to_the_end};
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ fn asked(place: &Place, daemon: &Daemon, args: &[&str]) -> Command {
     command
 }
 
-/// What was printed as JSON, and the exit status.
-fn told(out: &Output) -> (Value, Option<i32>) {
+/// Printed JSON document and exit status.
+fn json_and_code(out: &Output) -> (Value, Option<i32>) {
     let text = String::from_utf8_lossy(&out.stderr);
     let told = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {:?} {text}", out.stdout));
     (told, out.status.code())
@@ -26,9 +26,10 @@ fn reads_refused(outcome: &Value) -> bool {
     outcome["denials"].as_array().into_iter().flatten().any(|denial| denial["op"] == "fs.read")
 }
 
+// promise 27
 #[test]
 fn refused_reads_of_a_run_are_reported_where_that_is_asked_for() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         place.file("home/project/private", "hush");
@@ -37,7 +38,7 @@ fn refused_reads_of_a_run_are_reported_where_that_is_asked_for() {
             if there {
                 command.env("COFFERDAM_SERVER", &daemon.socket);
             }
-            told(&to_the_end(command.args(flags).args(["-c", "cat private || exit 5"]), b""))
+            json_and_code(&to_the_end(command.args(flags).args(["-c", "cat private || exit 5"]), b""))
         };
         for there in [false, true] {
             let (outcome, code) = run(&[], there);
@@ -48,9 +49,10 @@ fn refused_reads_of_a_run_are_reported_where_that_is_asked_for() {
     }
 }
 
+// promise 27
 #[test]
 fn a_command_in_a_sandbox_is_watched_as_the_sandbox_was_made() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         place.file("home/project/private", "hush");
@@ -64,9 +66,9 @@ fn a_command_in_a_sandbox_is_watched_as_the_sandbox_was_made() {
             if there {
                 command.env("COFFERDAM_SERVER", &daemon.socket);
             }
-            told(&to_the_end(command.args(flags).args([name, "-c", "cat private; true"]), b""))
+            json_and_code(&to_the_end(command.args(flags).args([name, "-c", "cat private; true"]), b""))
         };
-        // Live by the daemon's word, so that both speak to the same keeper.
+        // Made live by the daemon, so that both clients talk to the same keeper.
         for name in ["plain", "watched"] {
             assert!(asked(&place, &daemon, &["start", "--live", name]).output().unwrap().status.success());
         }
@@ -93,7 +95,7 @@ fn a_command_in_a_sandbox_is_watched_as_the_sandbox_was_made() {
     }
 }
 
-/// Begins a run that asks, waits for its question, and says how long that will wait.
+/// Starts a run that raises a question; returns the question's timeout.
 fn waits(place: &Place, daemon: &Daemon, flags: &[&str]) -> (u64, Value, Duration) {
     place.file("home/project/.env", "hush");
     let rule = r#"{"version":1,"extends":["default"],"fs":{"rules":[{"action":"ask","path":"$WORKSPACE/.env"}]}}"#;
@@ -103,7 +105,7 @@ fn waits(place: &Place, daemon: &Daemon, flags: &[&str]) -> (u64, Value, Duratio
     let begun = Instant::now();
     let mut run = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let question = loop {
-        let (open, _) = told(&asked(place, daemon, &["questions", "--json"]).output().unwrap());
+        let (open, _) = json_and_code(&asked(place, daemon, &["questions", "--json"]).output().unwrap());
         if let Some(question) = open["questions"].as_array().and_then(|all| all.first()) {
             break question.clone();
         }
@@ -115,12 +117,13 @@ fn waits(place: &Place, daemon: &Daemon, flags: &[&str]) -> (u64, Value, Duratio
         let at = format!("/v1/questions/{}", question["id"].as_str().unwrap());
         daemon.post(&at, json!({"answer": "allow"})).assert_ok();
     }
-    (waits, told(&run.wait_with_output().unwrap()).0, begun.elapsed())
+    (waits, json_and_code(&run.wait_with_output().unwrap()).0, begun.elapsed())
 }
 
+// promise 27
 #[test]
 fn questions_of_a_run_wait_as_long_as_it_says() {
-    for who in BOTH {
+    for who in either() {
         let place = Place::new(who);
         let daemon = Daemon::start(&place);
         let (usual, outcome, _) = waits(&place, &daemon, &[]);
@@ -128,25 +131,30 @@ fn questions_of_a_run_wait_as_long_as_it_says() {
         let (longest, outcome, _) = waits(&place, &daemon, &["--ask-timeout", "10m"]);
         assert_eq!((longest, &outcome["stdout"]), (600_000, &json!("hush")), "{outcome}");
         let (shortest, outcome, took) = waits(&place, &daemon, &["--ask-timeout", "1s"]);
-        assert_eq!((shortest, &outcome["exit"]["code"]), (1_000, &json!(5)), "nobody answered: {outcome}");
+        assert_eq!(
+            (shortest, &outcome["exit"]["code"]),
+            (1_000, &json!(5)),
+            "the question was not answered: {outcome}"
+        );
         assert!(took < Duration::from_secs(30), "{took:?}");
-        // Refused here as without a daemon, by the flag's name.
+        // Bad values are refused by the client, as without a daemon, by the flag's name.
         for odd in ["999ms", "601s", "0", "soon"] {
             let run = asked(&place, &daemon, &["run", "--json", "--ask-timeout", odd, "--", "true"]).output().unwrap();
-            let (fault, code) = told(&run);
+            let (fault, code) = json_and_code(&run);
             assert_eq!((fault["error_kind"].as_str(), code), (Some("invalid_request"), Some(2)), "{odd}: {fault}");
             assert!(fault["message"].as_str().unwrap().contains("--ask-timeout"), "{fault}");
         }
     }
 }
 
+// promise 27
 #[test]
 fn what_cannot_be_is_refused_by_the_name_of_its_field() {
     let place = Place::new(As::User);
     let daemon = Daemon::start(&place);
     daemon.post("/v1/sandboxes", json!({"name": "box", "report_reads": true, "ask_timeout_ms": 1000})).assert_ok();
     daemon.post("/v1/sandboxes", json!({"report_reads": false, "ask_timeout_ms": 600_000})).assert_ok();
-    let run = |body: Value| daemon.post("/v1/sandboxes/box/runs?wait=30s", body);
+    let run = |body: Value| daemon.post("/v1/sandboxes/box/runs?wait=120s", body);
     run(json!({"command": ["true"], "report_reads": true, "ask_timeout_ms": 1000})).assert_ok();
     let huge: Value = serde_json::from_str("18446744073709551616").unwrap();
     let timeouts = [json!(0), json!(999), json!(600_001), json!(u64::MAX), json!(-1), json!(1.5), json!("1s"), huge];
@@ -170,7 +178,7 @@ fn what_cannot_be_is_refused_by_the_name_of_its_field() {
     assert_eq!(daemon.get("/v1/sandboxes/box/runs").assert_ok()["runs"].as_array().unwrap().len(), 1);
 }
 
-/// The same request under the same key is the same run, and another one when it is to be watched otherwise.
+/// A repeated request under one key is the same run; one that asks for another way of watching is a conflict.
 #[test]
 fn a_key_stands_for_how_a_run_is_watched_too() {
     let place = Place::new(As::User);
@@ -187,7 +195,9 @@ fn a_key_stands_for_how_a_run_is_watched_too() {
     run(json!({"command": ["true"], "report_reads": true})).assert_fault(409, "conflict");
 }
 
-/// What a daemon of before these fields answers, word for word; and a command that is run all the same would be asked for.
+/// A daemon from before capabilities announces none, whatever it would answer to the verb itself: the client does not
+/// send the verb.
+// promise 27
 #[test]
 fn an_older_daemon_is_told_as_such_and_nothing_is_run() {
     let place = Place::new(As::User);
@@ -195,30 +205,51 @@ fn an_older_daemon_is_told_as_such_and_nothing_is_run() {
     place.own(&fake.socket);
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let sees = seen.clone();
-    fake.says(move |asked, out| {
+    let announced: Arc<Mutex<Option<Value>>> = Arc::default();
+    let announces = announced.clone();
+    fake.respond_with(move |asked, out| {
         sees.lock().unwrap().push(asked.to_owned());
-        let fault = |message: &str| {
-            json!({"protocol_version": 1, "success": false, "error_kind": "invalid_request", "message": message,
-                   "hint": "look it up", "retry": "never", "phase": "admission", "request_id": "req_1"})
-        };
-        let (status, fault) = match asked {
-            "POST /v1/runs/explain" => ("405 Method Not Allowed", fault("/v1/runs/explain does not take POST")),
-            _ => ("400 Bad Request", fault("the body: unknown field `report_reads`, expected one of `dir`, `name`")),
-        };
-        out.write_all(&whole(status, "application/json", fault.to_string().as_bytes()))
+        if asked == "GET /v1/health" {
+            let mut health = json!({"protocol_version": 1, "success": true, "status": "ok", "version": "0.1.0"});
+            if let Some(capabilities) = &*announces.lock().unwrap() {
+                health["capabilities"] = capabilities.clone();
+            }
+            return out.write_all(&whole("200 OK", "application/json", health.to_string().as_bytes()));
+        }
+        let fault = json!({"protocol_version": 1, "success": false, "error_kind": "conflict", "message": "asked for",
+                           "retry": "never", "phase": "admission", "request_id": "req_1"});
+        out.write_all(&whole("409 Conflict", "application/json", fault.to_string().as_bytes()))
     });
     let run = |flag| ["run", "--json", flag, "--", "touch", "made"];
     let exec = ["exec", "--json", "--report-reads", "box", "touch", "made"];
-    for (flag, args) in
-        [("--report-reads", run("--report-reads")), ("--explain", run("--explain")), ("--report-reads", exec)]
-    {
-        let mut command = place.cofferdam(args);
-        let (fault, code) = told(&command.env("COFFERDAM_SERVER", &fake.socket).output().unwrap());
-        assert_eq!((fault["error_kind"].as_str(), code), (Some("unsupported_host"), Some(125)), "{fault}");
-        let message = fault["message"].as_str().unwrap();
-        assert!(message.contains(flag) && message.contains("older") && fault["hint"].is_string(), "{fault}");
+    let asks = [
+        ("--report-reads", run("--report-reads"), "POST /v1/sandboxes"),
+        ("--ask-timeout", run("--ask-timeout=5s"), "POST /v1/sandboxes"),
+        ("--explain", run("--explain"), "POST /v1/runs/explain"),
+        ("--report-reads", exec, "POST /v1/sandboxes/box/runs"),
+    ];
+    let ask = |args: [&str; 6]| {
+        seen.lock().unwrap().clear();
+        let (fault, code) =
+            json_and_code(&place.cofferdam(args).env("COFFERDAM_SERVER", &fake.socket).output().unwrap());
+        (fault, code, seen.lock().unwrap().clone())
+    };
+    for (flag, args, _) in asks {
+        // No list, an empty list, and unknown capabilities.
+        for capabilities in [None, Some(json!([])), Some(json!(["of_another_version"]))] {
+            *announced.lock().unwrap() = capabilities;
+            let (fault, code, seen) = ask(args);
+            assert_eq!((fault["error_kind"].as_str(), code), (Some("unsupported_host"), Some(125)), "{fault}");
+            let message = fault["message"].as_str().unwrap();
+            assert!(message.contains(flag) && message.contains("older") && fault["hint"].is_string(), "{fault}");
+            assert_eq!(seen, ["GET /v1/health"], "nothing else was asked for");
+        }
     }
-    let asks = ["POST /v1/sandboxes", "POST /v1/runs/explain", "POST /v1/sandboxes/box/runs"];
-    assert_eq!(*seen.lock().unwrap(), asks, "nothing else was asked for");
+    *announced.lock().unwrap() = Some(json!(["report_reads", "ask_timeout", "explain_run", "of_another_version"]));
+    for (_, args, verb) in asks {
+        let (fault, _, seen) = ask(args);
+        assert_eq!(fault["error_kind"], "conflict", "the control: {fault}");
+        assert_eq!(seen, ["GET /v1/health", verb], "asked once what it can do");
+    }
     assert!(!place.project.join("made").exists());
 }

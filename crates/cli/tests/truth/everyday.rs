@@ -1,10 +1,11 @@
-//! What a developer would notice. Each probe runs outside in a plain directory and inside in a workspace over an equal one, as
-//! root and as a user, and prints what it saw: the same, or exactly what docs/concepts/workspace.md says is different.
+//! Differences that a developer could notice. Each probe runs outside in a plain directory and inside in a workspace
+//! over an equal one, as root and as a user; its output must be the same, or differ exactly as
+//! docs/concepts/workspace.md says.
 
-use crate::inside::{Inside, python_outside, said};
+use crate::inside::{Inside, python_outside, stdout_of};
 use crate::support::{As, BOTH, Place};
 
-/// What the probes begin with.
+/// Common start of the probes.
 const WORDS: &str = r#"
 import ctypes, errno, fcntl, mmap, os, sqlite3, stat, struct, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -18,14 +19,14 @@ def other(text):
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.strip()
 "#;
 
-/// A project as it was before: made by the same shell text on both sides.
+/// A project prepared by the same shell text on both sides.
 fn project(who: As, before: &str) -> Place {
     let place = Place::new(who);
-    said(place.outside("/bin/sh").args(["-ec", before]), "before");
+    stdout_of(place.outside("/bin/sh").args(["-ec", before]), "before");
     place
 }
 
-/// The probe prints the same on both sides.
+/// The probe prints the same outside and inside.
 #[track_caller]
 fn same(before: &str, probe: &str) {
     let expected = python_outside(&project(As::User, before), &[WORDS, probe].concat(), &[]);
@@ -139,7 +140,7 @@ def long_ago(path):
     return os.lstat(path).st_mtime_ns, os.readlink(path)
 os.symlink("/usr/bin/env", "new")
 print(long_ago("new"), long_ago("old"))
-# What it leads to is not the guest's; nor an ordinary user's.
+# The link's target belongs neither to the guest nor to an ordinary user.
 print(tried(os.utime, "new") in ("EACCES", "EPERM", "EROFS"))
 subprocess.run(["cp", "-a", "old", "copied"], check=True)
 subprocess.run("tar cf t.tar old new && mkdir out && tar xf t.tar -C out", shell=True, check=True)
@@ -211,7 +212,7 @@ fn directories_of_the_base_are_moved_by_copying() {
         print(os.listdir('moved/sub'), os.path.exists('dir'), os.path.isdir('newer'))";
     same(before, probe);
     same(before, "import shutil\nprint(shutil.move('dir', 'moved'), os.listdir('moved/sub'), os.path.exists('dir'))");
-    // Git knows a directory that was moved so, and moves one when it changes from branch to branch.
+    // Git detects a moved directory as a rename, and moves one when it switches branches.
     let before = "git init -q -b main .; git config user.email t@example.org; git config user.name t\n\
         mkdir -p dir/sub; seq 100 > dir/sub/file; git add -A; git commit -qm one";
     let probe = "def git(*words): return subprocess.run(['git', *words], capture_output=True, text=True).stdout\n\
@@ -282,7 +283,7 @@ fn reading_does_not_change_when_a_file_of_the_base_was_read() {
 fn the_file_system_says_what_it_is() {
     let kind = "print(subprocess.run(['stat', '-f', '-c', '%T', '.'], capture_output=True, text=True).stdout == 'overlayfs\\n')";
     differs("true", kind, "False", "True");
-    // Programs that count on it to know how many directories there are below take 1 for "not known".
+    // Programs that derive the number of subdirectories from the link count take 1 for "not known".
     let links = "open('dir/new', 'w')\nprint(os.stat('dir').st_nlink)";
     differs("mkdir -p dir/sub", links, "3", "1");
     let before = "touch -d 2001-01-01 .";
@@ -297,7 +298,7 @@ fn what_is_refused_on_purpose_is_refused() {
     let node = "print(tried(os.mknod, 'node', stat.S_IFCHR, 0), tried(os.mkfifo, 'fifo'))";
     differs(before, node, "done done", "EACCES done");
     differs(before, "print(tried(fcntl.fcntl, open('file'), fcntl.F_SETLEASE, fcntl.F_RDLCK))", "done", "EPERM");
-    // Marks of another overlay that lie in the base are nobody's; those that are set inside are the guest's own.
+    // Attributes of another overlay in the base have no meaning and are hidden; those set inside are the guest's own.
     differs(before, "print(os.listxattr('file'))", "['user.other', 'user.overlay.mine']", "['user.other']");
     let own = "open('new', 'w')\nos.setxattr('new', 'user.overlay.mine', b'y')\nprint(os.listxattr('new'))";
     same(before, own);

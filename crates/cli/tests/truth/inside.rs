@@ -1,4 +1,4 @@
-//! A sandbox over the project of a place, and the ways to look at it; and the tools that `tools/test` installs.
+//! A sandbox over a test project, helpers to look into it, and the tools that `tools/test` installs.
 
 use crate::support::{Place, to_the_end};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A sandbox that was made with `cofferdam create`; every `exec` mounts its layers anew.
+/// A sandbox made with `cofferdam create`; every `exec` mounts its layers again.
 pub struct Inside<'a> {
     pub place: &'a Place,
     pub id: String,
@@ -18,9 +18,9 @@ impl<'a> Inside<'a> {
         Inside::by(place, "auto")
     }
 
-    /// With a driver of one's choice.
+    /// A sandbox with the given driver.
     pub fn by(place: &'a Place, driver: &str) -> Inside<'a> {
-        let id = said(&mut place.cofferdam(["create", "--driver", driver]), "create").trim().to_owned();
+        let id = stdout_of(&mut place.cofferdam(["create", "--driver", driver]), "create").trim().to_owned();
         Inside { place, id }
     }
 
@@ -30,45 +30,45 @@ impl<'a> Inside<'a> {
         command
     }
 
-    /// What a command printed, which must succeed.
+    /// Output of a command, which must succeed.
     #[track_caller]
-    pub fn said(&self, words: &[&str]) -> String {
-        said(&mut self.command(words), "exec")
+    pub fn stdout_of(&self, words: &[&str]) -> String {
+        stdout_of(&mut self.command(words), "exec")
     }
 
     #[track_caller]
     pub fn python(&self, text: &str, words: &[&str]) -> String {
-        self.said(&[&["/usr/bin/python3", "-c", text], words].concat())
+        self.stdout_of(&[&["/usr/bin/python3", "-c", text], words].concat())
     }
 
     #[track_caller]
     pub fn snapshot(&self) {
-        said(&mut self.place.cofferdam(["snapshot", &self.id]), "snapshot");
+        stdout_of(&mut self.place.cofferdam(["snapshot", &self.id]), "snapshot");
     }
 
-    /// All that changed, with nothing withheld.
+    /// The complete diff, with nothing withheld.
     #[track_caller]
     pub fn diff(&self) -> Value {
-        let text = said(&mut self.place.cofferdam(["diff", &self.id, "--json", "--all"]), "diff");
+        let text = stdout_of(&mut self.place.cofferdam(["diff", &self.id, "--json", "--all"]), "diff");
         serde_json::from_str(&text).unwrap()
     }
 }
 
-/// The same without a sandbox: as the place's user, in its project.
+/// Runs Python outside, as the test's user, in the project.
 #[track_caller]
 pub fn python_outside(place: &Place, text: &str, words: &[&str]) -> String {
-    said(place.outside("/usr/bin/python3").args(["-c", text]).args(words), "python3")
+    stdout_of(place.outside("/usr/bin/python3").args(["-c", text]).args(words), "python3")
 }
 
 #[track_caller]
-pub fn said(command: &mut Command, what: &str) -> String {
+pub fn stdout_of(command: &mut Command, what: &str) -> String {
     let output = to_the_end(command, b"");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: {}: {told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}: {stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Puts a tool into the project, where everybody can start it.
+/// Copies a tool into the project, executable for all.
 pub fn bring(place: &Place, tool: &str) -> String {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin").join(tool);
     let copy = place.project.join(tool);

@@ -1,5 +1,5 @@
-"""All that is in a tree, as JSON on one line: `inventory.py TOP`. Names and bytes are spelled as diffs spell them; times only where
-somebody set them, because two trees that are changed one after the other are never changed at the same moment."""
+"""Inventory of a tree as one line of JSON: `inventory.py TOP`. Names and bytes are encoded as in diffs. Only times that were set explicitly
+are included, because two trees that are changed one after the other never have equal times otherwise."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ import stat
 import sys
 
 TOP = os.fsencode(sys.argv[1])
-# The year 2001: what is changed today is later, and what the tests set is earlier.
+# The year 2001: changes of today are later, and times that the tests set are earlier.
 LONG_AGO = 10**18
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 
@@ -22,7 +22,7 @@ def text(name):
 
 
 def entry(path, info):
-    """What a diff says of it."""
+    """The entry as in a diff."""
     kind = KINDS[stat.S_IFMT(info.st_mode)]
     found = {"kind": kind, "mode": format(stat.S_IMODE(info.st_mode), "03o"), "size": 0}
     if kind == "file":
@@ -37,14 +37,14 @@ def entry(path, info):
     return found
 
 
-def told(path):
+def described(path):
     info = os.lstat(path)
     is_dir = stat.S_ISDIR(info.st_mode)
     found = {"path": text(os.path.relpath(path, TOP)), "entry": entry(path, info)}
     found["time"] = info.st_mtime_ns if info.st_mtime_ns < LONG_AGO else "since"
-    # The number of links of a directory is no promise of a workspace.
+    # A workspace does not promise the link count of a directory.
     return found | ({"holds": bool(os.listdir(path))} if is_dir else {"links": info.st_nlink})
 
 
 paths = sorted(os.path.join(at, name) for at, dirs, files in os.walk(TOP) for name in dirs + files)
-print(json.dumps([told(path) for path in paths]))
+print(json.dumps([described(path) for path in paths]))

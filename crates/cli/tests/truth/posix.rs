@@ -1,13 +1,13 @@
-//! pjdfstest, outside as an ordinary user and inside as root's and a user's guest. Its verdicts must be the same, but for what is
-//! explained here.
+//! pjdfstest, outside as an ordinary user and inside as guests of root and of a user. Verdicts must agree, except for
+//! the explained ones.
 
 use crate::inside::{Inside, bring};
 use crate::support::{As, Place, to_the_end};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Times are told apart after a tick of the kernel; a nap of several keeps a busy machine honest and the suite short. The two
-/// accounts must be there; only tests that need root use them, and no guest is root.
+/// File times differ after one kernel tick; a pause of several keeps results stable on a busy machine and the suite
+/// short. Both accounts must exist; only tests that need root use them, and no guest is root.
 const CONFIGURATION: &str = r#"
 [features]
 posix_fallocate = {}
@@ -21,7 +21,7 @@ naptime = 0.05
 entries = [["nobody", "nogroup"], ["root", "root"]]
 "#;
 
-/// Tests whose verdict inside is another one, with both verdicts and the reason.
+/// Tests with another verdict inside: both verdicts and the reason.
 const EXPLAINED: [(&str, &str, &str, &str); 1] = [(
     "link::link_count_max",
     "ok",
@@ -29,6 +29,7 @@ const EXPLAINED: [(&str, &str, &str, &str); 1] = [(
     "the C library knows the most links of a file by the type of its file system, and knows none for overlay",
 )];
 
+// promise 12
 #[test]
 fn the_posix_suite_says_the_same_inside_as_outside() {
     let places = [As::User, As::User, As::Root].map(Place::new);
@@ -36,7 +37,7 @@ fn the_posix_suite_says_the_same_inside_as_outside() {
     let inside = [Inside::new(user), Inside::new(root)];
     let suites: Vec<_> = places.iter().map(suite).collect();
     let words: Vec<Vec<&str>> = suites.iter().map(|words| words.iter().map(String::as_str).collect()).collect();
-    // Most of the time it sleeps, so all go at once.
+    // The suite mostly sleeps, so all three run at once.
     let mut plain = outside.outside(words[0][0]);
     plain.args(&words[0][1..]);
     let mut commands = [plain, inside[0].command(&words[1]), inside[1].command(&words[2])];
@@ -52,7 +53,7 @@ fn the_posix_suite_says_the_same_inside_as_outside() {
     }
 }
 
-/// The suite with its configuration, in a directory that is in the base already.
+/// Command line of the suite, with its configuration, in a directory of the base.
 fn suite(place: &Place) -> Vec<String> {
     let configuration = place.file("home/project/posix.toml", CONFIGURATION);
     let dir = place.dir("home/project/posix");
@@ -71,8 +72,8 @@ fn verdicts_of(command: &mut Command) -> BTreeMap<String, String> {
     };
     let found: BTreeMap<_, _> = text.lines().filter_map(verdict).collect();
     let passed = found.values().filter(|verdict| *verdict == "ok").count();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(passed > 200, "control: {passed} tests pass: {text}{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(passed > 200, "control: {passed} tests pass: {text}{stderr}");
     found
 }
 

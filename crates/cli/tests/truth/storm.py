@@ -1,6 +1,6 @@
-"""The same seeded operations on any tree: `storm.py TOP SEED FIRST COUNT [links]`. Prints what each did, so that two runs can be compared
-line by line. What it chooses depends on nothing but the seed and what is in the tree; nothing outside TOP is touched. With a COUNT
-of 0 it plants a tree to begin with."""
+"""Seeded operations on a tree: `storm.py TOP SEED FIRST COUNT [links]`. Prints the result of each, so that two runs can be compared line
+by line. Choices depend only on the seed and the content of the tree; no file outside TOP is touched. A COUNT of 0 creates the initial
+tree."""
 
 import ctypes
 import errno
@@ -15,7 +15,7 @@ import zlib
 TOP = os.fsencode(sys.argv[1])
 SEED, FIRST, COUNT = (int(word) for word in sys.argv[2:5])
 LINKS = sys.argv[5:] == ["links"]
-# So few that names are used again and again: what was removed comes back as something else.
+# Few names, so that they are reused: a removed entry comes back as another kind.
 NAMES = [b"a", b"b", b"c", b"d.txt", b"e.txt", b"with space", "ümlaut".encode(), b"-dash", b"bad\xff", b".wh.a", b"new\nline", b"x" * 255]
 XATTRS = ["user.one", "user.two", "user.overlay.opaque", "user.overlay.mine"]
 MOST = 150
@@ -23,7 +23,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Tree:
-    """What is there now, sorted, with a sum that tells one tree from another."""
+    """The current entries, sorted, with a checksum that distinguishes trees."""
 
     def __init__(self):
         self.dirs, self.files, self.rest, seen = [TOP], [], [], []
@@ -111,7 +111,7 @@ def save(r, t):
 
 
 def put(path, data):
-    """As editors do: a file beside it takes its place."""
+    """Replaces a file by renaming another over it, as editors do."""
     beside = os.path.join(os.path.dirname(path), b"beside~")
     with opened(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL) as f:
         f.write(data)
@@ -130,7 +130,7 @@ def exchange(r, t):
 
 
 def move(r, t):
-    """A directory, as mv does it: a rename, or a copy where the kernel sees two file systems."""
+    """Moves a directory as mv does: by rename, or by copy where the kernel returns EXDEV."""
     path, to = r.path(t.below()), fresh(r, t)
     if not moves_whole(path):
         return
@@ -171,7 +171,7 @@ def copy(path, to):
 
 
 def remove(path):
-    """A tree with all in it, in the order of names: where it may not go on, both trees have lost the same."""
+    """Removes a tree in the order of names, so that after an error both trees have lost the same entries."""
     for name in sorted(os.listdir(path)):
         below = os.path.join(path, name)
         if stat.S_ISDIR(os.lstat(below).st_mode):
@@ -182,7 +182,7 @@ def remove(path):
 
 
 def link(r, t):
-    """Of a file that was made in this layer: names of one from below do not stay one file (docs/concepts/workspace.md)."""
+    """Links a file created in this layer: hard links of a lower file do not stay one file (docs/concepts/workspace.md)."""
     if not LINKS:
         return
     path, to = r.path(t.files), fresh(r, t)
@@ -222,7 +222,7 @@ def clear(r, t):
 
 
 def replace(r, t):
-    """A directory goes and comes back under its name: nothing of the old one may shine through."""
+    """Removes a directory and recreates its name: no entry of the old one may show through."""
     path = r.path(t.below())
     remove(path)
     r.choice([os.mkdir, lambda p: os.symlink(b"a", p), lambda p: open(p, "wb").write(b"once a directory\n")])(path)
@@ -257,7 +257,7 @@ SHRINKING = {unlink: 5, clear: 2, rmdir: 1}
 
 
 class Choice(random.Random):
-    """Chooses, and remembers which paths."""
+    """A random generator that records the chosen paths."""
 
     def __init__(self, n):
         super().__init__(f"{SEED}/{n}")
@@ -299,7 +299,7 @@ def step(n):
 
 
 def plant():
-    """Three levels of everything that a project holds, as old as can be told from what is changed later."""
+    """Creates three levels of every kind of entry, with times that later changes can be distinguished from."""
     r, dirs = random.Random(SEED), [TOP]
     for _ in range(3):
         wanted = dict.fromkeys(os.path.join(r.choice(dirs), r.choice(NAMES)) for _ in range(6))

@@ -1,5 +1,5 @@
-//! Random operations, the same outside and inside, over several mounts of the same layers: what each does, the tree they leave,
-//! the diff that tells of it, and the base, which must not change.
+//! Random operations, identical outside and inside, over several mounts of the same layers: compares each result, the
+//! final tree, the diff, and the base, which must not change.
 
 use crate::inside::{Inside, python_outside};
 use crate::support::{As, BOTH, Place, sample};
@@ -9,25 +9,26 @@ use std::collections::BTreeMap;
 const STORM: &str = include_str!("storm.py");
 const INVENTORY: &str = include_str!("inventory.py");
 
-/// Each round is a run of its own.
+/// Each round is a separate run.
 const ROUNDS: usize = 3;
 const STEPS: usize = 150;
 
-/// What happens besides: hard links do not outlive a snapshot when they are written to, so a storm has either.
+/// Variants of a storm. A hard link that is written to does not survive a snapshot, so a storm has one or the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Besides {
     Links,
     Snapshots,
-    /// Links, in a workspace that is a copy.
+    /// Links, in a workspace of driver `copy`.
     Copy,
 }
 
-/// Two seeds a run, others with each `COFFERDAM_TEST_SEED`.
+/// Two seeds per run; each `COFFERDAM_TEST_SEED` gives others.
 fn seeds() -> std::ops::Range<u64> {
     let first = 2 * sample::seed();
     first..first + sample::times(2, 200)
 }
 
+// promise 12
 #[test]
 fn random_operations_do_the_same_inside_as_outside() {
     for seed in seeds() {
@@ -35,6 +36,7 @@ fn random_operations_do_the_same_inside_as_outside() {
     }
 }
 
+// promise 12
 #[test]
 fn random_operations_do_the_same_across_snapshots() {
     for seed in seeds() {
@@ -42,6 +44,7 @@ fn random_operations_do_the_same_across_snapshots() {
     }
 }
 
+// promise 12
 #[test]
 fn random_operations_do_the_same_in_a_copy() {
     for seed in seeds() {
@@ -52,7 +55,7 @@ fn random_operations_do_the_same_in_a_copy() {
 fn storm(who: As, seed: u64, besides: Besides) {
     let tag = format!("seed {seed}, {who:?}, {besides:?}");
     println!("{tag}");
-    // A guest is never root; outside an ordinary user is what it is compared with.
+    // A guest is never root, so the comparison outside runs as an ordinary user.
     let (plain, place) = (Place::new(As::User), Place::new(who));
     for tree in [&plain, &place] {
         python_outside(tree, STORM, &[&path_of(tree), &seed.to_string(), "0", "0"]);
@@ -81,9 +84,9 @@ fn storm(who: As, seed: u64, besides: Besides) {
         &format!("{tag}: the base"),
     );
     let mut landed = land(&entries(&base), &inside.diff(), &tag);
-    // A new directory is told by what is in it.
-    let told = |(path, found): &(&String, &Value)| found["holds"] == true && !base.contains_key(*path);
-    for (path, found) in expected.iter().filter(told) {
+    // A diff lists a new directory by its content.
+    let is_new_dir = |(path, found): &(&String, &Value)| found["holds"] == true && !base.contains_key(*path);
+    for (path, found) in expected.iter().filter(is_new_dir) {
         landed.entry(path.clone()).or_insert_with(|| found["entry"].clone());
     }
     assert_same_trees(&entries(&expected), &landed, &format!("{tag}: base and diff"));
@@ -93,7 +96,7 @@ fn path_of(place: &Place) -> String {
     place.project.to_string_lossy().into_owned()
 }
 
-/// All that is known of what stands at a path; paths are keys as JSON spells them.
+/// Inventory of a tree: properties by path, with paths as JSON strings.
 type Tree = BTreeMap<String, Value>;
 
 fn trees_of(inventory: &str) -> Tree {
@@ -101,12 +104,12 @@ fn trees_of(inventory: &str) -> Tree {
     list.into_iter().map(|found| (found["path"].to_string(), found)).collect()
 }
 
-/// Only what a diff tells.
+/// The part of an inventory that a diff shows.
 fn entries(tree: &Tree) -> Tree {
     tree.iter().map(|(path, found)| (path.clone(), found["entry"].clone())).collect()
 }
 
-/// The base with every change made that a diff tells of. What a change says stood there must have stood there.
+/// The base with every change of a diff applied. The recorded state before each change must match the base.
 fn land(base: &Tree, diff: &Value, tag: &str) -> Tree {
     let mut tree = base.clone();
     let changes = diff["files"].as_array().unwrap();
@@ -124,7 +127,7 @@ fn land(base: &Tree, diff: &Value, tag: &str) -> Tree {
     tree
 }
 
-/// The first step that went another way says most.
+/// Reports the first step with different results.
 #[track_caller]
 fn assert_same_lines(outside: &str, inside: &str, tag: &str) {
     let both = outside.lines().zip(inside.lines());

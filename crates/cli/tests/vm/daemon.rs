@@ -1,8 +1,8 @@
-//! The units of packaging/ under a live systemd: the daemon of the machine and a user's own.
+//! The units of packaging/ under a live systemd: the system's daemon and a user's.
 
 use crate::machine;
 
-/// A unit as it is installed, and what differs between the two.
+/// An installed unit, with the differences between the two.
 struct Unit {
     install: &'static str,
     systemctl: &'static str,
@@ -29,7 +29,7 @@ const USER: Unit = Unit {
 
 fn check(unit: &Unit) {
     let Unit { install, systemctl, word, socket, cgroup } = unit;
-    // Both are there at the same time.
+    // The two daemons run at the same time.
     let mark = cgroup.replace('/', "-");
     let owner = if word.is_empty() { "" } else { "chown 1500:1500 /srv/served-$$;" };
     let script = format!(
@@ -58,7 +58,7 @@ fn check(unit: &Unit) {
         find /sys/fs/cgroup{cgroup} -name 'cofferdam-*run_*' 2> /dev/null | wc -l
         rm -rf /srv/served-$$"
     );
-    let said = machine::new().ask(&script).out;
+    let said = machine::new().bash(&script).out;
     let expected = [
         "while it runs 125",
         "below the unit",
@@ -79,11 +79,13 @@ fn check(unit: &Unit) {
     assert_eq!(lines, expected, "{said}");
 }
 
+// promise 25
 #[test]
 fn the_daemon_of_the_machine_is_restarted_and_loses_nothing() {
     check(&SYSTEM);
 }
 
+// promise 25
 #[test]
 fn a_users_daemon_is_restarted_and_loses_nothing() {
     check(&USER);

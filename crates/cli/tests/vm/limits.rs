@@ -1,11 +1,11 @@
-//! Every limit on version 2 of control groups, for root and for a user to whom systemd delegated a scope: what fits, what goes over, and
-//! that nothing is left.
+//! Every limit on cgroup v2, for root and for a user with a scope that systemd delegated: below the limit, above it,
+//! and nothing left afterwards.
 
 use crate::machine::{self, Machine};
 use crate::place::{As, BOTH, outcome, run};
 use serde_json::json;
 
-/// A limit, a script that fits into it and one that does not.
+/// Limit, flag and script below it, flag and script above it.
 const ROWS: [(&str, &str, &str, &str, &str); 9] = [
     ("wall_ms", "-t 600s", "sleep 0.1", "-t 700ms", "sleep 3600"),
     ("cpu_ms", "--limit cpu=300s", "true", "--limit cpu=300ms", "(while :; do :; done) & wait"),
@@ -57,9 +57,10 @@ const ROWS: [(&str, &str, &str, &str, &str); 9] = [
 fn serve_a_file(machine: &Machine) {
     let script = "mkdir -p /srv/www && cd /srv/www && head -c 200000 /dev/zero > large && { busybox wget -q -O /dev/null http://127.0.0.1:7100/large ||
         busybox httpd -p 127.0.0.1:7100 -h /srv/www; }";
-    machine.ask(script).assert_ok();
+    machine.bash(script).assert_ok();
 }
 
+// promise 8
 #[test]
 fn every_limit_holds_and_is_told() {
     let machine = machine::new();
@@ -83,15 +84,16 @@ fn every_limit_holds_and_is_told() {
     }
 }
 
-/// Groups bear the name of their run.
+/// Control groups contain the id of their run.
 fn nothing_is_left(machine: &Machine, runs: &[String]) {
-    let said = machine.ask(&format!("groups | grep -E '{}'", runs.join("|")));
+    let said = machine.bash(&format!("groups | grep -E '{}'", runs.join("|")));
     assert_eq!((said.status, said.out.as_str()), (1, ""), "{said:?}");
 }
 
+// promise 8
 #[test]
 fn a_share_of_the_processor_is_not_taken_back_by_systemd() {
-    // Starting any unit makes systemd hand out anew what its slices hand out.
+    // Starting any unit makes systemd redistribute the controllers of its slices.
     let script =
         "in_scope cofferdam run --read-only --cpus 0.5 -m 64m --pids 20 -- sleep 5001 > /dev/null 2>&1 & ann=$!
         cofferdam run --read-only --cpus 0.5 -m 64m --pids 20 -- sleep 5002 > /dev/null 2>&1 & root=$!
@@ -104,11 +106,12 @@ fn a_share_of_the_processor_is_not_taken_back_by_systemd() {
         tell | sort | uniq -c
         kill $ann $root; wait";
     let machine = machine::new();
-    let said = machine.ask(&format!("{}{script}", crate::place::fresh(As::Root))).assert_ok();
+    let said = machine.bash(&format!("{}{script}", crate::place::fresh(As::Root))).assert_ok();
     let line = "2 50000 100000 67108864 21";
     assert_eq!(said.lines().map(str::trim).collect::<Vec<_>>(), [line, line], "{said}");
 }
 
+// promise 8
 #[test]
 fn a_kill_for_memory_is_told_from_other_kills() {
     let machine = machine::new();
@@ -120,6 +123,7 @@ fn a_kill_for_memory_is_told_from_other_kills() {
     }
 }
 
+// promise 8
 #[test]
 fn killed_without_warning_it_leaves_nothing() {
     let machine = machine::new();
@@ -135,10 +139,11 @@ fn killed_without_warning_it_leaves_nothing() {
             crate::place::fresh(who),
             who.word()
         );
-        assert_eq!(machine.ask(&script).assert_ok(), "gone\n", "{who:?}");
+        assert_eq!(machine.bash(&script).assert_ok(), "gone\n", "{who:?}");
     }
 }
 
+// promise 8
 #[test]
 fn a_user_without_a_scope_is_refused_by_name_and_told_the_way() {
     let machine = machine::new();
@@ -149,39 +154,42 @@ fn a_user_without_a_scope_is_refused_by_name_and_told_the_way() {
         (125, &json!("unsupported_limit"), &json!("memory_mb"))
     );
     assert!(o["hint"].as_str().unwrap().contains("systemd-run --user --scope -p Delegate=yes"), "{o:#}");
-    // Setup changes nothing where systemd owns the groups, and tells the same way.
-    let said = machine.ask("cofferdam setup --user ann").assert_ok();
+    // Setup changes nothing where systemd owns the groups, and recommends the same way.
+    let said = machine.bash("cofferdam setup --user ann").assert_ok();
     assert!(said.contains("nothing was changed") && said.contains("systemd-run --user --scope"), "{said}");
-    assert_eq!(machine.ask("ls -d /sys/fs/cgroup/cofferdam").status, 2, "no group of ours at the top");
+    assert_eq!(machine.bash("ls -d /sys/fs/cgroup/cofferdam").status, 2, "no group of ours at the top");
     // The control: without the limit it runs.
     assert_eq!(run(machine, As::Plain, "", "echo ran").status, 0);
 }
 
+// promise 8
 #[test]
 fn a_supervisor_that_is_limited_gives_no_more_than_it_has() {
-    // A service with a limit and a shell beside us: the only groups in which we could make some are above its limit.
+    // A service with a limit and a shell beside the supervisor: the only groups in which it could create children are
+    // above the service's limit.
     let unit = format!("limited-{}", crate::place::unique());
     let script = format!(
         "{}systemd-run --quiet --pipe --wait --unit={unit} -p MemoryMax=500M -p WorkingDirectory=$PWD sh -c 'cofferdam run --json --read-only -m 64m -- true; echo $?'",
         crate::place::fresh(As::Root)
     );
     let machine = machine::new();
-    let said = machine.ask(&script).out;
+    let said = machine.bash(&script).out;
     assert!(said.contains("unsupported_limit") && said.contains("beside us"), "{said}");
-    // The control: delegated and alone, it makes them below the limit.
+    // The control: delegated and alone, it creates groups below the limit.
     let control = script
         .replace("sh -c 'cofferdam", "-p Delegate=yes cofferdam")
         .replace("true; echo $?'", "true")
         .replace(&unit, &format!("{unit}-c"));
-    let said = machine.ask(&control).assert_ok();
+    let said = machine.bash(&control).assert_ok();
     assert!(said.contains("\"verdict\": \"ok\""), "{said}");
 }
 
+// promise 8
 #[test]
 fn every_wall_stands() {
     let machine = machine::new();
     for who in BOTH {
-        let report = machine.ask(&format!("cd /; {} cofferdam doctor --json", who.word()));
+        let report = machine.bash(&format!("cd /; {} cofferdam doctor --json", who.word()));
         let report = serde_json::from_str::<serde_json::Value>(&report.assert_ok()).unwrap();
         assert_eq!((&report["level"], &report["missing"]), (&json!("full"), &json!([])), "{who:?}: {report:#}");
         for check in report["checks"].as_array().unwrap().iter().filter(|c| c["required"] == true) {

@@ -1,4 +1,4 @@
-//! A virtual machine: booted once, asked many times over its port, gone with the tests.
+//! A virtual machine: booted once, sent many scripts over its port, ended with the tests.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -13,11 +13,11 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// Longer than anything takes that is not stuck, on a machine emulated by a busy one.
+/// Upper bound for any step that is not stuck, in an emulated machine on a busy host.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What every script may use: who runs what, and where.
-const WORDS: &str = r#"
+/// Shell functions for every script.
+const SHELL_FUNCTIONS: &str = r#"
 export HOME=/root
 as_ann() { setpriv --reuid 1500 --regid 1500 --init-groups env -i HOME=/home/ann USER=ann LOGNAME=ann \
     PATH=/usr/local/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/1500 "$@"; }
@@ -28,20 +28,20 @@ groups() { find /sys/fs/cgroup -type d -name 'cofferdam-*' ! -name cofferdam-sel
 
 pub struct Machine {
     port: Mutex<UnixStream>,
-    waiting: Mutex<HashMap<u64, Sender<Answer>>>,
-    /// What it did not answer. One that is stuck is waited for once, and not by every test anew.
+    waiting: Mutex<HashMap<u64, Sender<ScriptResult>>>,
+    /// The script that got no answer. A stuck machine is waited for once, not by every test again.
     stuck: OnceLock<String>,
     dir: PathBuf,
 }
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct ScriptResult {
     pub status: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Answer {
+impl ScriptResult {
     #[track_caller]
     pub fn assert_ok(self) -> String {
         assert_eq!(self.status, 0, "{}\n{}", self.out, self.err);
@@ -56,14 +56,14 @@ impl Answer {
 
 type Booted = OnceLock<Result<&'static Machine, String>>;
 
-/// Linux 6.12 or newer: every wall can be had.
+/// Linux 6.12 or newer: has every mechanism.
 #[track_caller]
 pub fn new() -> &'static Machine {
     static MACHINE: Booted = OnceLock::new();
     MACHINE.get_or_init(|| Machine::boot("new")).as_ref().expect("a machine")
 }
 
-/// Linux 6.1: too old for some.
+/// Linux 6.1: lacks some mechanisms.
 #[track_caller]
 pub fn old() -> &'static Machine {
     static MACHINE: Booted = OnceLock::new();
@@ -78,7 +78,7 @@ impl Machine {
         let bin = dir.join("local/bin");
         fs::create_dir_all(&bin).unwrap();
         fs::create_dir_all(dir.join("local/packaging")).unwrap();
-        // Without what only a debugger reads, it is less than half as long.
+        // Without debug information the binary is less than half as large.
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(bin.join("cofferdam")).arg(env!("CARGO_BIN_EXE_cofferdam"));
         assert!(strip.status().expect("binutils are installed; see tools/test").success());
@@ -92,7 +92,7 @@ impl Machine {
         let machine: &'static Machine = Box::leak(Box::new(machine));
         thread::spawn(move || machine.hear(lines));
         let up = "until_true '! systemctl is-system-running | grep -qE \"starting|initializing\"'; systemctl is-active user@1500";
-        let up = machine.answer(up)?;
+        let up = machine.try_bash(up)?;
         if up.status == 0 { Ok(machine) } else { Err(format!("{up:?}")) }
     }
 
@@ -100,28 +100,28 @@ impl Machine {
         for line in lines.lines().map_while(Result::ok) {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [number, status, out, err] = words[..] else { continue };
-            // An equals sign more stands for what would else be no word at all.
+            // A trailing equals sign keeps an empty word from disappearing.
             let text = |word: &str| {
                 let bytes = word.strip_suffix('=').and_then(|word| BASE64.decode(word).ok());
                 String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
             };
-            let answer = Answer { status: status.parse().unwrap_or(-1), out: text(out), err: text(err) };
+            let answer = ScriptResult { status: status.parse().unwrap_or(-1), out: text(out), err: text(err) };
             let waiting = number.parse().ok().and_then(|n: u64| self.waiting.lock().unwrap().remove(&n));
             if let Some(waiting) = waiting {
                 let _ = waiting.send(answer);
             }
         }
-        // It is gone: nobody waits any longer.
+        // The machine is gone: waiting callers are released.
         self.waiting.lock().unwrap().clear();
     }
 
-    /// Runs a script of bash as root, to its end.
+    /// Runs a bash script as root, to its end.
     #[track_caller]
-    pub fn ask(&self, script: &str) -> Answer {
-        self.answer(script).unwrap_or_else(|stuck| panic!("{stuck}"))
+    pub fn bash(&self, script: &str) -> ScriptResult {
+        self.try_bash(script).unwrap_or_else(|stuck| panic!("{stuck}"))
     }
 
-    fn answer(&self, script: &str) -> Result<Answer, String> {
+    fn try_bash(&self, script: &str) -> Result<ScriptResult, String> {
         if let Some(stuck) = self.stuck.get() {
             return Err(format!("the machine is stuck since it was asked: {stuck}"));
         }
@@ -132,22 +132,22 @@ impl Machine {
         })
     }
 
-    fn begin(&self, script: &str) -> Receiver<Answer> {
+    fn begin(&self, script: &str) -> Receiver<ScriptResult> {
         static NEXT: Mutex<u64> = Mutex::new(0);
         let number = {
             let mut next = NEXT.lock().unwrap();
             *next += 1;
             *next
         };
-        let (tell, hear) = channel();
-        self.waiting.lock().unwrap().insert(number, tell);
-        let line = format!("{number} {}\n", BASE64.encode(format!("{WORDS}\n{script}")));
+        let (sender, receiver) = channel();
+        self.waiting.lock().unwrap().insert(number, sender);
+        let line = format!("{number} {}\n", BASE64.encode(format!("{SHELL_FUNCTIONS}\n{script}")));
         self.port.lock().unwrap().write_all(line.as_bytes()).unwrap();
-        hear
+        receiver
     }
 }
 
-/// Whoever starts it must live as long as the tests: the emulator ends with that thread.
+/// Starts the emulator from a thread that lives as long as the tests: the emulator dies with that thread.
 fn start(top: &Path, kernel: &'static str, dir: &Path) {
     let log = fs::File::create(dir.join("emulator.log")).unwrap();
     let mut command = Command::new("setpriv");
@@ -177,7 +177,7 @@ fn connect(dir: &Path) -> Result<UnixStream, String> {
     }
 }
 
-/// What machines of earlier tests left.
+/// Removes directories of machines from earlier tests.
 fn sweep(tools: &Path) {
     for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,17 +1,18 @@
-//! A kernel that is too old for some walls: what is missing is named, and nothing is weaker without consent.
+//! A kernel without some mechanisms: each missing one is named, and nothing is weakened without consent.
 
 use crate::machine;
 use crate::place::{As, outcome, run};
 use serde_json::{Value, json};
 
-/// What Linux 6.1 cannot do of what every run wants.
+/// Mechanisms of every run that Linux 6.1 lacks.
 const MISSING: [&str; 3] = ["landlock.truncate", "landlock.ioctl_dev", "landlock.scope"];
 
+// promise 10
 #[test]
 fn what_is_missing_is_named_and_nothing_runs_without_consent() {
     let machine = machine::old();
     for who in [As::Root, As::Plain] {
-        let answer = machine.ask(&format!("cd /; {} cofferdam doctor --json", who.word()));
+        let answer = machine.bash(&format!("cd /; {} cofferdam doctor --json", who.word()));
         assert_eq!(answer.status, 1, "{who:?}: {answer:?}");
         let report = answer.json();
         let failed: Vec<&str> = report["checks"]
@@ -32,12 +33,12 @@ fn what_is_missing_is_named_and_nothing_runs_without_consent() {
     }
 }
 
-/// With consent to what the doctor names an ordinary user runs, and is told what is missing. Root, whose files cannot be shown to a
-/// guest on this kernel, is refused by name all the same.
+/// With `degrade` for what the doctor names, an ordinary user's run starts and reports the missing mechanisms. Root,
+/// whose files cannot be shown to a guest on this kernel, is still refused by name.
 fn consented(who: As, report: &Value) {
     let machine = machine::old();
     let policy = json!({"version": 1, "extends": ["default"], "degrade": MISSING}).to_string();
-    machine.ask(&format!("echo '{policy}' > /tmp/consent.json; chmod 644 /tmp/consent.json")).assert_ok();
+    machine.bash(&format!("echo '{policy}' > /tmp/consent.json; chmod 644 /tmp/consent.json")).assert_ok();
     let answer = run(machine, who, "-s /tmp/consent.json", "echo ran");
     let o = outcome(&answer, who, "consent");
     if report["level"] == "partial" {

@@ -1,18 +1,19 @@
-//! DNS messages, in both directions: what a guest asks and is told, what the resolvers of the host are asked and tell.
+//! DNS messages in both directions: queries of the guest with their replies, and queries to the host's resolvers with
+//! their responses.
 //!
-//! Only addresses are told. A guest learns nothing else from a resolver, and the broker alone says which names it may
-//! ask for.
+//! Only addresses are returned. A guest learns no other record from a resolver, and the rules decide which names it may
+//! resolve.
 
 mod name;
 mod query;
 mod reply;
 mod upstream;
 
-use crate::bytes::Bytes;
+use crate::byte_reader::ByteReader;
 
-pub use query::{BadQuery, Question, parse_query};
-pub use reply::{answer, answer_on_stream};
-pub use upstream::{Answer, AnswerError, MAX_ADDRESSES, parse_answer, query};
+pub use query::{BadQuery, Query, parse_query};
+pub use reply::{tcp_reply, udp_reply};
+pub use upstream::{MAX_ADDRESSES, Response, ResponseError, build_query, parse_response};
 
 const HEADER: usize = 12;
 const CLASS_IN: u16 = 1;
@@ -27,35 +28,35 @@ const FLAG_RECURSION_DESIRED: u16 = 0x0100;
 const FLAG_RECURSION_AVAILABLE: u16 = 0x0080;
 const FLAG_CHECKING_DISABLED: u16 = 0x0010;
 
-/// What is asked about a name.
+/// Record type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum RecordType {
     A,
     Aaaa,
     Other(u16),
 }
 
-impl Kind {
+impl RecordType {
     pub fn number(self) -> u16 {
         match self {
-            Kind::A => TYPE_A,
-            Kind::Aaaa => TYPE_AAAA,
-            Kind::Other(number) => number,
+            RecordType::A => TYPE_A,
+            RecordType::Aaaa => TYPE_AAAA,
+            RecordType::Other(number) => number,
         }
     }
 }
 
-impl From<u16> for Kind {
-    fn from(number: u16) -> Kind {
+impl From<u16> for RecordType {
+    fn from(number: u16) -> RecordType {
         match number {
-            TYPE_A => Kind::A,
-            TYPE_AAAA => Kind::Aaaa,
-            other => Kind::Other(other),
+            TYPE_A => RecordType::A,
+            TYPE_AAAA => RecordType::Aaaa,
+            other => RecordType::Other(other),
         }
     }
 }
 
-/// How a question ended. `NoError` without records says that the name exists and has none of the kind.
+/// DNS response code. `NoError` without records says that the name exists and has no record of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rcode {
     NoError,
@@ -68,7 +69,7 @@ pub enum Rcode {
 }
 
 impl Rcode {
-    /// Twelve bits: the lower four stand in the header, the others in the EDNS record.
+    /// The twelve-bit code: the lower four bits are in the header, the upper eight in the EDNS record.
     pub fn number(self) -> u16 {
         match self {
             Rcode::NoError => 0,
@@ -96,7 +97,7 @@ impl From<u16> for Rcode {
     }
 }
 
-/// The six numbers that every message starts with.
+/// Message header.
 struct Header {
     id: u16,
     flags: u16,
@@ -107,7 +108,7 @@ struct Header {
 }
 
 impl Header {
-    fn read(bytes: &mut Bytes) -> Option<Header> {
+    fn read(bytes: &mut ByteReader) -> Option<Header> {
         Some(Header {
             id: bytes.u16()?,
             flags: bytes.u16()?,
@@ -129,26 +130,26 @@ impl Header {
     }
 }
 
-/// A resource record, its owner in lower case and its data where it stands in the message.
+/// A resource record, its owner in lower case and its data at its position in the message.
 struct Record<'a> {
     owner: name::Name,
     kind: u16,
     class: u16,
     ttl: u32,
-    /// The four bytes of the time as they came: EDNS keeps other things there.
+    /// The TTL field as received: EDNS stores flags and code bits there.
     raw_ttl: u32,
-    data: Bytes<'a>,
+    data: ByteReader<'a>,
     data_end: usize,
 }
 
 impl<'a> Record<'a> {
-    fn read(bytes: &mut Bytes<'a>) -> Option<Record<'a>> {
+    fn read(bytes: &mut ByteReader<'a>) -> Option<Record<'a>> {
         let owner = name::read(bytes)?;
         let (kind, class, raw_ttl) = (bytes.u16()?, bytes.u16()?, bytes.u32()?);
         let len = bytes.u16()?;
         let data = *bytes;
         bytes.take(len.into())?;
-        // A time with its highest bit set is no time at all: RFC 2181 reads it as zero.
+        // RFC 2181 reads a TTL with its highest bit set as zero.
         let ttl = if raw_ttl > i32::MAX as u32 { 0 } else { raw_ttl };
         Some(Record { owner, kind, class, ttl, raw_ttl, data, data_end: bytes.at() })
     }

@@ -1,21 +1,21 @@
-//! Names as they stand in a message. Read into one form (lower case, no compression), so that comparing two names is
-//! comparing bytes; bytes that no host name holds stay what they are and never look like a dot.
+//! Domain names in messages, normalised to lower case without compression, so that comparing names is comparing bytes.
+//! Bytes that no host name contains are kept and never look like a dot.
 
 use super::HEADER;
-use crate::bytes::Bytes;
+use crate::byte_reader::ByteReader;
 use policy::HostName;
 
 const MAX: usize = 255;
 const MAX_LABEL: usize = 63;
-/// A name has no more labels than this, so it needs no more pointers; a chain of them would only cost time.
+/// Limit on compression pointers: a name has no more labels than this, and a longer chain would only cost time.
 const MAX_POINTERS: usize = 127;
 
-/// Labels with their lengths before them, and the empty label at the end; at most 255 bytes.
+/// Length-prefixed labels with the empty label at the end; at most 255 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name(Vec<u8>);
 
 impl Name {
-    /// A host name in wire form. `None` for what is no name: an address, an empty text, an odd character.
+    /// Encodes a host name. Returns `None` for an address, an empty text, or an invalid character.
     pub fn of_host(text: &str) -> Option<Name> {
         let Ok(HostName::Name(text)) = HostName::parse(text) else {
             return None;
@@ -33,33 +33,33 @@ impl Name {
         &self.0
     }
 
-    /// Whether it is the name of everything: no labels.
+    /// Returns true for the root name, which has no labels.
     pub fn is_root(&self) -> bool {
         self.0 == [0]
     }
 
     fn labels(&self) -> impl Iterator<Item = &[u8]> {
-        let mut bytes = Bytes::new(&self.0);
-        std::iter::from_fn(move || bytes.short_run().filter(|label| !label.is_empty()))
+        let mut bytes = ByteReader::new(&self.0);
+        std::iter::from_fn(move || bytes.u8_prefixed().filter(|label| !label.is_empty()))
     }
 
-    /// The text with dots between labels. A byte that would be taken for something else is escaped.
+    /// Formats the name with dots between labels. Ambiguous bytes are escaped.
     pub fn text(&self) -> String {
         let labels = self.labels().map(|label| label.escape_ascii().to_string().replace('.', "\\."));
         labels.collect::<Vec<_>>().join(".")
     }
 
-    /// Whether the text is a name that a host can have. Escapes hold a backslash, so they never are.
+    /// Returns true if the text is a valid host name. Escapes contain a backslash, so they never are.
     pub fn is_host(&self) -> bool {
         matches!(HostName::parse(&self.text()), Ok(HostName::Name(name)) if name == self.text())
     }
 }
 
-/// Reads a name that may end in a pointer to an earlier one.
-pub(super) fn read(bytes: &mut Bytes) -> Option<Name> {
+/// Reads a name that may end in a compression pointer.
+pub(super) fn read(bytes: &mut ByteReader) -> Option<Name> {
     let mut wire = Vec::new();
     let mut here = *bytes;
-    // Each pointer must lead before everything read so far: the places only fall, so the walk ends.
+    // Each pointer must lead before everything read so far: offsets only decrease, so the walk ends.
     let mut floor = here.at();
     let mut after = None;
     for _ in 0..=MAX_POINTERS {
@@ -72,13 +72,13 @@ pub(super) fn read(bytes: &mut Bytes) -> Option<Name> {
             return None;
         }
         floor = target;
-        here = Bytes::from(bytes.whole(), target);
+        here = ByteReader::from(bytes.whole(), target);
     }
     None
 }
 
-/// Reads a name that is written out in full, as in a question.
-pub(super) fn read_plain(bytes: &mut Bytes) -> Option<Name> {
+/// Reads an uncompressed name, as in a question.
+pub(super) fn read_plain(bytes: &mut ByteReader) -> Option<Name> {
     let mut wire = Vec::new();
     match labels(bytes, &mut wire)? {
         None => Some(Name(wire)),
@@ -86,8 +86,8 @@ pub(super) fn read_plain(bytes: &mut Bytes) -> Option<Name> {
     }
 }
 
-/// Labels up to the empty one, or up to a pointer: then where it points.
-fn labels(bytes: &mut Bytes, wire: &mut Vec<u8>) -> Option<Option<usize>> {
+/// Reads labels up to the empty one (`None`) or up to a pointer, and then returns its target.
+fn labels(bytes: &mut ByteReader, wire: &mut Vec<u8>) -> Option<Option<usize>> {
     loop {
         let len = bytes.u8()?;
         match len >> 6 {

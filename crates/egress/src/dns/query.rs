@@ -1,49 +1,49 @@
-//! The question of a guest.
+//! Parser for DNS queries of the guest.
 
 use super::name::{self, Name};
 use super::{
-    CLASS_IN, FLAG_CHECKING_DISABLED, FLAG_RECURSION_DESIRED, FLAG_RESPONSE, HEADER, Header, Kind, Rcode, Record,
+    CLASS_IN, FLAG_CHECKING_DISABLED, FLAG_RECURSION_DESIRED, FLAG_RESPONSE, HEADER, Header, Rcode, Record, RecordType,
     TYPE_OPT, reply,
 };
-use crate::bytes::Bytes;
+use crate::byte_reader::ByteReader;
 
-/// More than any client adds to a question: EDNS and a signature.
+/// Limit on additional records, more than clients send: EDNS and a signature.
 const MAX_ADDITIONALS: u16 = 8;
 
-/// A question that can be answered.
+/// A valid query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Query {
     pub id: u16,
-    /// Lower case, without the final dot; empty for the root. Bytes that no host name holds are escaped.
+    /// Lower case, without the final dot; empty for the root. Bytes that no host name contains are escaped.
     pub name: String,
-    /// Whether `name` is a name that a host can have. Nothing else may be asked of a resolver.
+    /// True if `name` is a valid host name. Only host names are sent to a resolver.
     pub is_host: bool,
-    pub kind: Kind,
+    pub record_type: RecordType,
     pub recursion: bool,
-    /// The size of a datagram that the client takes, when it says one.
+    /// Datagram size that the client announces with EDNS.
     pub udp_size: Option<u16>,
-    /// What of the client's flags comes back with the answer.
+    /// Flags of the query that the reply repeats.
     pub(super) flags: u16,
-    /// The question as it was spelled: clients compare it, some of them with the case of letters.
+    /// Question section as received: clients compare it, some of them case-sensitively (0x20 encoding).
     pub(super) echo: Vec<u8>,
 }
 
-/// Why a question cannot be answered, and the message that says so to the client, if it should be told.
+/// A malformed query: the reason, and the error reply if one should be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadQuery {
     pub reason: &'static str,
     pub reply: Option<Vec<u8>>,
 }
 
-/// Reads one question. Bytes past the message are ignored, as resolvers do.
-pub fn parse_query(message: &[u8]) -> Result<Question, BadQuery> {
-    let mut bytes = Bytes::new(message);
+/// Parses one query. Bytes after the message are ignored, as resolvers do.
+pub fn parse_query(message: &[u8]) -> Result<Query, BadQuery> {
+    let mut bytes = ByteReader::new(message);
     let Some(header) = Header::read(&mut bytes) else {
-        return Err(BadQuery { reason: "it is shorter than a header", reply: None });
+        return Err(BadQuery { reason: "the message is shorter than a DNS header", reply: None });
     };
     if header.flags & FLAG_RESPONSE != 0 {
-        // Telling a responder that it is wrong would be the start of an endless exchange.
-        return Err(BadQuery { reason: "it is a response", reply: None });
+        // Replying to a response could start an endless exchange of errors.
+        return Err(BadQuery { reason: "the message is a response", reply: None });
     }
     read(&header, &mut bytes).map_err(|(reason, rcode)| {
         let reply = reply::without_question(header.id, kept(header.flags) | header.opcode() << 11, rcode);
@@ -55,16 +55,16 @@ fn kept(flags: u16) -> u16 {
     flags & (FLAG_RECURSION_DESIRED | FLAG_CHECKING_DISABLED)
 }
 
-fn read(header: &Header, bytes: &mut Bytes) -> Result<Question, (&'static str, Rcode)> {
+fn read(header: &Header, bytes: &mut ByteReader) -> Result<Query, (&'static str, Rcode)> {
     let malformed = |reason| (reason, Rcode::FormErr);
     if header.opcode() != 0 {
-        return Err(("it is no plain query", Rcode::NotImp));
+        return Err(("the opcode is not QUERY", Rcode::NotImp));
     }
     if header.questions != 1 {
-        return Err(malformed("it does not hold exactly one question"));
+        return Err(malformed("the message does not have exactly one question"));
     }
     if header.answers != 0 || header.authorities != 0 || header.additionals > MAX_ADDITIONALS {
-        return Err(malformed("it holds records that no query has"));
+        return Err(malformed("the message has records that no query has"));
     }
     let (name, kind, class) = question(bytes).ok_or(malformed("the question is cut short or malformed"))?;
     let echo = bytes.whole().get(HEADER..bytes.at()).unwrap_or_default().to_vec();
@@ -72,11 +72,11 @@ fn read(header: &Header, bytes: &mut Bytes) -> Result<Question, (&'static str, R
         return Err(("the class is not IN", Rcode::Refused));
     }
     let udp_size = udp_size(header, bytes)?;
-    Ok(Question {
+    Ok(Query {
         id: header.id,
         is_host: name.is_host(),
         name: name.text(),
-        kind: kind.into(),
+        record_type: kind.into(),
         recursion: header.flags & FLAG_RECURSION_DESIRED != 0,
         udp_size,
         flags: kept(header.flags),
@@ -84,12 +84,12 @@ fn read(header: &Header, bytes: &mut Bytes) -> Result<Question, (&'static str, R
     })
 }
 
-pub(super) fn question(bytes: &mut Bytes) -> Option<(Name, u16, u16)> {
+pub(super) fn question(bytes: &mut ByteReader) -> Option<(Name, u16, u16)> {
     Some((name::read_plain(bytes)?, bytes.u16()?, bytes.u16()?))
 }
 
-/// What the EDNS record says, if there is one.
-fn udp_size(header: &Header, bytes: &mut Bytes) -> Result<Option<u16>, (&'static str, Rcode)> {
+/// Returns the datagram size of the EDNS record, if there is one.
+fn udp_size(header: &Header, bytes: &mut ByteReader) -> Result<Option<u16>, (&'static str, Rcode)> {
     let mut size = None;
     for _ in 0..header.additionals {
         let record = Record::read(bytes).ok_or(("a record is cut short or malformed", Rcode::FormErr))?;

@@ -1,32 +1,33 @@
-//! The gate as the inspector of requests sees it: judges each, hands out secrets, hears what happened, counts bytes.
+//! The gate as judge of inspected requests: decisions, secrets, events and byte counts.
 
-use super::asked::request_matter;
+use super::approvals::request_subject;
 use super::{Gate, ask};
-use crate::asks::Leave;
-use crate::court::{Court, Injection, RequestAsk, Settling};
+use crate::approval::ApprovedSubjects;
 use crate::event::{Event, Socket};
-use policy::{Decision, NetAsk, Proto};
+use crate::request_judge::{Injection, PendingDecision, RequestInfo, RequestJudge};
+use policy::{Decision, NetRequest, Proto};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-impl Court for Gate {
-    fn request(&self, asked: &RequestAsk<'_>) -> Decision {
-        let place = SocketAddr::new(asked.addr, asked.port);
-        let host = Some(asked.host);
-        let ask = NetAsk { method: Some(asked.method), path: Some(asked.path), ..ask(Proto::Tcp, host, place) };
+impl RequestJudge for Gate {
+    fn request(&self, request: &RequestInfo<'_>) -> Decision {
+        let remote = SocketAddr::new(request.addr, request.port);
+        let host = Some(request.host);
+        let ask =
+            NetRequest { method: Some(request.method), path: Some(request.path), ..ask(Proto::Tcp, host, remote) };
         let rules = self.rules();
         let decision = rules.policy.net(&ask);
-        let matter = request_matter(&decision.rule, asked);
-        self.lift(&rules, decision, &matter, &Leave::default()).0
+        let subject = request_subject(&decision.rule, request);
+        self.apply_approvals(&rules, decision, &subject, &ApprovedSubjects::default()).0
     }
 
-    fn settle<'a>(&'a self, asked: &'a RequestAsk<'a>, decision: Decision) -> Settling<'a> {
-        Box::pin(self.settle_request(asked, decision, None))
+    fn await_approval<'a>(&'a self, request: &'a RequestInfo<'a>, decision: Decision) -> PendingDecision<'a> {
+        Box::pin(self.await_request_approval(request, decision, None))
     }
 
-    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
-        let Ok(host) = policy::HostName::parse(ask.host) else {
+    fn injections(&self, request: &RequestInfo<'_>) -> Vec<Injection> {
+        let Ok(host) = policy::HostName::parse(request.host) else {
             return Vec::new();
         };
         let rules = self.rules();
@@ -48,67 +49,67 @@ impl Court for Gate {
         self.rules().revision
     }
 
-    /// Whoever is told of a refusal wants to know whose it is. The guest learns of it only after this, so its socket is
-    /// still there to be found.
-    fn tell(&self, mut event: Event) {
+    /// Looks up the process before the event of a refusal or warning is queued. The guest has no answer yet at this
+    /// point, so its socket still exists.
+    fn record(&self, mut event: Event) {
         if let (true, Some(socket)) = (event.is_notable(), event.socket) {
-            let mut around = self.around.lock().unwrap_or_else(PoisonError::into_inner);
-            event.actor = around.who.as_mut().and_then(|who| who(socket));
+            let mut run_context = self.run_context.lock().unwrap_or_else(PoisonError::into_inner);
+            event.actor = run_context.process_lookup.as_mut().and_then(|lookup| lookup(socket));
         }
-        self.journal.push(event);
+        self.events.push(event);
     }
 
-    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool {
+    fn count_bytes(&self, bytes_in: u64, bytes_out: u64) -> bool {
         let bytes = bytes_in.saturating_add(bytes_out);
         let total = self.spent.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let within = self.limit.is_none_or(|limit| total <= limit);
-        if !within && self.state.send_if_modified(|state| !std::mem::replace(&mut state.over, true)) {
-            self.journal.ring();
+        if !within && self.state.send_if_modified(|state| !std::mem::replace(&mut state.is_over_limit, true)) {
+            self.events.signal();
         }
         within
     }
 }
 
-/// The gate for the requests of one connection, which knows where they come from.
-pub(crate) struct FromGuest {
+/// Judge for the requests of one guest connection: adds the connection's socket and run to events.
+pub(crate) struct ConnectionJudge {
     gate: Arc<Gate>,
     socket: Option<Socket>,
     run: Option<Arc<str>>,
 }
 
-impl FromGuest {
-    pub fn new(gate: &Arc<Gate>, socket: Option<Socket>) -> FromGuest {
-        FromGuest { gate: gate.clone(), socket, run: gate.run_of(socket) }
+impl ConnectionJudge {
+    pub fn new(gate: &Arc<Gate>, socket: Option<Socket>) -> ConnectionJudge {
+        ConnectionJudge { gate: gate.clone(), socket, run: gate.run_of(socket) }
     }
 }
 
-impl Court for FromGuest {
-    fn request(&self, ask: &RequestAsk<'_>) -> Decision {
-        self.gate.request(ask)
+impl RequestJudge for ConnectionJudge {
+    fn request(&self, request: &RequestInfo<'_>) -> Decision {
+        self.gate.request(request)
     }
 
-    fn settle<'a>(&'a self, asked: &'a RequestAsk<'a>, decision: Decision) -> Settling<'a> {
-        Box::pin(self.gate.settle_request(asked, decision, self.socket))
+    fn await_approval<'a>(&'a self, request: &'a RequestInfo<'a>, decision: Decision) -> PendingDecision<'a> {
+        Box::pin(self.gate.await_request_approval(request, decision, self.socket))
     }
 
-    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
-        self.gate.injections(ask)
+    fn injections(&self, request: &RequestInfo<'_>) -> Vec<Injection> {
+        self.gate.injections(request)
     }
 
     fn revision(&self) -> u64 {
         self.gate.revision()
     }
 
-    fn tell(&self, event: Event) {
-        self.gate.tell(Event { socket: self.socket, run: self.run.clone(), ..event });
+    fn record(&self, event: Event) {
+        self.gate.record(Event { socket: self.socket, run: self.run.clone(), ..event });
     }
 
-    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool {
-        self.gate.spend(bytes_in, bytes_out)
+    fn count_bytes(&self, bytes_in: u64, bytes_out: u64) -> bool {
+        self.gate.count_bytes(bytes_in, bytes_out)
     }
 }
 
-/// The format with the secret in place of `{}`.
+/// Replaces `{}` in the format by the secret.
 fn filled(format: &str, secret: &[u8]) -> Vec<u8> {
     let parts: Vec<&[u8]> = format.split("{}").map(str::as_bytes).collect();
     parts.join(secret)

@@ -1,29 +1,29 @@
-//! What is said of a name, a connection or a request: where it goes, what it may mean, and what was decided.
+//! Types of the gate's decisions: the remote end, candidates for its name, and rulings.
 
 use super::Rules;
-use crate::asks::{Leave, Matter};
+use crate::approval::{ApprovedSubjects, Subject};
 use crate::event::{Event, Op, Socket, Stage};
 use policy::{Decision, Proto};
 use std::net::SocketAddr;
 use terms::Action;
 
-/// Where a connection goes. `named` is set when the client itself named the host to a proxy: then it is that one and
-/// no other that has the same address.
+/// Remote end of a connection. `requested_host` is set if the client gave the host name to a proxy; then only that name
+/// counts, and no other name with the same address.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Remote {
     pub addr: SocketAddr,
-    pub named: Option<String>,
-    /// What a person let it through with.
-    pub leave: Leave,
+    pub requested_host: Option<String>,
+    /// Subjects that a person approved for this connection.
+    pub approved: ApprovedSubjects,
 }
 
-impl Place {
-    pub fn at(addr: SocketAddr, named: Option<String>) -> Place {
-        Place { addr, named, leave: Leave::default() }
+impl Remote {
+    pub fn at(addr: SocketAddr, requested_host: Option<String>) -> Remote {
+        Remote { addr, requested_host, approved: ApprovedSubjects::default() }
     }
 }
 
-/// What was decided, with all that an event says about it.
+/// A decision with everything that its event reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Ruling {
     pub action: Action,
@@ -34,65 +34,73 @@ pub(crate) struct Ruling {
     pub revision: u64,
 }
 
-/// What can be said when a connection comes, before any of its bytes.
+/// Decision on a new connection, before any of its bytes.
 #[derive(Clone, Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum ConnectDecision {
     Refuse(Ruling),
-    /// Only the first bytes can tell; nobody is to be called before.
+    /// Only the first bytes can decide; no server may be dialed before.
     Wait,
-    /// Some name or the address itself is let through; which, the first bytes must confirm.
+    /// A name or the address itself is allowed, so the server may be dialed. The first bytes must confirm the name.
     Dial(Ruling),
-    /// A person decides.
-    Ask(Matter, Ruling),
+    /// A person has to answer first.
+    Ask(Subject, Ruling),
 }
 
-impl Arrival {
-    /// What is against it for one that is open already: that cannot be held any more, so to ask comes too late.
-    pub fn against(self) -> Option<Ruling> {
+impl ConnectDecision {
+    /// Returns the ruling that ends an open connection. `Ask` counts as a refusal, because an open connection cannot be
+    /// held for an answer.
+    pub fn refusal(self) -> Option<Ruling> {
         match self {
-            Arrival::Refuse(ruling) | Arrival::Ask(_, ruling) => Some(ruling),
-            Arrival::Wait | Arrival::Dial(_) => None,
+            ConnectDecision::Refuse(ruling) | ConnectDecision::Ask(_, ruling) => Some(ruling),
+            ConnectDecision::Wait | ConnectDecision::Dial(_) => None,
         }
     }
 }
 
-/// What can be said once the first bytes are there.
+/// Decision on a connection once its first bytes are known.
 #[derive(Clone, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum StreamDecision {
     Pass(Ruling),
-    /// Its requests must be read, under one of these names.
+    /// Requests must be inspected; the server may have any of these names.
     Inspect(Vec<String>),
     Refuse(Ruling),
-    /// A person decides.
-    Ask(Matter, Ruling),
+    /// A person has to answer first.
+    Ask(Subject, Ruling),
 }
 
-impl Verdict {
-    /// The same for one that is open already.
-    pub fn against(self) -> Option<Ruling> {
+impl StreamDecision {
+    /// Returns the ruling that ends an open connection, as `ConnectDecision::refusal` does.
+    pub fn refusal(self) -> Option<Ruling> {
         match self {
-            Verdict::Refuse(ruling) | Verdict::Ask(_, ruling) => Some(ruling),
-            Verdict::Pass(_) | Verdict::Inspect(_) => None,
+            StreamDecision::Refuse(ruling) | StreamDecision::Ask(_, ruling) => Some(ruling),
+            StreamDecision::Pass(_) | StreamDecision::Inspect(_) => None,
         }
     }
 }
 
-/// What came of asking a person.
+/// Result of a question to a person.
 #[derive(Clone, Debug)]
-pub(crate) enum Settled {
-    Allowed,
+pub(crate) enum ApprovalOutcome {
+    Approved,
     Refused(Ruling),
-    /// Other rules are in force: it must be judged again.
+    /// The rules changed meanwhile: the operation has to be judged again.
     Changed,
 }
 
-/// What is asked about, beside the matter itself: for the event that tells of it.
+/// Details of a held operation that its event reports beside the subject.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct QuestionContext<'a> {
     pub proto: Proto,
     pub address: Option<SocketAddr>,
     pub socket: Option<Socket>,
     pub request: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> QuestionContext<'a> {
+    /// Details of a TCP connection from a socket of the guest.
+    pub fn connection(remote: &Remote, socket: Option<Socket>) -> QuestionContext<'a> {
+        QuestionContext { proto: Proto::Tcp, address: Some(remote.addr), socket, request: None }
+    }
 }
 
 impl Ruling {
@@ -105,7 +113,7 @@ impl Ruling {
         matches!(self.action, Action::Allow | Action::Warn)
     }
 
-    /// The same, refused for a reason that no rule gives.
+    /// Turns the ruling into a refusal for a reason that no rule gives.
     pub fn refused(mut self, reason: impl Into<String>) -> Ruling {
         self.action = Action::Deny;
         self.reason = Some(reason.into());
@@ -140,29 +148,29 @@ impl Ruling {
     }
 }
 
-/// One thing that a connection to an address may mean: a name that led there, or the address itself.
+/// A possible meaning of a connection to an address: a name that resolved to it, or the address itself.
 pub(super) struct Candidate {
     pub name: Option<String>,
     pub decision: Decision,
-    pub inspected: bool,
-    /// What a person is to be asked, where that is not answered.
-    pub open: Option<Matter>,
-    /// A person let it through.
-    pub lifted: bool,
+    pub is_inspected: bool,
+    /// Subject of the question that a person has not answered yet.
+    pub unanswered: Option<Subject>,
+    /// True if a person's approval turned `ask` into `allow`.
+    pub is_approved: bool,
 }
 
 impl Candidate {
     pub fn granted(&self) -> bool {
-        self.decision.allowed() && !self.inspected
+        self.decision.allowed() && !self.is_inspected
     }
 
-    /// Whether somebody must be asked before anybody is called. Requests that are read are asked about one by one, unless
-    /// the rule makes no difference between them.
+    /// Returns true if a person must be asked before the server is dialed. Inspected requests are asked about one by
+    /// one, unless the rule treats all requests alike.
     pub fn asks_first(&self, rules: &Rules) -> bool {
-        self.open.as_ref().is_some_and(|open| !self.inspected || rules.is_whole(&open.rule))
+        self.unanswered.as_ref().is_some_and(|open| !self.is_inspected || rules.is_whole(&open.rule))
     }
 
-    /// Whether a rule, and not the mere want of one, stands against it.
+    /// Returns true if a matching rule refuses it, as opposed to no rule that allows it.
     pub fn is_barred(&self) -> bool {
         !self.decision.allowed() && !self.decision.matches.iter().all(|m| m.action <= Action::Warn)
     }

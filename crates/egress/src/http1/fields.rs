@@ -1,8 +1,8 @@
-//! The fields of a head, in their order and spelling.
+//! Header fields of a head, with order and spelling preserved.
 
-use super::{MAX_FIELDS, Refused};
+use super::{HeadError, MAX_FIELDS};
 
-/// One field: `name: value`. The value is without the blanks around it, and may hold bytes that are not ASCII.
+/// One field: `name: value`. The value is trimmed and may contain non-ASCII bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,
@@ -13,7 +13,7 @@ pub struct Field {
 pub struct Fields(pub Vec<Field>);
 
 impl Fields {
-    /// The values of all fields of that name, whatever its case.
+    /// Iterates over the values of all fields with that name, ignoring case.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.0.iter().filter(move |f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value.as_slice())
     }
@@ -30,13 +30,13 @@ impl Fields {
         self.0.push(Field { name: name.to_owned(), value: value.into() });
     }
 
-    /// The words of all fields of that name, which are lists with commas.
+    /// Iterates over the elements of all fields with that name, which are comma-separated lists.
     pub fn words<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         let words = self.all(name).flat_map(|value| value.split(|byte| *byte == b','));
         words.map(trimmed).filter(|word| !word.is_empty())
     }
 
-    pub(super) fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields, Refused> {
+    pub(super) fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields, HeadError> {
         let mut fields = Vec::new();
         for line in lines {
             if fields.len() == MAX_FIELDS {
@@ -48,7 +48,7 @@ impl Fields {
     }
 }
 
-/// The lines of a head that ends in an empty one, which is left out.
+/// Splits a head into lines, up to the empty line.
 pub(crate) fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = head.split_inclusive(|byte| *byte == b'\n');
     ends.map(|line| line.strip_suffix(b"\r\n").unwrap_or(line)).take_while(|line| !line.is_empty())
@@ -69,7 +69,7 @@ pub(crate) fn field(line: &[u8]) -> Result<Field, &'static str> {
     Ok(Field { name: name.to_owned(), value: trimmed(value).to_vec() })
 }
 
-/// A word of the characters that names and methods are made of.
+/// Returns the word if it is a token (RFC 9110, 5.6.2).
 pub(super) fn token(word: &[u8]) -> Option<&str> {
     let is_token = !word.is_empty() && word.iter().all(|byte| is_token_byte(*byte));
     std::str::from_utf8(word).ok().filter(|_| is_token)

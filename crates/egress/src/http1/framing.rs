@@ -1,11 +1,11 @@
-//! Where a body ends, and what becomes of the connection: the two things that a smuggled request lives on.
+//! Message framing and connection persistence: the two properties that request smuggling exploits.
 
 use super::fields::Fields;
-use super::{Body, Connection, Refused, Version};
+use super::{Body, Connection, HeadError, Version};
 
-/// The body as the fields declare it; `None` when they declare none. Anything said twice is refused, even when both say
-/// the same: the next reader may see only one of them.
-pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>, Refused> {
+/// Returns the body that the fields declare, or `None`. Duplicate fields are refused even if they agree: the next
+/// parser may see only one of them.
+pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>, HeadError> {
     check_names(fields)?;
     let lengths: Vec<&[u8]> = fields.all("content-length").collect();
     let codings: Vec<&[u8]> = fields.all("transfer-encoding").collect();
@@ -21,9 +21,10 @@ pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>
     }
 }
 
-/// Some servers read an underscore as a hyphen, and would see a field here that others do not. And a field that
-/// Connection names is dropped on the way by whoever obeys it: then the others see another message.
-fn check_names(fields: &Fields) -> Result<(), Refused> {
+/// Refuses field names that parsers treat differently. Some servers read an underscore as a hyphen, and would see a
+/// framing field here. A proxy that obeys Connection drops the fields named there, so that the next server sees another
+/// message.
+fn check_names(fields: &Fields) -> Result<(), HeadError> {
     const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
     let looks_like = |name: &str| name.contains('_') && FRAMING.iter().any(|f| same_but_for_hyphens(name, f));
     if fields.0.iter().any(|f| looks_like(&f.name)) {
@@ -40,14 +41,14 @@ fn same_but_for_hyphens(name: &str, other: &str) -> bool {
     name.replace('_', "-").eq_ignore_ascii_case(other)
 }
 
-/// A number in its one spelling, and no larger than what every reader can hold.
+/// Parses a length in canonical form that fits into a signed 64-bit integer.
 fn length(text: &[u8]) -> Option<u64> {
     let plain = text.iter().all(u8::is_ascii_digit) && (text == b"0" || !text.starts_with(b"0"));
     let number: i64 = std::str::from_utf8(text).ok().filter(|_| plain)?.parse().ok()?;
     u64::try_from(number).ok()
 }
 
-/// What the fields say about the connection. Closing wins over everything.
+/// Returns the connection's use as the fields say. `close` wins over everything.
 pub(super) fn connection(fields: &Fields, version: Version) -> Connection {
     let says = |wanted: &[u8]| fields.words("connection").any(|word| word.eq_ignore_ascii_case(wanted));
     if says(b"close") {

@@ -1,7 +1,7 @@
-//! Heads of HTTP/1.x, read strictly. Whoever stands between a client and a server must see the same requests as both of
-//! them; so everything that two readers may take differently is refused, and nothing is repaired.
+//! Strict parser for HTTP/1.x heads. A proxy must see the same requests as client and server do; so everything that two
+//! parsers may read differently is refused, and nothing is repaired.
 //!
-//! A head is judged as a whole when its last byte is there. Only bytes that no head may hold are refused sooner.
+//! A head is judged as a whole when its last byte has arrived. Only bytes that no head may contain are refused sooner.
 
 mod fields;
 mod framing;
@@ -14,22 +14,22 @@ mod write;
 pub use fields::{Field, Fields};
 pub use request::{Request, read_request, resume_proxied, resume_request};
 pub use response::{Response, read_response, resume_response};
-pub use scan::Seen;
+pub use scan::HeadScan;
 pub use target::Target;
 pub use write::{Unwritable, write_request, write_response};
 
 pub(crate) use fields::{field, is_token_byte, lines};
-pub(crate) use request::without_offer;
+pub(crate) use request::without_upgrade_offer;
 
-/// The longest head, its empty line included.
+/// Limit on the size of a head, its empty line included.
 pub const MAX_HEAD: usize = 64 * 1024;
 pub const MAX_FIELDS: usize = 128;
 
-/// What the bytes so far are.
+/// Result of parsing the bytes so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head<T> {
     NeedMore,
-    /// What to answer with, and why. For a response, what to answer the client with in its place.
+    /// Status and reason of the refusal. For a response, the status to send to the client in its place.
     Bad {
         status: u16,
         reason: &'static str,
@@ -43,30 +43,30 @@ pub enum Version {
     Http11,
 }
 
-/// Where the body ends.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     None,
     Length(u64),
     Chunked,
-    /// Responses only: with the connection.
+    /// Responses only: the body ends with the connection.
     UntilClose,
 }
 
-/// What becomes of the connection after the message.
+/// Use of the connection after the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
     KeepAlive,
     Close,
-    /// The protocols asked for, or the one agreed on.
+    /// The protocols requested, or the one agreed on.
     Upgrade(String),
 }
 
-/// Why a head is refused, while reading it: the status and the reason.
-type Refused = (u16, &'static str);
+/// Status and reason with which a head is refused.
+type HeadError = (u16, &'static str);
 
-impl<T> From<Result<Option<T>, Refused>> for Head<T> {
-    fn from(read: Result<Option<T>, Refused>) -> Head<T> {
+impl<T> From<Result<Option<T>, HeadError>> for Head<T> {
+    fn from(read: Result<Option<T>, HeadError>) -> Head<T> {
         match read {
             Ok(Some(done)) => Head::Done(done),
             Ok(None) => Head::NeedMore,
@@ -75,8 +75,8 @@ impl<T> From<Result<Option<T>, Refused>> for Head<T> {
     }
 }
 
-/// The version in its one spelling. A version that is well formed but not ours is told apart from no version at all.
-fn version(word: &[u8]) -> Result<Version, Refused> {
+/// Parses the version. A well-formed but unsupported version gets another status than a malformed one.
+fn version(word: &[u8]) -> Result<Version, HeadError> {
     match word {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),

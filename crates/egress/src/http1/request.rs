@@ -1,8 +1,8 @@
-//! The head of a request.
+//! Request heads.
 
 use super::fields::{self, Fields, token};
 use super::target::Target;
-use super::{Body, Connection, Head, Refused, Version, framing, scan, scan::Seen, version};
+use super::{Body, Connection, Head, HeadError, Version, framing, scan, scan::HeadScan, version};
 use crate::authority;
 use policy::HostName;
 
@@ -14,24 +14,25 @@ pub struct Request {
     pub target: Target,
     pub version: Version,
     pub fields: Fields,
-    /// The length of the head. The body starts there.
+    /// Length of the head, where the body starts.
     pub consumed: usize,
-    /// Never until close.
+    /// Never `UntilClose`.
     pub body: Body,
-    /// The host that the request is for, in the one spelling of the policy.
+    /// Host of the request in canonical form.
     pub host: HostName,
-    /// The port, where the request names one. A URL names one even when it leaves it out.
+    /// Port, if the request names one. A URL implies one even without a port.
     pub port: Option<u16>,
     pub connection: Connection,
 }
 
-/// Fields that offer the server another protocol, and what belongs to it.
+/// Fields that offer a protocol switch, with their parameters.
 const OFFERS: [&str; 2] = ["upgrade", "http2-settings"];
 
 impl Request {
-    /// Takes back an offer to go on in another protocol in which requests name hosts of their own: HTTP/2 without TLS, and TLS.
-    /// Nobody could read those. Servers may ignore an offer, so to the client this is a server that does. Whether there was one.
-    pub fn take_back_offer(&mut self) -> bool {
+    /// Removes an offer to switch to a protocol whose requests name hosts of their own (HTTP/2 without TLS, or TLS),
+    /// because the broker could not judge those. Servers may ignore an offer, so the client sees a server that does.
+    /// Returns true if there was one.
+    pub fn remove_upgrade_offer(&mut self) -> bool {
         let names_hosts = |word: &[u8]| {
             let word = word.to_ascii_lowercase();
             [&b"h2"[..], b"http", b"tls"].iter().any(|name| word.starts_with(name))
@@ -47,48 +48,49 @@ impl Request {
     }
 }
 
-/// The head without the lines that offer another protocol; the others stay as they are.
-pub(crate) fn without_offer(head: &[u8]) -> Vec<u8> {
+/// Returns the head without the fields that offer a protocol switch; other bytes are unchanged.
+pub(crate) fn without_upgrade_offer(head: &[u8]) -> Vec<u8> {
     let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
     let lines = head.split_inclusive(|byte| *byte == b'\n').enumerate();
-    // The first line is the request's own.
+    // The request line is no field.
     let kept = lines.filter(|(at, line)| *at == 0 || !OFFERS.iter().any(|offer| name(line) == offer.as_bytes()));
     kept.flat_map(|(_, line)| line).copied().collect()
 }
 
-/// Reads the head at the start of the bytes.
+/// Parses the head at the start of the bytes.
 pub fn read_request(bytes: &[u8]) -> Head<Request> {
-    resume_request(bytes, &mut Seen::default())
+    resume_request(bytes, &mut HeadScan::default())
 }
 
-/// The same for bytes that grow: `seen` stays with them from one call to the next.
-pub fn resume_request(bytes: &[u8], seen: &mut Seen) -> Head<Request> {
-    let head = scan::end(bytes, seen);
-    head.and_then(|len| len.map(|len| request(&bytes[..len], Reader::Server)).transpose()).into()
+/// Parses the head of a growing buffer: `seen` keeps the position between calls.
+pub fn resume_request(bytes: &[u8], seen: &mut HeadScan) -> Head<Request> {
+    let head = scan::head_len(bytes, seen);
+    head.and_then(|len| len.map(|len| request(&bytes[..len], Role::Server)).transpose()).into()
 }
 
-/// The same for a proxy. There the target says whom a request is for, and the Host field is written anew: one that cannot be
-/// read is put right. Clients that use a connection to a proxy for several hosts are known to get the brackets wrong.
-pub fn resume_proxied(bytes: &[u8], seen: &mut Seen) -> Head<Request> {
-    let head = scan::end(bytes, seen);
-    head.and_then(|len| len.map(|len| request(&bytes[..len], Reader::Proxy)).transpose()).into()
+/// Parses a head for a proxy. There the target decides which host a request is for and the Host field is rewritten, so
+/// a malformed Host field is repaired: clients that use one proxy connection for several hosts are known to get the
+/// brackets wrong.
+pub fn resume_proxied(bytes: &[u8], seen: &mut HeadScan) -> Head<Request> {
+    let head = scan::head_len(bytes, seen);
+    head.and_then(|len| len.map(|len| request(&bytes[..len], Role::Proxy)).transpose()).into()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reader {
+enum Role {
     Server,
     Proxy,
 }
 
-fn request(head: &[u8], reader: Reader) -> Result<Request, Refused> {
+fn request(head: &[u8], role: Role) -> Result<Request, HeadError> {
     let mut lines = fields::lines(head);
     let (method, target, version) = first_line(lines.next().unwrap_or_default())?;
     let mut fields = Fields::read(lines)?;
-    if reader == Reader::Proxy {
-        put_right(&mut fields, &target);
+    if role == Role::Proxy {
+        repair_host_field(&mut fields, &target);
     }
     let named = host_field(&fields)?;
-    let (host, port) = place(&target, named, version)?;
+    let (host, port) = destination(&target, named, version)?;
     let body = body(method, &fields, version)?;
     let connection = framing::connection(&fields, version);
     Ok(Request {
@@ -104,23 +106,23 @@ fn request(head: &[u8], reader: Reader) -> Result<Request, Refused> {
     })
 }
 
-/// Three words with one space between them.
-fn first_line(line: &[u8]) -> Result<(&str, Target, Version), Refused> {
+/// Parses the request line: three words with one space between them.
+fn first_line(line: &[u8]) -> Result<(&str, Target, Version), HeadError> {
     let words: Vec<&[u8]> = line.splitn(4, |byte| *byte == b' ').collect();
     let [method, target, last] = words.as_slice() else {
         return Err((400, "the first line is not made of three words"));
     };
     let version = version(last)?;
     let method = token(method).ok_or((400, "the method is empty or malformed"))?;
-    // Methods are told apart by case, but not by every server: one that is denied must have no other spelling.
+    // Methods are case-sensitive, but not for every server: a denied method must have no other spelling.
     if method.len() > MAX_METHOD || method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err((501, "the method is too long or has small letters"));
     }
     Ok((method, Target::read(method, target)?, version))
 }
 
-/// Writes a Host field that cannot be read as the target has it. One that can be read stays, and must agree.
-fn put_right(fields: &mut Fields, target: &Target) {
+/// Replaces a malformed Host field by the host of the target. A well-formed one stays, and must agree.
+fn repair_host_field(fields: &mut Fields, target: &Target) {
     let (Target::Absolute { host, port, .. } | Target::Authority { host, port }) = target else { return };
     let mut named = fields.0.iter_mut().filter(|f| f.name.eq_ignore_ascii_case("host"));
     let (Some(field), None) = (named.next(), named.next()) else { return };
@@ -130,8 +132,8 @@ fn put_right(fields: &mut Fields, target: &Target) {
     }
 }
 
-/// The host of the Host field, if there is one.
-fn host_field(fields: &Fields) -> Result<Option<(HostName, Option<u16>)>, Refused> {
+/// Parses the Host field, if there is one.
+fn host_field(fields: &Fields) -> Result<Option<(HostName, Option<u16>)>, HeadError> {
     let mut values = fields.all("host");
     let Some(value) = values.next() else {
         return Ok(None);
@@ -143,19 +145,19 @@ fn host_field(fields: &Fields) -> Result<Option<(HostName, Option<u16>)>, Refuse
     read.map(Some).ok_or((400, "Host is empty or malformed"))
 }
 
-/// The one place that the request is for. The target and the field must not name two.
-fn place(
+/// Returns the destination of the request. Target and Host field must agree.
+fn destination(
     target: &Target,
     named: Option<(HostName, Option<u16>)>,
     version: Version,
-) -> Result<(HostName, Option<u16>), Refused> {
+) -> Result<(HostName, Option<u16>), HeadError> {
     let differ = Err((400, "Host is not the host of the target"));
     match (target, named) {
         (Target::Absolute { host, port, .. }, Some((named, at))) => {
             let at = at.unwrap_or(if is_secure(target) { 443 } else { 80 });
             if *host == named && *port == at { Ok((named, Some(at))) } else { differ }
         }
-        // Many clients leave the port out of the field here.
+        // Many clients leave out the port in this field.
         (Target::Authority { host, port }, Some((named, at))) => {
             if *host == named && at.is_none_or(|at| at == *port) {
                 Ok((named, Some(*port)))
@@ -164,7 +166,7 @@ fn place(
             }
         }
         (Target::Origin(_) | Target::Asterisk, Some(named)) => Ok(named),
-        // HTTP/1.0 knows no Host; many tools that only open a tunnel speak it.
+        // HTTP/1.0 has no Host field; many tools that only open a tunnel use it.
         (Target::Absolute { host, port, .. } | Target::Authority { host, port }, None)
             if version == Version::Http10 =>
         {
@@ -178,12 +180,13 @@ fn is_secure(target: &Target) -> bool {
     matches!(target, Target::Absolute { secure: true, .. })
 }
 
-fn body(method: &str, fields: &Fields, version: Version) -> Result<Body, Refused> {
+fn body(method: &str, fields: &Fields, version: Version) -> Result<Body, HeadError> {
     let declared = framing::declared(fields, version)?;
     match declared {
         Some(Body::Length(0)) | None if method == "CONNECT" => Ok(Body::None),
         Some(_) if method == "CONNECT" => Err((400, "CONNECT has a body")),
-        // Servers differ in which spellings they know; one that does not know this one sees a body as a request.
+        // Servers differ in the spellings they know; one that does not know this spelling takes the body for another
+        // request.
         Some(Body::Chunked) if fields.get("transfer-encoding") != Some(b"chunked") => {
             Err((501, "Transfer-Encoding is not chunked"))
         }

@@ -1,20 +1,20 @@
-//! Finding the end of a head.
+//! Search for the end of a head.
 
-use super::{MAX_HEAD, Refused};
+use super::{HeadError, MAX_HEAD};
 
-/// How far a head that is not whole yet was looked through: whoever reads it again after every segment goes on from
-/// there, and a client that sends single bytes costs no more than others.
+/// Position of the search in an incomplete head. The next call resumes there, so that a client that sends single bytes
+/// costs no more than others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct HeadScan {
     at: usize,
     line: usize,
 }
 
-/// The length of the head with its empty line, once it is there. Every byte is judged before those after it, so the
-/// first one that cannot be in a head decides, however the bytes come in.
-pub(super) fn end(bytes: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refused> {
+/// Returns the length of the head with its empty line, or `None` while it is incomplete. Bytes are judged in order, so
+/// that the first invalid byte decides, however the bytes arrive.
+pub(super) fn head_len(bytes: &[u8], seen: &mut HeadScan) -> Result<Option<usize>, HeadError> {
     let within = bytes.get(..MAX_HEAD).unwrap_or(bytes);
-    let Seen { mut at, mut line } = *seen;
+    let HeadScan { mut at, mut line } = *seen;
     while let Some(found) = within.get(at..).unwrap_or_default().iter().position(|byte| is_special(*byte)) {
         at += found;
         match (within[at], within.get(at + 1)) {
@@ -25,15 +25,15 @@ pub(super) fn end(bytes: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refuse
                 line = at;
             }
             (b'\r', Some(_)) => return Err((400, "a carriage return stands alone")),
-            (b'\r', None) => return more(within, Seen { at, line }, seen),
+            (b'\r', None) => return more(within, HeadScan { at, line }, seen),
             (b'\n', _) => return Err((400, "a line feed stands alone")),
-            _ => return Err((400, "it holds a control character")),
+            _ => return Err((400, "the head contains a control character")),
         }
     }
-    more(within, Seen { at: within.len(), line }, seen)
+    more(within, HeadScan { at: within.len(), line }, seen)
 }
 
-fn more(within: &[u8], now: Seen, seen: &mut Seen) -> Result<Option<usize>, Refused> {
+fn more(within: &[u8], now: HeadScan, seen: &mut HeadScan) -> Result<Option<usize>, HeadError> {
     *seen = now;
     match within.len() == MAX_HEAD {
         true => Err((431, "the head is longer than 64 KiB")),

@@ -1,16 +1,16 @@
-//! What a request is for: the second word of its first line.
+//! Request target: the second word of the request line.
 
-use super::Refused;
+use super::HeadError;
 use crate::authority;
 use policy::HostName;
 use std::fmt;
 
-/// Paths begin with a slash and hold their query; nothing in them is decoded.
+/// Target in one of its four forms. Paths start with a slash and include the query; percent-encoding is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `/path?query`, to the server itself.
+    /// `/path?query`, sent to an origin server.
     Origin(String),
-    /// `http://host/path?query`, to a proxy.
+    /// `http://host/path?query`, sent to a proxy.
     Absolute { secure: bool, host: HostName, port: u16, path: String },
     /// `host:port`, with CONNECT.
     Authority { host: HostName, port: u16 },
@@ -19,7 +19,7 @@ pub enum Target {
 }
 
 impl Target {
-    pub(super) fn read(method: &str, word: &[u8]) -> Result<Target, Refused> {
+    pub(super) fn read(method: &str, word: &[u8]) -> Result<Target, HeadError> {
         if !word.iter().all(u8::is_ascii_graphic) {
             return Err((400, "the target holds a character that no URL has"));
         }
@@ -36,7 +36,7 @@ impl Target {
         }
     }
 
-    /// The path with its query, when the target has one.
+    /// Returns the path with its query, if the target has one.
     pub fn path(&self) -> Option<&str> {
         match self {
             Target::Origin(path) | Target::Absolute { path, .. } => Some(path),
@@ -59,14 +59,14 @@ impl fmt::Display for Target {
     }
 }
 
-fn connect(text: &str) -> Result<Target, Refused> {
+fn connect(text: &str) -> Result<Target, HeadError> {
     match authority::parse(text) {
         Some((host, Some(port))) => Ok(Target::Authority { host, port }),
         _ => Err((400, "the target of CONNECT is not host:port")),
     }
 }
 
-fn absolute(text: &str) -> Result<Target, Refused> {
+fn absolute(text: &str) -> Result<Target, HeadError> {
     let Some((word, rest)) = text.split_once("://") else {
         return Err((400, "the target is neither a path nor a URL"));
     };

@@ -1,13 +1,13 @@
-//! Writing heads. What cannot be read back as the same head is not written: a value with a line break would be another
-//! field.
+//! Serialiser for heads. A head that would not parse back as the same head is refused: a value with a line break would
+//! become another field.
 
 use super::fields::{Fields, token, trimmed};
 
-/// Which part cannot be written.
+/// Names the part that cannot be serialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwritable(pub &'static str);
 
-/// The head of an HTTP/1.1 request.
+/// Serialises the head of an HTTP/1.1 request.
 pub fn write_request(method: &str, target: &str, fields: &Fields) -> Result<Vec<u8>, Unwritable> {
     token(method.as_bytes()).ok_or(Unwritable("the method"))?;
     if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -18,7 +18,7 @@ pub fn write_request(method: &str, target: &str, fields: &Fields) -> Result<Vec<
     Ok(out)
 }
 
-/// The head of an HTTP/1.1 response.
+/// Serialises the head of an HTTP/1.1 response.
 pub fn write_response(status: u16, reason: &[u8], fields: &Fields) -> Result<Vec<u8>, Unwritable> {
     if !(100..=999).contains(&status) {
         return Err(Unwritable("the status"));

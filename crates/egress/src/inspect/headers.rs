@@ -1,5 +1,5 @@
-//! Fields of HTTP/1.x and of HTTP/2 behind one face, and what holds for both: which fields end here, which could be
-//! taken for others, where a secret stands.
+//! Common interface to the header fields of HTTP/1.x and HTTP/2, with the rules for both: hop-by-hop fields, ambiguous
+//! names, injected secrets.
 
 use crate::http1::{Field, Fields};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -10,9 +10,9 @@ pub(super) const MAX_FIELDS: usize = crate::http1::MAX_FIELDS;
 pub(super) trait Headers {
     fn values(&self, name: &str) -> Vec<&[u8]>;
     fn remove(&mut self, name: &str);
-    /// Puts one value in the place of all others. False when that cannot be written.
+    /// Replaces all values of the field by one. Returns false if the value is invalid.
     fn set(&mut self, name: &str, value: &[u8]) -> bool;
-    /// Replaces each value for which there is another. A field whose name would be another is left out.
+    /// Replaces each value for which `rewrite` returns one. A field whose name would be rewritten is removed.
     fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>);
     fn names(&self) -> Vec<&str>;
 }
@@ -62,15 +62,16 @@ impl Headers for HeaderMap {
         let (Ok(name), Ok(mut value)) = read else {
             return false;
         };
-        // Keeps it out of the table that compresses the headers of later requests.
+        // Keeps the value out of the HPACK table, which later requests share.
         value.set_sensitive(true);
         self.insert(name, value);
         true
     }
 
     fn rewrite(&mut self, rewrite: &dyn Fn(&[u8]) -> Option<Vec<u8>>) {
-        let told: Vec<HeaderName> = self.keys().filter(|n| rewrite(n.as_str().as_bytes()).is_some()).cloned().collect();
-        told.iter().for_each(|name| drop(HeaderMap::remove(self, name)));
+        let leaking: Vec<HeaderName> =
+            self.keys().filter(|n| rewrite(n.as_str().as_bytes()).is_some()).cloned().collect();
+        leaking.iter().for_each(|name| drop(HeaderMap::remove(self, name)));
         for value in self.values_mut() {
             if let Some(other) = rewrite(value.as_bytes()).and_then(|v| HeaderValue::from_bytes(&v).ok()) {
                 *value = other;
@@ -83,13 +84,13 @@ impl Headers for HeaderMap {
     }
 }
 
-/// Whether the bytes can stand as the value of a field.
+/// Returns true if the bytes are valid as a field value.
 pub(super) fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f)
 }
 
-/// Takes out what is said from one hop to the next only. What Connection names goes with it.
-pub(super) fn end_here(headers: &mut Fields) {
+/// Removes hop-by-hop fields, including those that Connection names.
+pub(super) fn remove_hop_by_hop(headers: &mut Fields) {
     const OF_ONE_HOP: [&str; 6] =
         ["connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"];
     let named: Vec<String> =
@@ -97,17 +98,17 @@ pub(super) fn end_here(headers: &mut Fields) {
     named.iter().map(String::as_str).chain(OF_ONE_HOP).for_each(|name| headers.remove(name));
 }
 
-/// Whether some servers would take the name for that other one: they read an underscore as a hyphen.
-pub(super) fn is_twin(name: &str, other: &str) -> bool {
+/// Returns true if some servers would take one name for the other, because they read an underscore as a hyphen.
+pub(super) fn is_lookalike(name: &str, other: &str) -> bool {
     let spelled = |name: &str| name.replace('_', "-").to_ascii_lowercase();
     !name.eq_ignore_ascii_case(other) && spelled(name) == spelled(other)
 }
 
 const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
 
-/// Why the fields of an HTTP/2 request are refused, if they are. A server behind the server may speak HTTP/1.x and
-/// must not see another message than ours.
-pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
+/// Returns the reason for refusing the fields of an HTTP/2 request, if there is one. A backend behind the server may
+/// speak HTTP/1.x and must not see another message.
+pub(super) fn ambiguity(headers: &HeaderMap) -> Option<&'static str> {
     if headers.len() > MAX_FIELDS {
         return Some("there are more than 128 fields");
     }
@@ -117,12 +118,13 @@ pub(super) fn doubtful(headers: &HeaderMap) -> Option<&'static str> {
     if headers.contains_key("transfer-encoding") {
         return Some("Transfer-Encoding does not exist in HTTP/2");
     }
-    let hides = |name: &&str| FRAMING.iter().any(|framing| is_twin(name, framing));
-    headers.names().iter().any(hides).then_some("a field looks like one that frames the message")
+    let is_ambiguous = |name: &&str| FRAMING.iter().any(|framing| is_lookalike(name, framing));
+    headers.names().iter().any(is_ambiguous).then_some("a field looks like one that frames the message")
 }
 
-/// Whether trailers say anew what only a head may say; a server behind the server may take them for a part of it.
-pub(super) fn belong_in_head(trailers: &HeaderMap) -> bool {
-    let of_head = |name: &&str| FRAMING.iter().chain(&["trailer"]).any(|f| name == f || is_twin(name, f));
+/// Returns true if trailers contain fields that only a head may carry; a backend behind the server may merge them into
+/// the head.
+pub(super) fn has_head_fields(trailers: &HeaderMap) -> bool {
+    let of_head = |name: &&str| FRAMING.iter().chain(&["trailer"]).any(|f| name == f || is_lookalike(name, f));
     trailers.len() > MAX_FIELDS || trailers.names().iter().any(of_head)
 }

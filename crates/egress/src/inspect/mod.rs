@@ -1,57 +1,57 @@
-//! The inspector: reads the requests of a guest one by one where the rules speak of methods, paths or secrets.
+//! The request inspector: reads the guest's requests one by one where rules have methods, paths or secrets.
 //!
 //! ```text
-//! guest ── TLS with a leaf of its authority ──▶ http1 or http2 ── case: judged, secrets put in ──▶ TLS ── server
-//!       ◀── secrets masked ───────────────────────────────────────────────────────────────────────
+//! guest ── TLS with a leaf of its CA ──▶ http1 or http2 ── judged, secrets injected ──▶ TLS ── server
+//!       ◀── secrets masked ──────────────────────────────────────────────────────────────────────
 //! ```
 //!
-//! The server is reached first, and the guest gets the protocol that the server chose, so nothing is translated. What
-//! cannot be read in one way only is refused; whatever is refused is answered where an answer can be heard.
+//! The server is dialed first, and the guest gets the protocol that the server chose in ALPN, so that requests need no
+//! translation. Ambiguous input is refused; refusals are answered wherever the protocol has a way to do so.
 
-mod answer;
-mod case;
 mod headers;
 mod http1;
 mod http2;
-mod relay;
+mod judged_request;
+mod refusal;
 mod secrets;
 mod stream;
 mod tls;
 mod websocket;
+mod websocket_relay;
 
 pub use tls::{Settings, Tls};
 
-use crate::court::{Court, Destination};
 use crate::event::{Event, Op, Stage};
-use crate::first::HTTP2_PREFACE as PREFACE;
+use crate::first_bytes::HTTP2_PREFACE as PREFACE;
 use crate::hello::{self, Hello};
+use crate::request_judge::{Destination, RequestJudge};
 use policy::{Action, HostName, Proto};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{Io, Prefixed, Stream};
-use tls::{Protocol, Trouble};
+use tls::{Protocol, UpstreamError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// What decides where no rule was asked.
+/// Rule label of events that no rule decided.
 const NO_RULE: &str = "defaults.net";
 const TOO_MANY: &str = "too many connections with HTTP/2 are open";
-/// How long someone may take to hear that nothing comes.
-const SHORT: Duration = Duration::from_secs(5);
+/// Time limit for a client to take a final message.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_OPENING: usize = hello::MAX_HELLO;
 
-/// Serves one connection of the guest until it ends. Dropping the future ends it at once.
-pub async fn serve<S>(client: S, first: Vec<u8>, to: Destination, court: Arc<dyn Court>, tls: Arc<Tls>)
+/// Serves one connection of the guest until it ends. Dropping the future closes it at once.
+pub async fn serve<S>(client: S, first: Vec<u8>, to: Destination, judge: Arc<dyn RequestJudge>, tls: Arc<Tls>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let guest: Io = Box::new(client);
     match open(guest, first, &tls).await {
-        Some((guest, first, Opening::Tls(client))) => serve_tls(guest, first, client, to, court, tls).await,
-        Some((guest, first, Opening::Plain(protocol))) => {
-            let mut session = Session::new(&to, court, tls);
+        Some((guest, first, ClientProtocol::Tls(client))) => serve_tls(guest, first, client, to, judge, tls).await,
+        Some((guest, first, ClientProtocol::Plain(protocol))) => {
+            let mut session = Session::new(&to, judge, tls);
             let slot = (protocol == Protocol::Http2).then(|| session.tls.http2_slot());
             if let Some(None) = slot {
                 return session.refuse_unread(Op::Connect, None, TOO_MANY);
@@ -60,42 +60,44 @@ where
             let guest = Box::new(Prefixed::new(first, guest));
             Arc::new(session).speak(protocol, guest, None).await;
         }
-        Some((guest, _, Opening::Broken(reason))) => {
-            Session::new(&to, court, tls).refuse_unread(Op::Connect, None, reason);
+        Some((guest, _, ClientProtocol::Broken(reason))) => {
+            Session::new(&to, judge, tls).refuse_unread(Op::Connect, None, reason);
             alert(guest, DECODE_ERROR).await;
         }
         None => {}
     }
 }
 
-/// What all requests of one connection share.
+/// State shared by all requests of one connection.
 struct Session {
-    court: Arc<dyn Court>,
+    judge: Arc<dyn RequestJudge>,
     tls: Arc<Tls>,
     addr: SocketAddr,
-    /// Whom requests may be for.
+    /// Hosts that requests may be for.
     hosts: Vec<HostName>,
-    /// How the server must prove itself, when it is spoken to with TLS.
+    /// Name or address that the server's certificate must prove; set for TLS only.
     server_name: Option<ServerName<'static>>,
 }
 
-/// How a client begins.
-enum Opening {
-    Tls(hello::Client),
+/// Protocol with which a client begins.
+enum ClientProtocol {
+    Tls(hello::ClientHello),
     Plain(Protocol),
     Broken(&'static str),
 }
 
-/// Reads until it is clear what the client speaks. `None` when it is gone before that.
-async fn open(mut guest: Io, mut first: Vec<u8>, tls: &Tls) -> Option<(Io, Vec<u8>, Opening)> {
+/// Reads until the protocol is known. Returns `None` if the client disconnects or times out before.
+async fn open(mut guest: Io, mut first: Vec<u8>, tls: &Tls) -> Option<(Io, Vec<u8>, ClientProtocol)> {
     let reading = async {
         loop {
             match hello::read(&first) {
-                Hello::Client(client) => return Some(Opening::Tls(client)),
-                Hello::Bad(reason) => return Some(Opening::Broken(reason)),
-                Hello::NotTls if first.starts_with(PREFACE) => return Some(Opening::Plain(Protocol::Http2)),
-                Hello::NotTls if !PREFACE.starts_with(&first) => return Some(Opening::Plain(Protocol::Http1)),
-                _ if first.len() >= MAX_OPENING => return Some(Opening::Broken("it does not begin like any request")),
+                Hello::Client(client) => return Some(ClientProtocol::Tls(client)),
+                Hello::Bad(reason) => return Some(ClientProtocol::Broken(reason)),
+                Hello::NotTls if first.starts_with(PREFACE) => return Some(ClientProtocol::Plain(Protocol::Http2)),
+                Hello::NotTls if !PREFACE.starts_with(&first) => return Some(ClientProtocol::Plain(Protocol::Http1)),
+                _ if first.len() >= MAX_OPENING => {
+                    return Some(ClientProtocol::Broken("the client sends neither TLS nor HTTP"));
+                }
                 _ => {}
             }
             if guest.read_buf(&mut first).await.ok()? == 0 {
@@ -110,12 +112,12 @@ async fn open(mut guest: Io, mut first: Vec<u8>, tls: &Tls) -> Option<(Io, Vec<u
 async fn serve_tls(
     guest: Io,
     first: Vec<u8>,
-    client: hello::Client,
+    client: hello::ClientHello,
     to: Destination,
-    court: Arc<dyn Court>,
+    judge: Arc<dyn RequestJudge>,
     tls: Arc<Tls>,
 ) {
-    let mut session = Session::new(&to, court, tls);
+    let mut session = Session::new(&to, judge, tls);
     let protocols: Vec<Protocol> =
         Protocol::ALL.into_iter().filter(|p| client.alpn.iter().any(|name| name == p.name())).collect();
     let name = match identity(&client, &to) {
@@ -133,19 +135,19 @@ async fn serve_tls(
         session.refuse_unread(Op::Connect, name, "the client offers no protocol whose requests can be read");
         return alert(guest, NO_APPLICATION_PROTOCOL).await;
     }
-    session.meet(guest, first, name, client.sni.is_none(), &protocols).await;
+    session.complete_handshake(guest, first, name, client.sni.is_none(), &protocols).await;
 }
 
-/// Under which name a connection with TLS is allowed.
+/// Identity of the server in a TLS connection, as the rules allow it.
 struct Identity {
     name: Option<String>,
-    /// How the server must prove itself.
+    /// Name or address that the server's certificate must prove.
     server_name: ServerName<'static>,
-    /// Whom requests may be for.
+    /// Hosts that requests may be for.
     hosts: Vec<HostName>,
 }
 
-fn identity(client: &hello::Client, to: &Destination) -> Result<Identity, String> {
+fn identity(client: &hello::ClientHello, to: &Destination) -> Result<Identity, String> {
     let address = HostName::Addr(to.addr.ip().to_canonical());
     let names: Vec<String> =
         names(to).filter_map(|name| if let HostName::Name(n) = name { Some(n) } else { None }).collect();
@@ -168,17 +170,24 @@ fn names(to: &Destination) -> impl Iterator<Item = HostName> {
 }
 
 impl Session {
-    fn new(to: &Destination, court: Arc<dyn Court>, tls: Arc<Tls>) -> Session {
-        Session { court, tls, addr: to.addr, hosts: Vec::new(), server_name: None }
+    fn new(to: &Destination, judge: Arc<dyn RequestJudge>, tls: Arc<Tls>) -> Session {
+        Session { judge, tls, addr: to.addr, hosts: Vec::new(), server_name: None }
     }
 
     fn is_secure(&self) -> bool {
         self.server_name.is_some()
     }
 
-    /// Reaches the server, then ends the guest's encryption with what the server chose. When the server cannot be
-    /// reached, the guest hears that as the answer to each of its requests.
-    async fn meet(self, guest: Io, first: Vec<u8>, name: Option<String>, with_address: bool, protocols: &[Protocol]) {
+    /// Dials the server, then completes the guest's TLS handshake with the protocol that the server chose. If the
+    /// server cannot be reached, the guest gets that error in response to each of its requests.
+    async fn complete_handshake(
+        self,
+        guest: Io,
+        first: Vec<u8>,
+        name: Option<String>,
+        with_address: bool,
+        protocols: &[Protocol],
+    ) {
         let addr = Some(self.addr.ip().to_canonical()).filter(|_| with_address);
         let leaf = match self.tls.leaf(name.as_deref(), addr) {
             Ok(leaf) => leaf,
@@ -186,12 +195,12 @@ impl Session {
         };
         let slot = protocols.contains(&Protocol::Http2).then(|| self.tls.http2_slot()).flatten();
         let protocols = match (slot.is_some(), protocols) {
-            // When no more of HTTP/2 can be held, those who know the other speak that.
+            // Without a free HTTP/2 slot, clients that also offer HTTP/1.1 get that.
             (false, [Protocol::Http2, rest @ ..]) if !rest.is_empty() => rest,
             (_, protocols) => protocols,
         };
         let upstream = match (slot.is_some(), protocols) {
-            (false, [Protocol::Http2]) => Err(Trouble(TOO_MANY.to_owned())),
+            (false, [Protocol::Http2]) => Err(UpstreamError(TOO_MANY.to_owned())),
             _ => self.dial(protocols).await,
         };
         let chosen = match &upstream {
@@ -210,21 +219,21 @@ impl Session {
         }
     }
 
-    /// Opens a connection to the server, with one of the protocols where it is offered a choice.
-    async fn dial(&self, protocols: &[Protocol]) -> Result<(Io, Protocol), Trouble> {
+    /// Dials the server; with TLS, it may choose among the protocols.
+    async fn dial(&self, protocols: &[Protocol]) -> Result<(Io, Protocol), UpstreamError> {
         match &self.server_name {
             Some(name) => {
-                let (server, chosen) = self.tls.connect(self.addr, name.clone(), protocols, &self.court).await?;
+                let (server, chosen) = self.tls.connect(self.addr, name.clone(), protocols, &self.judge).await?;
                 match protocols.is_empty() || protocols.contains(&chosen) {
                     true => Ok((server, chosen)),
-                    false => Err(Trouble("the server speaks no protocol that the client speaks".to_owned())),
+                    false => Err(UpstreamError("the server speaks no protocol that the client speaks".to_owned())),
                 }
             }
-            None => Ok((self.tls.dial(self.addr, &self.court).await?, Protocol::Http1)),
+            None => Ok((self.tls.dial(self.addr, &self.judge).await?, Protocol::Http1)),
         }
     }
 
-    async fn speak(self: Arc<Session>, protocol: Protocol, guest: Io, server: Option<Result<Io, Trouble>>) {
+    async fn speak(self: Arc<Session>, protocol: Protocol, guest: Io, server: Option<Result<Io, UpstreamError>>) {
         match protocol {
             Protocol::Http1 => http1::run(self, guest, server).await,
             Protocol::Http2 => http2::run(self, guest, server).await,
@@ -232,12 +241,12 @@ impl Session {
     }
 
     fn handshake_failed(&self, name: Option<String>, reason: String, hint: Option<&str>) {
-        self.court.tell(Event {
+        self.judge.record(Event {
             op: Op::Connect,
             stage: Stage::Failed,
             action: Action::Allow,
             rule: NO_RULE.to_owned(),
-            revision: self.court.revision(),
+            revision: self.judge.revision(),
             proto: Proto::Tcp,
             name,
             address: Some(self.addr),
@@ -258,19 +267,19 @@ const DECODE_ERROR: u8 = 50;
 const UNRECOGNIZED_NAME: u8 = 112;
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// Refuses a client that has said no more than its hello. It is gone if it does not listen.
+/// Refuses a client with a TLS alert after its ClientHello.
 async fn alert(mut guest: Io, description: u8) {
     const FATAL: u8 = 2;
     let telling = async {
         guest.write_all(&[21, 3, 3, 0, 2, FATAL, description]).await?;
         guest.flush().await
     };
-    if let Ok(Ok(())) = timeout(SHORT, telling).await {
+    if let Ok(Ok(())) = timeout(LAST_MESSAGE_TIMEOUT, telling).await {
         linger(&mut guest).await;
     }
 }
 
-/// Closes without destroying what was just written: unread bytes would turn the end into a reset.
+/// Closes so that the last bytes arrive: closing a socket with unread bytes would send a reset.
 async fn linger(guest: &mut (impl Stream + ?Sized)) {
     const MOST: usize = 256 * 1024;
     let draining = async {
@@ -283,5 +292,5 @@ async fn linger(guest: &mut (impl Stream + ?Sized)) {
             }
         }
     };
-    let _ = timeout(SHORT, draining).await;
+    let _ = timeout(LAST_MESSAGE_TIMEOUT, draining).await;
 }

@@ -1,11 +1,11 @@
-//! Secrets that the guest does not have: put into requests on their way out, and masked in what comes back, whichever
-//! way the server spells them and wherever the pieces of an answer are cut.
+//! Secrets that the guest does not have: injected into requests, and masked in responses in every usual encoding and
+//! across buffer boundaries.
 //!
-//! Masking is for servers that tell back what they were told. It does not stop a server that wants to tell a guest
-//! the secret in a spelling of its own.
+//! Masking is for servers that echo what they received. It does not stop a server that deliberately encodes the secret
+//! in another way.
 
-use super::headers::{Headers, is_twin};
-use crate::court::Injection;
+use super::headers::{Headers, is_lookalike};
+use crate::request_judge::Injection;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -16,23 +16,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zeroize::{Zeroize, Zeroizing};
 
-/// What is shorter is no secret, and would be found in everything.
+/// Minimum length of a secret to be masked. Shorter ones would match everywhere.
 const MIN_NEEDLE: usize = 4;
-/// Other spellings are looked for from this length on: they are made of common characters.
+/// Minimum length of an encoded secret to be masked, since encodings consist of common characters.
 const MIN_SPELLED: usize = 6;
 const MAX_SPELLED: usize = 32;
 const MASKED: u8 = b'*';
-/// What may be let go when nothing follows: an answer that only happens to end like the start of a secret must not
-/// wait for what never comes. Of a secret that comes with pauses, so much is seen and no more.
-const LITTLE: usize = 3;
-/// Of a short secret only this part may be seen so.
-const LITTLE_OF: usize = 4;
-/// How long it is kept for what may follow.
-pub(super) const QUIET: Duration = Duration::from_millis(100);
+/// Limit on held bytes that are released when no more data follows: a response that only happens to end like the start
+/// of a secret must not wait for ever. A secret sent with pauses reveals that many bytes and no more.
+const MAX_RELEASED: usize = 3;
+/// Divisor of the shortest secret's length, which bounds the released bytes further.
+const RELEASED_DIVISOR: usize = 4;
+/// Time that such bytes are held for more data.
+pub(super) const RELEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// Which of the injections a request gets: one for each header. `Err` names a header that holds something else.
+/// Selects the injections of a request, one for each header. `Err` names a header that holds another value than the
+/// placeholder.
 pub(super) fn chosen<'a>(injections: &'a [Injection], headers: &dyn Headers) -> Result<Vec<&'a Injection>, &'a str> {
-    if let Some(injection) = injections.iter().find(|i| headers.names().iter().any(|name| is_twin(name, &i.header))) {
+    if let Some(injection) =
+        injections.iter().find(|i| headers.names().iter().any(|name| is_lookalike(name, &i.header)))
+    {
         return Err(&injection.header);
     }
     let mut out: Vec<&Injection> = Vec::new();
@@ -51,7 +54,7 @@ pub(super) fn chosen<'a>(injections: &'a [Injection], headers: &dyn Headers) -> 
     Ok(out)
 }
 
-/// Whether a header holds the placeholder, as it is or as the password of Basic.
+/// Returns true if a value contains the placeholder, as it is or in Basic credentials.
 fn holds(value: &[u8], placeholder: &str) -> bool {
     if placeholder.is_empty() {
         return false;
@@ -61,17 +64,17 @@ fn holds(value: &[u8], placeholder: &str) -> bool {
     within(value) || is_basic && STANDARD.decode(value[6..].trim_ascii()).is_ok_and(|plain| within(&plain))
 }
 
-/// Asks the server for an answer that can be looked through: whole, and as it is. What is asked for in pieces could
-/// come in pieces that are each too short to be found.
-pub(super) fn ask_plainly(headers: &mut dyn Headers) {
+/// Requests a response that can be searched: complete and not compressed. Ranges could return parts too short to be
+/// recognised.
+pub(super) fn request_plain_response(headers: &mut dyn Headers) {
     headers.set("accept-encoding", b"identity");
     for name in ["grpc-accept-encoding", "sec-websocket-extensions", "range", "if-range"] {
         headers.remove(name);
     }
 }
 
-/// Why an answer cannot be looked through, if it cannot.
-pub(super) fn hidden(status: u16, headers: &dyn Headers) -> Option<&'static str> {
+/// Returns the reason why a response cannot be searched, if there is one.
+pub(super) fn unsearchable_reason(status: u16, headers: &dyn Headers) -> Option<&'static str> {
     let plain = |value: &&[u8]| value.is_empty() || value.eq_ignore_ascii_case(b"identity");
     let coded = |name: &str| headers.values(name).iter().any(|value| !plain(value));
     if coded("content-encoding") || coded("grpc-encoding") || !headers.values("sec-websocket-extensions").is_empty() {
@@ -83,18 +86,18 @@ pub(super) fn hidden(status: u16, headers: &dyn Headers) -> Option<&'static str>
         .then_some("the server answered with a part of what was asked for as a whole, so a secret could be cut in two")
 }
 
-/// Everything to look for in the answers to one request.
+/// All encodings of the secrets of one request, as search automata.
 pub(super) struct Needles {
-    /// Says fast where the first one is.
+    /// Finds the first match fast.
     first: AhoCorasick,
-    /// Finds each one, also those that lie in each other.
+    /// Finds all matches, including overlapping ones.
     each: AhoCorasick,
     needles: Vec<Zeroizing<Vec<u8>>>,
-    little: usize,
+    max_released: usize,
 }
 
 impl Needles {
-    /// `None` when there is nothing to look for.
+    /// Returns `None` if no secret is long enough.
     pub fn of(injections: &[Injection]) -> Option<Needles> {
         let mut spelled = BTreeSet::new();
         injections.iter().for_each(|i| spellings(&i.secret, &mut spelled));
@@ -102,10 +105,10 @@ impl Needles {
         let shortest = needles.iter().map(|n| n.len()).min()?;
         let finder = |kind| AhoCorasick::builder().match_kind(kind).build(needles.iter().map(|n| n.as_slice())).ok();
         let (first, each) = (finder(MatchKind::LeftmostLongest)?, finder(MatchKind::Standard)?);
-        Some(Needles { first, each, needles, little: LITTLE.min(shortest / LITTLE_OF) })
+        Some(Needles { first, each, needles, max_released: MAX_RELEASED.min(shortest / RELEASED_DIVISOR) })
     }
 
-    /// Where something to mask stands.
+    /// Returns the ranges to mask.
     fn found(&self, bytes: &[u8]) -> Vec<Range<usize>> {
         let Some(first) = self.first.find(bytes) else {
             return Vec::new();
@@ -114,20 +117,20 @@ impl Needles {
         self.each.find_overlapping_iter(rest).map(|found| found.range()).collect()
     }
 
-    /// Masks in place; whether anything was found. Lengths stay as they are.
+    /// Masks in place, without changing the length. Returns true if there was a match.
     pub fn mask(&self, bytes: &mut [u8]) -> bool {
         let found = self.found(bytes);
         found.iter().for_each(|range| bytes[range.clone()].fill(MASKED));
         !found.is_empty()
     }
 
-    /// The value masked, when there is something to mask.
+    /// Returns a masked copy if there was a match.
     pub fn masked(&self, value: &[u8]) -> Option<Vec<u8>> {
         let mut copy = value.to_vec();
         self.mask(&mut copy).then_some(copy)
     }
 
-    /// How many bytes at the end could be the start of something to mask.
+    /// Returns how many bytes at the end could be the start of a match.
     fn pending(&self, bytes: &[u8]) -> usize {
         let longest = self.needles.iter().map(|n| n.len()).max().unwrap_or(1) - 1;
         let from = bytes.len().saturating_sub(longest);
@@ -136,13 +139,13 @@ impl Needles {
     }
 }
 
-/// What was spelled out before: the secrets of a guest are few, and all its requests to one host have the same.
+/// Cache of automata. A guest has few secrets, and all its requests to one host use the same ones.
 #[derive(Default)]
-pub(super) struct Spelled(Mutex<Vec<Known>>);
+pub(super) struct NeedleCache(Mutex<Vec<CachedNeedles>>);
 
-type Known = (Vec<Arc<[u8]>>, Option<Arc<Needles>>);
+type CachedNeedles = (Vec<Arc<[u8]>>, Option<Arc<Needles>>);
 
-impl Spelled {
+impl NeedleCache {
     pub fn needles(&self, injections: &[Injection]) -> Option<Arc<Needles>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |secrets: &[Arc<[u8]>]| secrets.iter().eq(injections.iter().map(|i| &i.secret));
@@ -158,7 +161,7 @@ impl Spelled {
     }
 }
 
-/// The secret as servers write it: as it is, in JSON, in URLs, in base64 at any offset, in hexadecimal.
+/// Adds the encodings in which servers return a secret: raw, JSON, percent-encoded, base64 at any offset, hexadecimal.
 fn spellings(secret: &[u8], out: &mut BTreeSet<Vec<u8>>) {
     if secret.len() < MIN_NEEDLE {
         return;
@@ -211,7 +214,7 @@ fn plain_or(byte: u8, kept: &[u8], other: String) -> String {
     if byte.is_ascii_alphanumeric() || kept.contains(&byte) { char::from(byte).to_string() } else { other }
 }
 
-/// The characters that stand for the secret alone, when so many bytes of something else stand before it.
+/// Returns the base64 characters that depend on the secret alone, with `offset` other bytes before it.
 fn inside_base64(engine: &impl Engine, secret: &[u8], offset: usize) -> Vec<u8> {
     let mut padded = Zeroizing::new(vec![0; offset]);
     padded.extend(secret);
@@ -222,21 +225,22 @@ fn inside_base64(engine: &impl Engine, secret: &[u8], offset: usize) -> Vec<u8> 
     text
 }
 
-/// One body on its way to the guest. A byte is masked when it belongs to a secret, and waits as long as it could.
+/// Masks one body on its way to the guest. Bytes that could be the start of a secret are held until that is decided.
 pub(super) struct Mask<'a> {
     needles: Option<&'a Needles>,
-    /// What could be the start of a secret, as the server sent it.
+    /// Possible start of a secret, as received.
     held: Vec<u8>,
-    /// How many of these bytes have gone on nevertheless. They are kept so that the rest is still known for what it is.
-    gone: usize,
+    /// Number of held bytes that were already released. They are kept so that the rest of the secret is still
+    /// recognised.
+    released: usize,
 }
 
 impl<'a> Mask<'a> {
     pub fn new(needles: Option<&'a Needles>) -> Mask<'a> {
-        Mask { needles, held: Vec::new(), gone: 0 }
+        Mask { needles, held: Vec::new(), released: 0 }
     }
 
-    /// What of the body may go on.
+    /// Masks data and returns the bytes that may go on.
     pub fn pass(&mut self, data: Bytes) -> Bytes {
         let Some(needles) = self.needles else {
             return data;
@@ -250,34 +254,34 @@ impl<'a> Mask<'a> {
         whole.extend_from_slice(&data);
         let from = whole.len() - needles.pending(&whole);
         let found = needles.found(&whole);
-        // What belongs to one secret is decided, even where another may begin within it.
+        // Bytes of a complete match are decided, even if another match may start within it.
         let until = found.iter().filter(|f| f.start < from).map(|f| f.end).fold(from, usize::max);
         self.held.extend_from_slice(&whole[from..]);
         found.into_iter().for_each(|range| whole[range].fill(MASKED));
-        let begin = self.gone.min(until);
-        self.gone = until.max(self.gone) - from;
+        let begin = self.released.min(until);
+        self.released = until.max(self.released) - from;
         Bytes::copy_from_slice(&whole[begin..until])
     }
 
-    /// Whether so little is held that it may go on when nothing follows for a moment.
-    pub fn holds_little(&self) -> bool {
-        let little = self.needles.map_or(0, |n| n.little);
-        self.gone < self.held.len() && self.held.len() <= little
+    /// Returns true if few enough bytes are held to release them after a pause.
+    pub fn may_release(&self) -> bool {
+        let max_released = self.needles.map_or(0, |n| n.max_released);
+        self.released < self.held.len() && self.held.len() <= max_released
     }
 
-    /// Lets go what is held, after a moment without more.
-    pub fn let_go(&mut self) -> Bytes {
-        let begin = std::mem::replace(&mut self.gone, self.held.len());
+    /// Releases the held bytes after a pause.
+    pub fn release(&mut self) -> Bytes {
+        let begin = std::mem::replace(&mut self.released, self.held.len());
         Bytes::copy_from_slice(&self.held[begin..])
     }
 
-    /// What is held, at the end of the body.
+    /// Returns the held bytes, masked, at the end of the body.
     pub fn rest(&mut self) -> Bytes {
         let mut held = Zeroizing::new(std::mem::take(&mut self.held));
         if let Some(needles) = self.needles {
             needles.mask(&mut held);
         }
-        Bytes::copy_from_slice(&held[std::mem::take(&mut self.gone)..])
+        Bytes::copy_from_slice(&held[std::mem::take(&mut self.released)..])
     }
 }
 

@@ -59,16 +59,16 @@ fn only_what_could_be_a_secret_is_held() {
     let needles = needles();
     let mut mask = Mask::new(Some(&needles));
     assert_eq!(mask.pass(Bytes::from_static(b"data: hello\n\n")), "data: hello\n\n");
-    assert!(!mask.holds_little());
+    assert!(!mask.may_release());
     assert_eq!(mask.pass(Bytes::from_static(b"yes s")), "yes ");
-    assert!(mask.holds_little());
-    assert_eq!(mask.let_go(), "s");
-    assert!(!mask.holds_little());
+    assert!(mask.may_release());
+    assert_eq!(mask.release(), "s");
+    assert!(!mask.may_release());
     assert_eq!(mask.pass(Bytes::from_static(b" and so on")), " and so on");
     assert_eq!(mask.rest(), "");
 }
 
-/// What broke: a secret that came byte by byte with pauses was let go in pieces, and then known no more.
+/// Regression test: a secret sent byte by byte with pauses was released in pieces and then no longer recognised.
 #[test]
 fn pauses_show_three_bytes_and_no_more() {
     let needles = needles();
@@ -77,8 +77,8 @@ fn pauses_show_three_bytes_and_no_more() {
     let mut out = Vec::new();
     for byte in told.as_bytes().chunks(1) {
         out.extend(mask.pass(Bytes::copy_from_slice(byte)));
-        if mask.holds_little() {
-            out.extend(mask.let_go());
+        if mask.may_release() {
+            out.extend(mask.release());
         }
     }
     out.extend(mask.rest());
@@ -86,16 +86,16 @@ fn pauses_show_three_bytes_and_no_more() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("so: {seen}, s3c s3cr s3cr3t and {seen}"));
 }
 
-/// Of short secrets less may be seen.
+/// Shorter secrets reveal fewer bytes.
 #[test]
 fn pauses_show_a_quarter_at_most() {
     for (secret, shown) in [("abcd", 1), ("abcdefgh", 2), ("abcdefghijkl", 3), ("abcdefghijklmnop", 3)] {
         let needles = Needles::of(&[injection("x", "p", secret)]).unwrap();
-        assert_eq!(needles.little, shown, "{secret}");
+        assert_eq!(needles.max_released, shown, "{secret}");
     }
 }
 
-/// A plain reading of what masking means, to compare with: every byte that lies in any spelling is a star.
+/// Reference implementation: every byte that lies in any encoding becomes a star.
 fn plainly(needles: &Needles, text: &[u8]) -> Vec<u8> {
     let mut out = text.to_vec();
     for needle in &needles.needles {
@@ -108,7 +108,7 @@ fn plainly(needles: &Needles, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Secrets that begin and end like each other, in text made of their pieces, cut anywhere and with pauses anywhere.
+/// Compares with the reference on secrets with common prefixes and suffixes, cut anywhere and with pauses anywhere.
 #[test]
 fn secrets_that_lie_in_each_other() {
     let secrets = ["abcabc", "abcabcabd", "cabdxx", "bcab", "aaaa", "xxabcabc"];
@@ -132,16 +132,16 @@ fn secrets_that_lie_in_each_other() {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(1 + below(rest.len()));
             out.extend(mask.pass(Bytes::copy_from_slice(now)));
-            if mask.holds_little() && below(3) == 0 {
+            if mask.may_release() && below(3) == 0 {
                 paused = true;
-                out.extend(mask.let_go());
+                out.extend(mask.release());
             }
             rest = later;
         }
         out.extend(mask.rest());
         let wanted = plainly(&needles, text.as_bytes());
         assert_eq!(out.len(), wanted.len(), "round {round}: {text}");
-        // A pause shows the first byte of these short secrets, and none but that.
+        // A pause reveals the first byte of these short secrets, and no more.
         let shown = out.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         assert!(shown == 0 || paused, "round {round}: {text} became {}", out.escape_ascii());
         let runs = out.windows(2).zip(wanted.windows(2)).filter(|(a, b)| a[0] != b[0] && a[1] != b[1]).count();
@@ -170,7 +170,7 @@ fn which_header_is_filled() {
     assert_eq!(check(&[("authorization", "Bearer mine")]), Err("Authorization".to_owned()));
     assert_eq!(check(&[("authorization", "PLACE"), ("authorization", "mine")]), Err("Authorization".to_owned()));
     assert_eq!(check(&[("x-key", "PLACE")]), Err("x-key".to_owned()));
-    // Some servers read this as the same header.
+    // Some servers treat this as the same header.
     assert_eq!(check(&[("X_Key", "OTHER")]), Err("x-key".to_owned()));
     assert_eq!(check(&[("x_keys", "mine"), ("x-key", "OTHER")]), both);
 }
@@ -189,17 +189,17 @@ fn one_of_two_secrets_for_one_header() {
 
 #[test]
 fn spelled_out_once() {
-    let (spelled, ours) = (Spelled::default(), [injection("authorization", "PLACE", SECRET)]);
-    let first = spelled.needles(&ours).unwrap();
-    assert!(Arc::ptr_eq(&first, &spelled.needles(&ours).unwrap()));
+    let (cache, ours) = (NeedleCache::default(), [injection("authorization", "PLACE", SECRET)]);
+    let first = cache.needles(&ours).unwrap();
+    assert!(Arc::ptr_eq(&first, &cache.needles(&ours).unwrap()));
     for i in 0..100 {
-        assert!(spelled.needles(&[injection("x", "y", &format!("secret number {i}"))]).is_some());
+        assert!(cache.needles(&[injection("x", "y", &format!("secret number {i}"))]).is_some());
     }
-    assert_eq!(spelled.0.lock().unwrap().len(), MAX_SPELLED);
-    assert!(spelled.needles(&ours).unwrap().masked(SECRET.as_bytes()).is_some());
+    assert_eq!(cache.0.lock().unwrap().len(), MAX_SPELLED);
+    assert!(cache.needles(&ours).unwrap().masked(SECRET.as_bytes()).is_some());
 }
 
-/// A name cannot be changed like a value, so a field that is named like the secret is left out.
+/// A field whose name contains the secret is removed, since a name cannot be masked like a value.
 #[test]
 fn names_of_fields_tell_nothing() {
     let needles = Needles::of(&[injection("x", "p", "token-0123456789")]).unwrap();

@@ -1,6 +1,6 @@
-//! The byte streams of the inspector: what was already read comes first, and what passes outside is counted.
+//! Byte streams of the inspector: with a prefix of bytes already read, and with byte counting towards servers.
 
-use crate::court::Court;
+use crate::request_judge::RequestJudge;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Any stream. Behind one type, the code that speaks HTTP is compiled once.
+/// Any stream, boxed so that the HTTP code is compiled once.
 pub(super) type Io = Box<dyn Stream>;
 
-/// A stream whose first bytes were read before.
+/// A stream that returns bytes already read first.
 pub(super) struct Prefixed<S> {
     first: Vec<u8>,
     at: usize,
@@ -71,22 +71,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
     }
 }
 
-/// A stream to the outside. Every byte on it counts against the limit of the guest, encryption and all; over the limit
-/// it is broken.
+/// A stream to a server. Every byte, TLS overhead included, counts against the guest's limit; beyond the limit it
+/// fails.
 pub(super) struct Metered<S> {
     inner: S,
-    court: Arc<dyn Court>,
+    judge: Arc<dyn RequestJudge>,
 }
 
 impl<S> Metered<S> {
-    pub fn new(inner: S, court: Arc<dyn Court>) -> Metered<S> {
-        Metered { inner, court }
+    pub fn new(inner: S, judge: Arc<dyn RequestJudge>) -> Metered<S> {
+        Metered { inner, judge }
     }
 
-    fn spend(&self, bytes_in: usize, bytes_out: usize) -> io::Result<()> {
-        match self.court.spend(bytes_in as u64, bytes_out as u64) {
+    fn count_bytes(&self, bytes_in: usize, bytes_out: usize) -> io::Result<()> {
+        match self.judge.count_bytes(bytes_in as u64, bytes_out as u64) {
             true => Ok(()),
-            false => Err(io::Error::other("the limit of network bytes is met")),
+            false => Err(io::Error::other("the run exceeds limits.max_net_bytes")),
         }
     }
 }
@@ -95,14 +95,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        Poll::Ready(self.spend(buf.filled().len() - before, 0))
+        Poll::Ready(self.count_bytes(buf.filled().len() - before, 0))
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let len = ready!(Pin::new(&mut self.inner).poll_write(cx, buf))?;
-        Poll::Ready(self.spend(0, len).map(|()| len))
+        Poll::Ready(self.count_bytes(0, len).map(|()| len))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -119,7 +119,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let len = ready!(Pin::new(&mut self.inner).poll_write_vectored(cx, bufs))?;
-        Poll::Ready(self.spend(0, len).map(|()| len))
+        Poll::Ready(self.count_bytes(0, len).map(|()| len))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,9 +1,9 @@
-//! TLS on both sides: towards the guest with a leaf of its authority, towards the server as any careful client.
+//! TLS on both sides: towards the guest with a leaf of its CA, towards the server as a verifying client.
 
-use super::secrets::Spelled;
+use super::secrets::NeedleCache;
 use super::stream::{Io, Metered, Prefixed};
-use crate::authority_of_guest::Authority;
-use crate::court::Court;
+use crate::guest_ca::GuestCa;
+use crate::request_judge::RequestJudge;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -19,19 +19,19 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// How many connections of one guest may speak HTTP/2 at once.
+/// Limit on concurrent HTTP/2 connections of one guest.
 const MAX_HTTP2: usize = 128;
 
-/// What may be set about inspecting; the defaults are meant for use.
+/// Settings of the inspector; the defaults are meant for production.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Authorities that servers may show besides those that the host trusts, as DER.
+    /// Root certificates for servers beside those of the host, in DER.
     pub extra_roots: Vec<CertificateDer<'static>>,
-    /// How long the other side may take to be reached, its handshake included.
+    /// Deadline for connecting to a server, TLS handshake included.
     pub connect: Duration,
-    /// How long a handshake or a head may take from its first byte on.
+    /// Deadline for a TLS handshake or a request head, from its first byte on.
     pub head: Duration,
-    /// How long a connection may stay without a request, and a request without a byte.
+    /// Idle time after which a connection without a request, or a request without traffic, ends.
     pub idle: Duration,
 }
 
@@ -46,24 +46,24 @@ impl Default for Settings {
     }
 }
 
-/// What all inspected connections of one guest share.
+/// State shared by all inspected connections of one guest.
 pub struct Tls {
-    /// None where the guest trusts no authority of ours: then only what comes without TLS can be read.
-    authority: Option<Arc<Authority>>,
+    /// Without a CA that the guest trusts, only plaintext requests can be inspected.
+    authority: Option<Arc<GuestCa>>,
     pub(super) settings: Settings,
     provider: Arc<CryptoProvider>,
-    /// Made with the first connection: reading the roots of the host takes some milliseconds.
+    /// Built at the first connection: loading the host's root certificates takes some milliseconds.
     client: OnceLock<Result<ClientConfig, String>>,
-    pub(super) spelled: Spelled,
-    /// How many more connections may speak HTTP/2: one can hold megabytes that nobody takes.
+    pub(super) needle_cache: NeedleCache,
+    /// Permits for HTTP/2 connections, each of which can hold megabytes of data that its peer does not read.
     http2: Arc<Semaphore>,
 }
 
-/// Why the other side cannot be used, in words for the guest.
+/// Reason why a server cannot be used, worded for the guest.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble(pub String);
+pub(super) struct UpstreamError(pub String);
 
-/// The protocols of HTTP that can be inspected.
+/// HTTP versions that can be inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -73,7 +73,7 @@ pub(super) enum Protocol {
 impl Protocol {
     pub const ALL: [Protocol; 2] = [Protocol::Http2, Protocol::Http1];
 
-    /// As a client offers it.
+    /// ALPN name.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Http1 => "http/1.1",
@@ -83,24 +83,24 @@ impl Protocol {
 }
 
 impl Tls {
-    pub fn new(authority: Option<Arc<Authority>>, settings: Settings) -> Tls {
+    pub fn new(authority: Option<Arc<GuestCa>>, settings: Settings) -> Tls {
         let provider = Arc::new(ring::default_provider());
         Tls {
             authority,
             settings,
             provider,
             client: OnceLock::new(),
-            spelled: Spelled::default(),
+            needle_cache: NeedleCache::default(),
             http2: Arc::new(Semaphore::new(MAX_HTTP2)),
         }
     }
 
-    /// Whether TLS of the guest can be read.
+    /// Returns true if the guest's TLS can be terminated.
     pub(crate) fn has_authority(&self) -> bool {
         self.authority.is_some()
     }
 
-    /// Room for one more connection with HTTP/2, as long as it is kept.
+    /// Takes a permit for one more HTTP/2 connection.
     pub(super) fn http2_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.http2.clone().try_acquire_owned().ok()
     }
@@ -108,36 +108,36 @@ impl Tls {
     pub(super) fn leaf(&self, name: Option<&str>, addr: Option<IpAddr>) -> Result<Arc<CertifiedKey>, Fault> {
         match &self.authority {
             Some(authority) => authority.leaf(name, addr),
-            None => Err(Fault::internal("the guest trusts no authority of ours")),
+            None => Err(Fault::internal("the guest has no certificate authority of the broker to trust")),
         }
     }
 
-    /// Opens a plain connection to the server.
-    pub(super) async fn dial(&self, addr: SocketAddr, court: &Arc<dyn Court>) -> Result<Io, Trouble> {
+    /// Opens a plaintext connection to the server.
+    pub(super) async fn dial(&self, addr: SocketAddr, judge: &Arc<dyn RequestJudge>) -> Result<Io, UpstreamError> {
         let opened = self.in_time(addr, TcpStream::connect(addr)).await?;
-        let tcp = opened.map_err(|e| Trouble(format!("{addr} cannot be reached: {e}")))?;
-        // Only a delay is lost when this fails.
+        let tcp = opened.map_err(|e| UpstreamError(format!("{addr} cannot be reached: {e}")))?;
+        // A failure only costs latency.
         let _ = tcp.set_nodelay(true);
-        Ok(Box::new(Metered::new(tcp, court.clone())))
+        Ok(Box::new(Metered::new(tcp, judge.clone())))
     }
 
-    /// Opens a connection to the server and checks who it is; with the protocol it chose among those offered.
+    /// Opens a TLS connection to the server and verifies its certificate. Also returns the protocol chosen by ALPN.
     pub(super) async fn connect(
         &self,
         addr: SocketAddr,
         name: ServerName<'static>,
         offered: &[Protocol],
-        court: &Arc<dyn Court>,
-    ) -> Result<(Io, Protocol), Trouble> {
-        let mut config = self.client.get_or_init(|| self.client_config()).clone().map_err(Trouble)?;
+        judge: &Arc<dyn RequestJudge>,
+    ) -> Result<(Io, Protocol), UpstreamError> {
+        let mut config = self.client.get_or_init(|| self.client_config()).clone().map_err(UpstreamError)?;
         config.alpn_protocols = offered.iter().map(|p| p.name().into()).collect();
-        let tcp = self.dial(addr, court).await?;
+        let tcp = self.dial(addr, judge).await?;
         let called = match &name {
             ServerName::DnsName(name) => name.as_ref().to_owned(),
             _ => addr.ip().to_string(),
         };
         let made = self.in_time(addr, TlsConnector::from(Arc::new(config)).connect(name, tcp)).await?;
-        let stream = made.map_err(|e| Trouble(handshake_trouble(&called, &e)))?;
+        let stream = made.map_err(|e| UpstreamError(handshake_trouble(&called, &e)))?;
         let chosen = match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => Protocol::Http2,
             _ => Protocol::Http1,
@@ -145,11 +145,11 @@ impl Tls {
         Ok((Box::new(stream), chosen))
     }
 
-    async fn in_time<T>(&self, addr: SocketAddr, work: impl Future<Output = T>) -> Result<T, Trouble> {
-        timeout(self.settings.connect, work).await.map_err(|_| Trouble(format!("{addr} does not answer in time")))
+    async fn in_time<T>(&self, addr: SocketAddr, work: impl Future<Output = T>) -> Result<T, UpstreamError> {
+        timeout(self.settings.connect, work).await.map_err(|_| UpstreamError(format!("{addr} does not answer in time")))
     }
 
-    /// Ends the encryption of the guest, whose first bytes were read.
+    /// Accepts the guest's TLS handshake, whose first bytes were already read.
     pub(super) async fn accept(
         &self,
         guest: Prefixed<Io>,
@@ -160,7 +160,7 @@ impl Tls {
         let builder = versions.map_err(io::Error::other)?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(leaf)));
         config.alpn_protocols = protocol.iter().map(|p| p.name().into()).collect();
-        // The name is judged anew with each connection, so nothing of one serves for another.
+        // No session resumption: the server name has to be judged with each connection.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let accepted = timeout(self.settings.head, TlsAcceptor::from(Arc::new(config)).accept(guest)).await;
@@ -193,7 +193,8 @@ fn handshake_trouble(name: &str, error: &io::Error) -> String {
     }
 }
 
-/// Why a stream to a server broke. Some say only after the handshake what they did not like about it.
+/// Describes an error of a server's stream. With TLS 1.3 a server may reject the client's certificate only after the
+/// handshake.
 pub(super) fn stream_trouble(error: &io::Error) -> String {
     rustls_error(error).map_or_else(|| error.to_string(), alert_trouble)
 }
@@ -202,7 +203,7 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
 }
 
-/// Old servers have no alert of their own for it, and send the one for all failures.
+/// Names the missing client certificate, where the alert says so; older servers send the generic handshake failure.
 fn alert_trouble(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
@@ -216,7 +217,7 @@ fn certificate_trouble(why: &CertificateError) -> String {
     match why {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".to_owned(),
-        CertificateError::UnknownIssuer => "nobody whom this host trusts has signed it".to_owned(),
+        CertificateError::UnknownIssuer => "signed by no certificate authority that this host trusts".to_owned(),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "it is for another name".to_owned()
         }

@@ -1,32 +1,31 @@
-//! The frames of a WebSocket on their way to the guest. Secrets in its messages are masked, also where a message is cut
-//! into frames or another frame stands between. Lengths stay as they are, so heads go on as they came; what is no frame
-//! does not go on.
+//! WebSocket frames on their way to the guest. Secrets in messages are masked, also across fragments and around
+//! interleaved control frames. Lengths do not change, so frame headers pass unchanged; bytes that are no frame are refused.
 //!
 //! ```text
-//! head ─▶ data: through the mask ─▶ head …      a message ends with its last frame, and what is held is decided then
-//!      ─▶ control: gathered and masked as a whole, goes on in its place
+//! header ─▶ data: through the mask ─▶ header …   a message ends with its last frame, which decides the held bytes
+//!        ─▶ control: buffered and masked as a whole, then passed on in its place
 //! ```
 
 use super::secrets::{Mask, Needles};
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 
-/// The longest control frame, without its head.
+/// Payload limit of a control frame.
 const MAX_CONTROL: u64 = 125;
 const MAX_HEAD: usize = 10;
-/// How many heads and control frames may stand behind bytes that are held.
-const MAX_BEHIND: usize = 64;
+/// Limit on frame headers and control frames queued behind held bytes.
+const MAX_QUEUED: usize = 64;
 
 pub(super) struct Frames<'a> {
     needles: &'a Needles,
     mask: Mask<'a>,
     state: State,
     in_message: bool,
-    /// How many bytes of messages have come, and gone on.
-    come: u64,
-    gone: u64,
-    /// What stands between the bytes of messages, each with how many of them come before it.
-    between: VecDeque<(u64, Vec<u8>)>,
+    /// Message bytes received, and passed on.
+    received: u64,
+    sent: u64,
+    /// Frame headers and control frames, each with the number of message bytes before it.
+    queued: VecDeque<(u64, Vec<u8>)>,
 }
 
 enum State {
@@ -42,13 +41,13 @@ impl<'a> Frames<'a> {
             mask: Mask::new(Some(needles)),
             state: State::Head(Vec::new()),
             in_message: false,
-            come: 0,
-            gone: 0,
-            between: VecDeque::new(),
+            received: 0,
+            sent: 0,
+            queued: VecDeque::new(),
         }
     }
 
-    /// What of the stream may go on. `Err` says what is wrong with it.
+    /// Masks data and returns the bytes that may go on. Fails if the stream is no valid WebSocket.
     pub fn pass(&mut self, mut data: Bytes) -> Result<Bytes, &'static str> {
         let mut out = Vec::with_capacity(data.len());
         while data.has_remaining() {
@@ -65,9 +64,9 @@ impl<'a> Frames<'a> {
                     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                     *left -= len as u64;
                     let ended = (*left == 0).then_some(*last);
-                    self.come += len as u64;
+                    self.received += len as u64;
                     let through = self.mask.pass(data.split_to(len));
-                    self.put(&through, &mut out);
+                    self.emit(&through, &mut out);
                     if let Some(last) = ended {
                         self.end(last, &mut out);
                     }
@@ -80,7 +79,7 @@ impl<'a> Frames<'a> {
                         self.needles.mask(&mut frame[*head..]);
                         let frame = std::mem::take(frame);
                         self.state = State::Head(Vec::new());
-                        self.stand(frame, &mut out)?;
+                        self.queue(frame, &mut out)?;
                     }
                 }
             }
@@ -88,29 +87,29 @@ impl<'a> Frames<'a> {
         Ok(out.into())
     }
 
-    pub fn holds_little(&self) -> bool {
-        self.mask.holds_little()
+    pub fn may_release(&self) -> bool {
+        self.mask.may_release()
     }
 
-    /// Lets go what is held, after a moment without more.
-    pub fn let_go(&mut self) -> Bytes {
-        let (through, mut out) = (self.mask.let_go(), Vec::new());
-        self.put(&through, &mut out);
+    /// Releases the held bytes after a pause.
+    pub fn release(&mut self) -> Bytes {
+        let (through, mut out) = (self.mask.release(), Vec::new());
+        self.emit(&through, &mut out);
         out.into()
     }
 
-    fn begin(&mut self, frame: Kind, len: u64, head: Vec<u8>, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    fn begin(&mut self, frame: FrameKind, len: u64, head: Vec<u8>, out: &mut Vec<u8>) -> Result<(), &'static str> {
         match frame {
-            Kind::Control if len > 0 => {
+            FrameKind::Control if len > 0 => {
                 self.state = State::Control { left: len as usize, head: head.len(), frame: head };
                 return Ok(());
             }
-            Kind::Control => return self.stand(head, out),
-            Kind::First { .. } if self.in_message => return Err("a message begins within another"),
-            Kind::More { .. } if !self.in_message => return Err("a message goes on that has not begun"),
-            Kind::First { last } | Kind::More { last } => {
+            FrameKind::Control => return self.queue(head, out),
+            FrameKind::First { .. } if self.in_message => return Err("a message begins within another"),
+            FrameKind::More { .. } if !self.in_message => return Err("a message goes on that has not begun"),
+            FrameKind::First { last } | FrameKind::More { last } => {
                 self.in_message = true;
-                self.stand(head, out)?;
+                self.queue(head, out)?;
                 match len {
                     0 => self.end(last, out),
                     left => self.state = State::Data { left, last },
@@ -120,52 +119,52 @@ impl<'a> Frames<'a> {
         Ok(())
     }
 
-    /// The end of a frame of a message.
+    /// Ends a frame of a message; the last frame also ends the message.
     fn end(&mut self, last: bool, out: &mut Vec<u8>) {
         self.state = State::Head(Vec::new());
         if last {
             self.in_message = false;
             let rest = self.mask.rest();
-            self.put(&rest, out);
+            self.emit(&rest, out);
         }
     }
 
-    /// Something that stands between the bytes of messages.
-    fn stand(&mut self, bytes: Vec<u8>, out: &mut Vec<u8>) -> Result<(), &'static str> {
-        if self.between.len() == MAX_BEHIND {
+    /// Queues a frame header or control frame behind the message bytes received so far.
+    fn queue(&mut self, bytes: Vec<u8>, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        if self.queued.len() == MAX_QUEUED {
             return Err("a message is cut into too many frames");
         }
-        self.between.push_back((self.come, bytes));
-        self.put(&[], out);
+        self.queued.push_back((self.received, bytes));
+        self.emit(&[], out);
         Ok(())
     }
 
-    /// Bytes of messages that may go on, with what stands between them.
-    fn put(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
-        while let Some((at, between)) = self.between.front()
-            && *at - self.gone <= bytes.len() as u64
+    /// Emits message bytes, with the queued headers and control frames in their places.
+    fn emit(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
+        while let Some((at, queued)) = self.queued.front()
+            && *at - self.sent <= bytes.len() as u64
         {
-            let (before, after) = bytes.split_at((*at - self.gone) as usize);
-            self.gone = *at;
+            let (before, after) = bytes.split_at((*at - self.sent) as usize);
+            self.sent = *at;
             out.extend_from_slice(before);
-            out.extend_from_slice(between);
+            out.extend_from_slice(queued);
             bytes = after;
-            self.between.pop_front();
+            self.queued.pop_front();
         }
-        self.gone += bytes.len() as u64;
+        self.sent += bytes.len() as u64;
         out.extend_from_slice(bytes);
     }
 }
 
-/// What a frame is; a message is one or more of them.
-enum Kind {
+/// Type of a frame; a message consists of one or more data frames.
+enum FrameKind {
     First { last: bool },
     More { last: bool },
     Control,
 }
 
-/// The head of a frame, once it is whole, and the length it declares.
-fn read_head(head: &[u8]) -> Result<Option<(Kind, u64)>, &'static str> {
+/// Parses a frame header with its payload length, or returns `None` while it is incomplete.
+fn read_head(head: &[u8]) -> Result<Option<(FrameKind, u64)>, &'static str> {
     let [first, second, long @ ..] = head else {
         return Ok(None);
     };
@@ -186,9 +185,9 @@ fn read_head(head: &[u8]) -> Result<Option<(Kind, u64)>, &'static str> {
     }
     let len = long.iter().fold(short, |sum, byte| sum << 8 | u64::from(*byte));
     let kind = match code {
-        0 => Kind::More { last },
-        1 | 2 => Kind::First { last },
-        8..=10 if last && len <= MAX_CONTROL => Kind::Control,
+        0 => FrameKind::More { last },
+        1 | 2 => FrameKind::First { last },
+        8..=10 if last && len <= MAX_CONTROL => FrameKind::Control,
         8..=10 => return Err("a control frame is too long or cut"),
         _ => return Err("a frame is of a kind that does not exist"),
     };

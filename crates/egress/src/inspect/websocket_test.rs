@@ -1,5 +1,5 @@
 use super::*;
-use crate::court::Injection;
+use crate::request_judge::Injection;
 
 const SECRET: &str = "sk-0123456789abcdef";
 
@@ -18,7 +18,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     [head, payload.to_vec()].concat()
 }
 
-/// All that goes on, when the bytes come in pieces of that size.
+/// Passes the bytes through in pieces of `size` and returns the output.
 fn through(needles: &Needles, bytes: &[u8], step: usize) -> Result<Vec<u8>, &'static str> {
     let mut frames = Frames::new(needles);
     let mut out = Vec::new();
@@ -39,7 +39,7 @@ fn a_secret_cut_into_frames_is_masked() {
             let (one, two) = text.as_bytes().split_at(cut);
             [frame(0x01, one), between.to_vec(), frame(0x80, two)].concat()
         };
-        // Whole, in two frames, and with others between them.
+        // In one frame, in two frames, and with other frames between them.
         for between in [vec![], frame(0x00, b""), frame(0x89, b"ping"), frame(0x8a, SECRET.as_bytes())] {
             let mut shown = between.clone();
             if between.len() > 10 {
@@ -58,7 +58,7 @@ fn a_secret_cut_into_frames_is_masked() {
     assert_eq!(masked, frame(0x82, long.replace(SECRET, &"*".repeat(SECRET.len())).as_bytes()));
 }
 
-/// With the end of a message it is clear that nothing follows.
+/// The end of a message decides the held bytes.
 #[test]
 fn a_whole_message_does_not_wait() {
     let needles = needles();
@@ -66,7 +66,7 @@ fn a_whole_message_does_not_wait() {
         let said = frame(0x81, text.as_bytes());
         assert_eq!(through(&needles, &said, 1).unwrap(), said);
     }
-    // One that goes on waits where it could be the secret.
+    // An unfinished message is held where it could contain the secret.
     assert_eq!(through(&needles, &frame(0x01, b"my sk-0123"), 99).unwrap(), b"\x01\x0amy ");
 }
 
@@ -88,13 +88,13 @@ fn what_is_no_frame_does_not_go_on() {
     ] {
         assert!(through(&needles, bad, 1).is_err() && through(&needles, bad, 99).is_err(), "{}", bad.escape_ascii());
     }
-    // Nor is there room for any number of frames behind what is held.
-    let pings = frame(0x89, b"").repeat(MAX_BEHIND + 1);
+    // The number of frames queued behind held bytes is bounded.
+    let pings = frame(0x89, b"").repeat(MAX_QUEUED + 1);
     assert!(through(&needles, &[frame(0x01, b"sk-0123"), pings.clone()].concat(), 99).is_err());
     assert_eq!(through(&needles, &[frame(0x01, b"other"), pings.clone()].concat(), 99).unwrap().len(), 7 + pings.len());
 }
 
-/// Whatever comes, the same goes on however it is cut, and what goes on is as long as what came.
+/// Property: the output does not depend on how the input is cut, and has the same length.
 #[test]
 fn any_bytes_in_any_pieces() {
     let needles = needles();

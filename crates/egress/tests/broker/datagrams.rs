@@ -1,4 +1,4 @@
-//! Datagrams.
+//! UDP datagram flows.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World};
@@ -23,8 +23,8 @@ fn stage(world: &mut World) {
     world.serve_datagrams("93.184.216.34:443", |bytes| bytes.to_vec());
 }
 
-/// Far above any gap that a busy machine puts between two exchanges, so that only the pause meets it.
-const IDLE: Duration = Duration::from_millis(1500);
+/// Far above any scheduling delay between two exchanges, so that only a deliberate pause reaches it.
+const IDLE: Duration = Duration::from_millis(2500);
 
 fn stage_idle(world: &mut World) {
     stage(world);
@@ -59,7 +59,7 @@ fn both_ways() {
         exchange(&one);
         exchange(&two);
     }
-    // The same server over datagrams is not what a rule without a protocol means.
+    // A rule without a protocol does not cover UDP.
     let quic = socket("93.184.216.34:443");
     is_refused(&quic);
     is_refused(&quic);
@@ -85,10 +85,10 @@ fn check(seen: &Seen) {
 fn idle() {
     resolve("a.example.org");
     let socket = socket("93.184.216.34:123");
-    // Together longer than the idle time: each exchange starts it anew.
-    for _ in 0..5 {
+    // Longer than the idle time in sum: each exchange restarts it.
+    for _ in 0..9 {
         exchange(&socket);
-        std::thread::sleep(IDLE / 4);
+        std::thread::sleep(IDLE / 8);
     }
     std::thread::sleep(IDLE * 2);
     exchange(&socket);
@@ -97,7 +97,7 @@ fn idle() {
 fn check_idle(seen: &Seen) {
     assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 2);
     let closed = seen.all(Op::Connect, Stage::Closed);
-    assert_eq!((closed[0].bytes_in, closed[0].bytes_out), (15, 15));
+    assert_eq!((closed[0].bytes_in, closed[0].bytes_out), (27, 27));
 }
 
 fn replaced() {

@@ -1,5 +1,5 @@
-//! Two sites at one address, of which a rule names one. The server is as lenient as any: it skips what some server skips and
-//! takes what some server takes. No request for the other site may reach it, and other protocols must not suffer.
+//! Two sites at one address, of which a rule names one. The server is as lenient as any: it skips and accepts what some
+//! server skips and accepts. No request for the other site may reach it, and other protocols must not suffer.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo};
@@ -20,11 +20,11 @@ pub const CASES: &[Case] = &[
     Case::new("an_opaque_rule_goes_by_address_and_port", opaque, stage_opaque, check_opaque),
 ];
 
-/// At this address everything is let through, which shows that the server does take a disguise.
+/// Address at which everything is allowed, as the control: the server does accept a disguised request.
 const OPEN: &str = "93.184.216.40:80";
 const NAMED: &str = "93.184.216.34:80";
 
-/// The hosts that requests were for which reached the server under the name of a host.
+/// Hosts of the requests that reached the server under a host rule.
 static REACHED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn reached(host: &str, stream: &TcpStream) {
@@ -33,7 +33,7 @@ fn reached(host: &str, stream: &TcpStream) {
     }
 }
 
-/// Finds a request anywhere in what it is sent, and answers with the host that it is for.
+/// Finds a request anywhere in its input, and answers with the request's host.
 fn lenient(mut stream: TcpStream) {
     let (mut all, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
@@ -141,7 +141,7 @@ fn check_disguised(seen: &Seen) {
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A request of HTTP/2 on a stream of its own.
+/// Builds an HTTP/2 request on a new stream.
 fn request(stream: u32, authority: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x84, 0x41, authority.len() as u8];
     block.extend(authority.as_bytes());
@@ -151,7 +151,7 @@ fn request(stream: u32, authority: &str) -> Vec<u8> {
     frame
 }
 
-/// Whether the status of the next answer is 200.
+/// Returns true if the next response has status 200.
 fn is_answered(stream: &mut TcpStream) -> bool {
     loop {
         let mut head = [0; 9];
@@ -164,7 +164,7 @@ fn is_answered(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// A server of HTTP/2 that answers each request.
+/// HTTP/2 server that answers each request.
 fn http2_server(stream: TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let at_name = stream.local_addr().unwrap().to_string() == NAMED;
@@ -242,13 +242,13 @@ fn stage_answered(world: &mut World) {
         let _ = stream.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64");
         let _ = stream.read(&mut [0; 100]);
     });
-    // One that is tired of waiting.
+    // A server that times out the request (408).
     world.serve("93.184.216.34:82", |mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n");
     });
 }
 
-/// Whatever a server takes for a request that nobody here knows as one: its answer is not heard.
+/// The response to an undetected request does not reach the guest.
 fn answered() {
     resolve("a.example.org");
     for text in [&b"\xd2\xd2\n"[..], b"HELO x\r\n"] {
@@ -257,7 +257,7 @@ fn answered() {
         assert_eq!(response(&mut open).0, 200);
         breaks(connect(NAMED), text);
     }
-    // A server of HTTP/2 that begins before its client does.
+    // An HTTP/2 server that sends its SETTINGS first.
     let mut stream = connect("93.184.216.34:81");
     read(&mut stream, b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64");
     breaks(stream, b"\xd2\xd2\n");
@@ -271,7 +271,7 @@ fn check_answered(seen: &Seen) {
     assert!(refused.iter().all(|event| event.reason.as_deref() == Some(reason)), "{refused:#?}");
 }
 
-/// HTTP/2 and TLS inside a connection of HTTP/1 are offered to no server; the request itself is answered.
+/// Upgrades from HTTP/1 to HTTP/2 or TLS are offered to no server; the request itself is answered.
 fn offers() {
     resolve("a.example.org");
     for offer in ["h2c", "H2C", "websocket, h2c", "TLS/1.2", "HTTP/2.0"] {
@@ -281,7 +281,7 @@ fn offers() {
         let mut stream = connect(NAMED);
         stream.write_all(text.as_bytes()).unwrap();
         assert_eq!(response(&mut stream).1, "a.example.org", "{offer}");
-        // What follows is another request, and no other protocol.
+        // The following bytes are parsed as a request, not as another protocol.
         stream.write_all(&[PREFACE, &request(1, "b.example.org")].concat()).unwrap();
         let mut got = Vec::new();
         let _ = stream.read_to_end(&mut got);
@@ -337,7 +337,7 @@ fn other_protocols() {
     ] {
         echoes(&mut connect("93.184.216.34:6379"), text);
     }
-    // A line that does not end, and bytes without any.
+    // A line without end, and bytes without a line feed.
     for fill in [b'x', 0, 1, 0xd2] {
         let mut sink = connect("93.184.216.34:9");
         sink.write_all(&[fill; 300_000]).unwrap();
@@ -367,7 +367,7 @@ fn opaque() {
         stream.write_all(&disguise).unwrap();
         assert_eq!(response(&mut stream).1, "b.example.org");
     }
-    // The key counts for its own rule and no other.
+    // `opaque` holds for its own rule only.
     breaks(connect("93.184.216.34:81"), b" GET / HTTP/1.1\r\nHost: b.example.org\r\n\r\n");
     let mut stream = connect("93.184.216.34:81");
     stream.write_all(b"GET / HTTP/1.1\r\nHost: o.example.org\r\n\r\n").unwrap();

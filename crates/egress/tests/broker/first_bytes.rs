@@ -1,4 +1,4 @@
-//! First bytes: what they give away, and what becomes of those that are for somebody else or for nobody.
+//! Connections judged by their first bytes: TLS with SNI, HTTP with Host, and other protocols.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, http};
@@ -39,17 +39,17 @@ fn tls_names() {
     }
     echoes(&mut connect("93.184.216.34:443"), &hello(Some("a.example.org")));
     echoes(&mut connect("93.184.216.34:443"), &hello(Some("A.Example.org")));
-    // Byte by byte it is the same.
+    // Byte by byte the result is the same.
     let mut slow = connect("93.184.216.34:443");
     for byte in hello(Some("a.example.org")) {
         slow.write_all(&[byte]).unwrap();
     }
     read(&mut slow, &hello(Some("a.example.org")));
-    // Another allowed name that did not lead here, one that nobody allows, and one that cannot be read.
+    // An allowed name that did not resolve to this address, a name without a rule, and a malformed name.
     is_reset("93.184.216.34:443", &hello(Some("b.example.org")));
     is_reset("93.184.216.34:443", &hello(Some("evil.org")));
     is_reset("93.184.216.34:443", &hello(Some("10.0.0.1")));
-    // Without a name it is clear while one name alone led there.
+    // Without SNI the host is unambiguous while only one name resolved to the address.
     echoes(&mut connect("93.184.216.36:443"), &hello(None));
     echoes(&mut connect("93.184.216.34:443"), &hello(None));
     resolve("c.example.org");
@@ -66,10 +66,10 @@ fn check_tls_names(seen: &Seen) {
     assert_eq!(
         reasons,
         [
-            "it asks for b.example.org, which was not resolved to 93.184.216.34",
-            "it asks for evil.org, which was not resolved to 93.184.216.34",
+            "the client asks for b.example.org, which did not resolve to 93.184.216.34",
+            "the client asks for evil.org, which did not resolve to 93.184.216.34",
             "the TLS hello cannot be read: the server name is an address",
-            "it names no host, and c.example.org has the same address",
+            "the client names no host, and c.example.org has the same address",
             "-",
         ]
     );
@@ -94,18 +94,18 @@ fn http_hosts() {
     assert_eq!(response(&mut stream), (200, "GET /1 HTTP/1.1|a.example.org|".into()));
     stream.write_all(b"GET /2 HTTP/1.1\r\nHost: A.example.org:80\r\n\r\n").unwrap();
     assert_eq!(response(&mut stream), (200, "GET /2 HTTP/1.1|A.example.org:80|".into()));
-    // The same connection does not carry a request for another.
+    // The connection does not carry a request for another host.
     stream.write_all(b"GET /3 HTTP/1.1\r\nHost: b.example.org\r\n\r\n").unwrap();
     let (status, body) = response(&mut stream);
     assert_eq!(status, 403);
-    assert!(body.contains("which was not resolved to 93.184.216.34") && body.contains("policy_denied"), "{body}");
+    assert!(body.contains("which did not resolve to 93.184.216.34") && body.contains("policy_denied"), "{body}");
     assert_eq!(stream.read(&mut [0; 9]).unwrap(), 0);
     for host in ["evil.org", "93.184.216.34", "a.example.org.evil.org"] {
         let mut stream = connect("93.184.216.34:80");
         write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
         assert_eq!(response(&mut stream).0, 403, "{host}");
     }
-    // What two readers may take differently is not passed on.
+    // Ambiguous requests are not forwarded.
     for bad in [
         "GET / HTTP/1.1\r\nHost: a.example.org\r\nHost: evil.org\r\n\r\n",
         "GET / HTTP/1.1\nHost: a.example.org\n\n",
@@ -139,8 +139,8 @@ fn stage_words(world: &mut World) {
     });
 }
 
-/// Servers that answer to a single letter are not kept waiting because it could be the first of a request; and whoever makes one of
-/// it is judged by it all the same.
+/// A server that answers to a single letter gets it at once, although it could start a request; if it does become a
+/// request, the request is judged.
 fn words() {
     resolve("a.example.org");
     for word in ["P", "GET", "\r", "PRI", "EHLO me"] {
@@ -148,7 +148,7 @@ fn words() {
         word.as_bytes().chunks(1).for_each(|letter| echoes(&mut stream, letter));
         echoes(&mut stream, b"\x01and on");
     }
-    // Where the address is let through, whatever could still be a request passes.
+    // Where the address is allowed, an incomplete request passes.
     for word in ["GET /", "GET http://a.b/", "CONNECT x", "\x16\x03"] {
         let mut stream = connect("93.184.216.40:7");
         word.as_bytes().chunks(1).for_each(|letter| echoes(&mut stream, letter));
@@ -172,37 +172,38 @@ fn words() {
     stream.write_all(b"GET /again HTTP/1.1\r\nHost: a.example.org\r\n\r\n").unwrap();
     assert_eq!(response(&mut stream), (200, "GET /again HTTP/1.1|a.example.org|".into()));
     assert_eq!(response(&mut slowly("evil.org")).0, 403);
-    // Of what looks like a request, the server sees nothing before it is judged.
+    // The server receives no byte of a request before it is judged.
     let mut stream = connect("93.184.216.34:7");
     echoes(&mut stream, b"GET");
     stream.write_all(b" /x HTTP/1.1\r\nHost: evil.org\r\n\r\n").unwrap();
     assert_eq!(response(&mut stream).0, 403);
 }
 
+// promise 6
 fn check_words(seen: &Seen) {
     let refused = seen.all(Op::Connect, Stage::Refused);
     assert_eq!(refused.len(), 2, "{refused:#?}");
     assert!(refused.iter().all(|event| event.name.as_deref() == Some("evil.org")), "{refused:#?}");
-    // What passed before it was judged is all that passed.
+    // Only the bytes that passed before the judgement were counted.
     assert_eq!((refused[0].bytes_out, refused[1].bytes_out), (4, 3));
 }
 
 fn http_shapes() {
     resolve("a.example.org");
     let mut stream = connect("93.184.216.34:80");
-    // Several at once, with and without bodies.
+    // Pipelined requests, with and without bodies.
     let one = "GET /1 HTTP/1.1\r\nHost: a.example.org\r\n\r\n";
     let two = "POST /2 HTTP/1.1\r\nHost: a.example.org\r\nContent-Length: 5\r\n\r\nhello";
     write!(stream, "{one}{two}{one}").unwrap();
     assert_eq!(response(&mut stream).1, "GET /1 HTTP/1.1|a.example.org|");
     assert_eq!(response(&mut stream).1, "POST /2 HTTP/1.1|a.example.org|hello");
     assert_eq!(response(&mut stream).1, "GET /1 HTTP/1.1|a.example.org|");
-    // A body that comes late.
+    // A delayed body.
     write!(stream, "{}", &two[..two.len() - 5]).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     write!(stream, "later").unwrap();
     assert_eq!(response(&mut stream).1, "POST /2 HTTP/1.1|a.example.org|later");
-    // Another protocol, from then on.
+    // A protocol switch.
     write!(stream, "GET /x HTTP/1.1\r\nHost: a.example.org\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
     assert_eq!(response(&mut stream).0, 101);
     echoes(&mut stream, b"anything at all");
@@ -257,14 +258,17 @@ fn check_asking(seen: &Seen) {
     assert_eq!((refused.action, refused.rule.as_str()), (terms::Action::Ask, "net.rules[1]"));
 }
 
-/// Bytes that are nearly something, by a fixed seed, at every place where bytes are read.
+/// Malformed input from a fixed seed, at every place where the broker parses.
 fn nonsense() {
     let seeds: [(&str, Vec<u8>); 5] = [
         ("93.184.216.34:80", b"POST /x HTTP/1.1\r\nHost: a.example.org\r\nContent-Length: 3\r\n\r\nabcGET ".to_vec()),
         ("93.184.216.34:80", hello(Some("a.example.org"))),
         ("192.0.0.53:1080", b"\x05\x01\x00\x05\x01\x00\x03\x0da.example.org\x00\x50".to_vec()),
         ("192.0.0.53:3128", b"GET http://a.example.org/ HTTP/1.1\r\nHost: a.example.org\r\n\r\n".to_vec()),
-        ("8.8.8.8:53", [&[0, 31][..], &egress::dns::query(7, "a.example.org", egress::dns::Kind::A).unwrap()].concat()),
+        (
+            "8.8.8.8:53",
+            [&[0, 31][..], &egress::dns::build_query(7, "a.example.org", egress::dns::RecordType::A).unwrap()].concat(),
+        ),
     ];
     resolve("a.example.org");
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -288,7 +292,7 @@ fn nonsense() {
         let mut stream = connect(to);
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
-        // It ends, well or ill.
+        // The connection ends, with or without an error.
         let ended = stream.read_to_end(&mut Vec::new());
         assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "{to} hangs on {}", bytes.escape_ascii());
     }

@@ -1,44 +1,45 @@
-//! What clients do in the guest.
+//! Client helpers that run in the guest.
 
 use crate::world::CONTROL;
-use egress::dns::{self, Answer, Kind, Rcode};
+use egress::dns::{self, Rcode, RecordType, Response};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Upper bound on every wait.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks the guest's resolver, which is at every address.
-pub fn ask(name: &str, kind: Kind) -> Answer {
+/// Queries the guest's resolver, which answers at every address.
+pub fn ask(name: &str, kind: RecordType) -> Response {
     ask_at("192.0.0.53:53", name, kind)
 }
 
-pub fn ask_at(server: &str, name: &str, kind: Kind) -> Answer {
+pub fn ask_at(server: &str, name: &str, kind: RecordType) -> Response {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.connect(server).unwrap();
-    socket.send(&dns::query(7, name, kind).unwrap()).unwrap();
+    socket.send(&dns::build_query(7, name, kind).unwrap()).unwrap();
     let mut buffer = [0; 4096];
     let len = socket.recv(&mut buffer).expect("an answer");
-    dns::parse_answer(&buffer[..len], 7, name, kind).unwrap()
+    dns::parse_response(&buffer[..len], 7, name, kind).unwrap()
 }
 
-pub fn ask_on_stream(name: &str, kind: Kind) -> Answer {
+pub fn ask_on_stream(name: &str, kind: RecordType) -> Response {
     let mut stream = connect("8.8.8.8:53");
-    let query = dns::query(9, name, kind).unwrap();
+    let query = dns::build_query(9, name, kind).unwrap();
     stream.write_all(&(query.len() as u16).to_be_bytes()).unwrap();
     stream.write_all(&query).unwrap();
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
     let mut message = vec![0; u16::from_be_bytes(len).into()];
     stream.read_exact(&mut message).unwrap();
-    dns::parse_answer(&message, 9, name, kind).unwrap()
+    dns::parse_response(&message, 9, name, kind).unwrap()
 }
 
-/// The IPv4 addresses of a name, which must be there.
+/// Resolves a name to its IPv4 addresses, of which there must be some.
 #[track_caller]
 pub fn resolve(name: &str) -> Vec<IpAddr> {
-    let answer = ask(name, Kind::A);
+    let answer = ask(name, RecordType::A);
     assert_eq!(answer.rcode, Rcode::NoError, "{name}");
     answer.addresses
 }
@@ -58,7 +59,7 @@ pub fn read(stream: &mut TcpStream, wanted: &[u8]) {
     assert_eq!(got, wanted, "{}", got.escape_ascii());
 }
 
-/// Says something and hears the same.
+/// Sends bytes and expects the same back.
 #[track_caller]
 pub fn echoes(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
@@ -70,7 +71,7 @@ pub fn reaches(to: &str) {
     echoes(&mut connect(to), b"\x01hello");
 }
 
-/// A connection that is refused, or broken off after the bytes.
+/// Expects that the connection is refused, or reset after the bytes.
 #[track_caller]
 pub fn is_reset(to: &str, bytes: &[u8]) {
     match TcpStream::connect(to) {
@@ -79,7 +80,7 @@ pub fn is_reset(to: &str, bytes: &[u8]) {
     }
 }
 
-/// A connection that is not made at all.
+/// Expects that the connection is refused.
 #[track_caller]
 pub fn is_refused(to: &str) {
     assert_eq!(TcpStream::connect(to).unwrap_err().kind(), ErrorKind::ConnectionRefused, "{to}");
@@ -88,7 +89,7 @@ pub fn is_refused(to: &str) {
 #[track_caller]
 pub fn breaks(mut stream: TcpStream, bytes: &[u8]) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Whichever call comes first after the reset is told of it.
+    // The first call after the reset gets the error.
     let error = match stream.write_all(bytes) {
         Ok(()) => stream.read(&mut [0; 100]).expect_err("nothing may come"),
         Err(error) => error,
@@ -104,7 +105,7 @@ pub fn control(word: &str) -> String {
     answer
 }
 
-/// A response of HTTP with a length, as status and body.
+/// Reads an HTTP response with a length, as status and body.
 #[track_caller]
 pub fn response(stream: &mut TcpStream) -> (u16, String) {
     let mut bytes = Vec::new();
@@ -122,7 +123,7 @@ pub fn response(stream: &mut TcpStream) -> (u16, String) {
     (status, String::from_utf8(body).unwrap())
 }
 
-/// A ClientHello with that name, or none.
+/// Builds a ClientHello with or without SNI.
 pub fn hello(name: Option<&str>) -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend([7; 32]);

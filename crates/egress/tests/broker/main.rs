@@ -4,6 +4,7 @@
 //! The binary plays three roles: without a role it starts a world for each case; a world clones a guest, which is this
 //! binary again, and runs the broker and the servers; the guest is the client.
 
+mod approvals;
 mod asking;
 mod connections;
 mod datagrams;

@@ -1,4 +1,4 @@
-//! How much slower it is by the door than directly, side by side.
+//! Latency and throughput through the broker compared with direct connections, side by side.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, World, echo};
@@ -59,7 +59,7 @@ fn ratio(a: Duration, b: Duration) -> f64 {
     a.as_secs_f64() / b.as_secs_f64()
 }
 
-/// The median of many.
+/// Returns the median of many measurements.
 fn first_byte(to: &str) -> Duration {
     let mut took: Vec<Duration> = (0..1000)
         .map(|_| {

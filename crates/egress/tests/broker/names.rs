@@ -1,8 +1,8 @@
-//! Names: which are asked for, what they lead to, and what a connection to an address then means.
+//! Names: resolution, pins, and the effect of both on connections to an address.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo};
-use egress::dns::{Kind, Rcode};
+use egress::dns::{Rcode, RecordType};
 use egress::event::{Op, Stage};
 use terms::Action;
 
@@ -36,17 +36,17 @@ fn only_allowed() {
         resolve("a.example.org"),
         [SERVER.parse::<std::net::IpAddr>().unwrap(), "93.184.216.35".parse().unwrap()]
     );
-    assert_eq!(ask("A.EXAMPLE.org", Kind::Aaaa).addresses.len(), 1);
+    assert_eq!(ask("A.EXAMPLE.org", RecordType::Aaaa).addresses.len(), 1);
     for name in
         ["other.org", "bad.example.org", "secret-data.other.org", "sub.a.example.org", "org", "4.3.2.1.in-addr.arpa"]
     {
-        for kind in [Kind::A, Kind::Aaaa, Kind::Other(16)] {
+        for kind in [RecordType::A, RecordType::Aaaa, RecordType::Other(16)] {
             assert_eq!(ask(name, kind).rcode, Rcode::NxDomain, "{name}");
         }
     }
-    let text = ask("a.example.org", Kind::Other(16));
+    let text = ask("a.example.org", RecordType::Other(16));
     assert_eq!((text.rcode, text.addresses.len()), (Rcode::NoError, 0));
-    assert_eq!(ask("localhost", Kind::A).addresses, ["127.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(ask("localhost", RecordType::A).addresses, ["127.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
 }
 
 fn check_only_allowed(seen: &Seen) {
@@ -76,9 +76,9 @@ fn stage_open(world: &mut World) {
 
 fn open_network() {
     assert_eq!(resolve("any.org").len(), 1);
-    assert_eq!(ask("x.bad.org", Kind::A).rcode, Rcode::NxDomain);
-    assert_eq!(ask("metadata.google.internal", Kind::A).rcode, Rcode::NxDomain);
-    // Addresses go without a name, but not in a denied one, and special ones not at all.
+    assert_eq!(ask("x.bad.org", RecordType::A).rcode, Rcode::NxDomain);
+    assert_eq!(ask("metadata.google.internal", RecordType::A).rcode, Rcode::NxDomain);
+    // Addresses are allowed without a name, but not under a denied name; special addresses are refused.
     reaches("93.184.216.34:443");
     echoes(&mut connect("93.184.216.34:443"), &hello(Some("any.org")));
     echoes(&mut connect("93.184.216.34:443"), &hello(Some("never-resolved.org")));
@@ -97,17 +97,17 @@ fn check_open(seen: &Seen) {
 }
 
 fn pinned() {
-    // Before it was resolved, the address means nothing.
+    // Before the name was resolved, its address is refused.
     is_reset("93.184.216.34:7", b"\x01");
     resolve("a.example.org");
     reaches("93.184.216.34:7");
     reaches("93.184.216.35:7");
-    // Another port, and an address that nothing led to.
+    // Another port, and an address that no name resolved to.
     is_reset("93.184.216.34:8", b"\x01");
     is_reset("93.184.216.36:7", b"\x01");
     resolve("x.warn.org");
     reaches("93.184.216.36:7");
-    ask("a.example.org", Kind::Aaaa);
+    ask("a.example.org", RecordType::Aaaa);
     reaches("[2606:2800:220:1::1]:7");
 }
 
@@ -140,16 +140,16 @@ fn stage_rebinding(world: &mut World) {
 fn rebound() {
     assert_eq!(resolve("a.example.org").len(), 1);
     reaches("93.184.216.34:7");
-    let second = ask("a.example.org", Kind::A);
+    let second = ask("a.example.org", RecordType::A);
     assert_eq!((second.rcode, second.addresses.len()), (Rcode::NoError, 0));
     is_reset("10.0.0.1:7", b"\x01");
-    // The address of before is still that of the name.
+    // The earlier address stays pinned to the name.
     reaches("93.184.216.34:7");
 }
 
 fn check_rebound(seen: &Seen) {
     let refused = seen.one(Op::Resolve, Stage::Refused);
-    assert_eq!(refused.reason.as_deref(), Some("it leads only to addresses that no rule covers"));
+    assert_eq!(refused.reason.as_deref(), Some("the name resolves only to addresses that no rule covers"));
 }
 
 fn stage_special(world: &mut World) {
@@ -164,16 +164,17 @@ fn stage_special(world: &mut World) {
 fn special() {
     let v4: Vec<String> = resolve("mixed.example.org").iter().map(ToString::to_string).collect();
     assert_eq!(v4, [SERVER, "10.1.0.1"]);
-    let v6: Vec<String> = ask("mixed.example.org", Kind::Aaaa).addresses.iter().map(ToString::to_string).collect();
+    let v6: Vec<String> =
+        ask("mixed.example.org", RecordType::Aaaa).addresses.iter().map(ToString::to_string).collect();
     assert_eq!(v6, ["2606:2800:220:1::1"]);
     reaches("10.1.0.1:7");
     is_reset("10.1.0.1:8", b"\x01");
 }
 
 fn streams() {
-    assert_eq!(ask_on_stream("a.example.org", Kind::A).addresses.len(), 2);
-    assert_eq!(ask_on_stream("other.org", Kind::A).rcode, Rcode::NxDomain);
-    assert_eq!(ask_at("8.8.8.8:53", "a.example.org", Kind::A).addresses.len(), 2);
+    assert_eq!(ask_on_stream("a.example.org", RecordType::A).addresses.len(), 2);
+    assert_eq!(ask_on_stream("other.org", RecordType::A).rcode, Rcode::NxDomain);
+    assert_eq!(ask_at("8.8.8.8:53", "a.example.org", RecordType::A).addresses.len(), 2);
 }
 
 fn stage_truncated(world: &mut World) {
@@ -191,7 +192,7 @@ fn stage_silent(world: &mut World) {
 }
 
 fn silent() {
-    assert_eq!(ask("a.example.org", Kind::A).rcode, Rcode::ServFail);
+    assert_eq!(ask("a.example.org", RecordType::A).rcode, Rcode::ServFail);
 }
 
 fn check_silent(seen: &Seen) {
@@ -208,7 +209,7 @@ fn stage_hosts(world: &mut World) {
 fn hosts() {
     assert_eq!(resolve("box.lan").len(), 1);
     assert_eq!(resolve("private.lan").len(), 0);
-    assert_eq!(ask("other.org", Kind::A).rcode, Rcode::NxDomain);
+    assert_eq!(ask("other.org", RecordType::A).rcode, Rcode::NxDomain);
     reaches("93.184.216.34:7");
 }
 

@@ -1,4 +1,4 @@
-//! Clients that speak to a proxy.
+//! SOCKS5 and HTTP proxy clients.
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, greet, http};
@@ -31,7 +31,7 @@ fn stage(world: &mut World) {
     world.serve("[2606:2800:220:2::1]:8080", http);
 }
 
-/// The reply of a SOCKS server to a request for a name.
+/// Requests a name at the SOCKS server and returns the stream with the reply's status.
 fn socks_to(host: &str, port: u16) -> (TcpStream, u8) {
     let mut stream = connect(SOCKS);
     stream.write_all(&[5, 1, 0]).unwrap();
@@ -66,7 +66,7 @@ fn socks() {
 
 fn check_socks(seen: &Seen) {
     let refused = seen.all(Op::Connect, Stage::Refused);
-    let mismatch = "it asks for b.example.org on a connection made to a.example.org";
+    let mismatch = "the client asks for b.example.org on a connection to a.example.org";
     assert_eq!(refused[0].reason.as_deref(), Some(mismatch));
     assert_eq!(seen.one(Op::Connect, Stage::Failed).name.as_deref(), Some("a.example.org"));
     assert!(!seen.questions.contains(&"evil.org".to_owned()));
@@ -97,7 +97,7 @@ fn connects() {
     assert!(body.contains("policy_denied"), "{body}");
     assert_eq!(connect_to("169.254.169.254:80").1, 403);
     assert_eq!(connect_to("a.example.org:444").1, 502);
-    // The hello right behind the request.
+    // The ClientHello directly after the request.
     let mut stream = connect(PROXY);
     let mut bytes = b"CONNECT a.example.org:443 HTTP/1.1\r\nHost: a.example.org:443\r\n\r\n".to_vec();
     bytes.extend(hello(Some("a.example.org")));
@@ -109,7 +109,7 @@ fn connects() {
 fn check_connects(seen: &Seen) {
     let refused = seen.all(Op::Connect, Stage::Refused);
     let mismatches =
-        refused.iter().filter(|e| e.reason.as_deref().is_some_and(|r| r.contains("on a connection made to"))).count();
+        refused.iter().filter(|e| e.reason.as_deref().is_some_and(|r| r.contains("on a connection to"))).count();
     assert_eq!(mismatches, 2);
 }
 
@@ -137,7 +137,7 @@ fn urls() {
     }
 }
 
-/// A client that others wrote, where there is one.
+/// A third-party client, if installed.
 fn curl() {
     let run = |args: &[&str]| {
         let mut command = std::process::Command::new("curl");
@@ -160,14 +160,14 @@ fn curl() {
     assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", to]), there);
     assert_eq!(run(&["-x", "socks5h://192.0.0.53:1080", "http://evil.org/"]), "000");
     assert!(run(&["-x", "http://192.0.0.53:3128", "http://evil.org/"]).ends_with("403"));
-    // Addresses in brackets, however they are written and whether or not they may be reached.
+    // Addresses in brackets in several spellings, reachable or not.
     for url in ["http://[2606:2800:220:2::1]:8080/", "http://[2606:2800:220:2:0:0:0:1]:8080/"] {
         for way in [&["-x", "http://192.0.0.53:3128"][..], &["-p", "-x", "http://192.0.0.53:3128"]] {
             let said = run(&[way, &[url]].concat());
             assert_eq!(said, "GET / HTTP/1.1|[2606:2800:220:2::1]:8080|200", "{way:?} {url}");
         }
     }
-    // One connection for several hosts.
+    // One proxy connection for several hosts.
     let several = ["-x", "http://192.0.0.53:3128", to, "http://[2606:2800:220:2::1]:8080/", to];
     let there_by_address = "GET / HTTP/1.1|[2606:2800:220:2::1]:8080|200";
     assert_eq!(run(&several), format!("{there}{there_by_address}{there}"));
@@ -175,5 +175,5 @@ fn curl() {
     let beside = run(&["-x", "http://192.0.0.53:3128", "http://[2001:db8::1]:8080/"]);
     assert!(beside.contains("special address") && beside.ends_with("403"), "{beside}");
     let fronted = run(&["--resolve", "evil.org:80:93.184.216.34", "http://evil.org/"]);
-    assert!(fronted.contains("evil.org, which was not resolved to 93.184.216.34") && fronted.ends_with("403"));
+    assert!(fronted.contains("evil.org, which did not resolve to 93.184.216.34") && fronted.ends_with("403"));
 }

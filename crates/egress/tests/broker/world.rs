@@ -1,8 +1,9 @@
-//! The world of a case: its rules, its servers, its resolver, and the broker between them and the guest.
+//! Fixture of a broker test: rules, servers, resolver, and the broker between them and the guest.
 
-use egress::asks::{Questions, Remember};
-use egress::broker::{Around, Broker, Resolvers, Setup, Tuning, Upstream};
-use egress::dns::{self, Kind, Rcode};
+use crate::approvals::Questions;
+use egress::approval::Approvals;
+use egress::broker::{Broker, Resolvers, RunContext, Setup, Tuning, Upstream};
+use egress::dns::{self, Rcode, RecordType};
 use egress::event::{Event, Op, Stage};
 use policy::{Context, Format, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,16 +14,17 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use sys::arena::Arena;
 use sys::op::Op as Step;
-use sys::spawn::{self, Message, Spawned, Walk};
-use sys::{arena, host, knock, netfilter, netlink};
+use sys::spawn::{self, Message, SetupSteps, Spawned};
+use sys::{host, netfilter, netlink, syn_capture};
 
 pub const ROLE: &str = "BROKER_ROLE";
 pub const CASE: &str = "BROKER_CASE";
-/// Where the guest tells the world to do something. From a special range, so that no other rule covers it.
+/// Address at which the guest sends commands to the fixture. From a special range, so that no other rule covers it.
 pub const CONTROL: &str = "203.0.113.9:9";
 pub const RESOLVER: &str = "9.9.9.9:53";
-/// Where most servers stand.
+/// Address of most servers.
 pub const SERVER: &str = "93.184.216.34";
 
 #[derive(Clone, Copy)]
@@ -40,7 +42,7 @@ impl Case {
     }
 }
 
-/// What was seen from outside.
+/// Observations from outside the guest.
 pub struct Seen {
     pub events: Vec<Event>,
     pub questions: Vec<String>,
@@ -49,7 +51,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The events of one kind, without those about the control.
+    /// Returns the events with that operation and stage, without those of the control connection.
     pub fn all(&self, op: Op, stage: Stage) -> Vec<&Event> {
         let control: SocketAddr = CONTROL.parse().unwrap();
         self.events.iter().filter(|e| e.op == op && e.stage == stage && e.address != Some(control)).collect()
@@ -64,34 +66,36 @@ impl Seen {
 }
 
 type Serve = Box<dyn FnOnce() + Send>;
-type Answers = BTreeMap<(String, Kind), Vec<Vec<IpAddr>>>;
+type Answers = BTreeMap<(String, RecordType), Vec<Vec<IpAddr>>>;
 
 pub struct World {
     case: Case,
     pub rules: String,
     pub default: &'static str,
-    /// What `replace` puts in force.
+    /// Rules that `replace` puts in force.
     pub later: String,
     pub max_net_bytes: Option<u64>,
     pub hosts: &'static str,
     pub truncate: bool,
     pub silent_resolver: bool,
     pub udp_idle: Duration,
-    /// Of events only refusals and failures are kept, for cases that look at memory.
+    /// Drops all events but refusals and failures, for tests that measure memory.
     pub forgetful: bool,
-    /// There is a person to ask, and this is how long they are waited for.
+    /// Time limit for a person's answer; `None` if there is no person to ask.
     pub patience: Option<Duration>,
     answers: Answers,
     questions: Arc<Mutex<Vec<String>>>,
     servers: Vec<Serve>,
 }
 
-/// Starts the world of a case, in a network of its own.
+/// Runs one test in a network namespace of its own.
 pub fn start(case: &str) -> bool {
-    let routes = Step::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(true)), what: "routes" };
-    let ports = Step::Put { at: c"/proc/sys/net/ipv4/ip_unprivileged_port_start", bytes: b"0" };
-    // As IPv4 allows it without being asked.
-    let nonlocal = Step::Put { at: c"/proc/sys/net/ipv6/ip_nonlocal_bind", bytes: b"1" };
+    let arena = Arena::new();
+    let routes = Step::Netlink { family: netlink::ROUTE, batch: arena.list(&netlink::routes(true)), what: "routes" };
+    let ports =
+        Step::WriteFile { at: c"/proc/sys/net/ipv4/ip_unprivileged_port_start".into(), bytes: arena.list(b"0") };
+    // IPv4 permits binding to addresses of local routes by default; IPv6 needs this setting.
+    let nonlocal = Step::WriteFile { at: c"/proc/sys/net/ipv6/ip_nonlocal_bind".into(), bytes: arena.list(b"1") };
     let (uid, gid) = host::ids();
     let identity = Step::Identity { uid, gid, drop_groups: host::is_privileged() };
     let steps = vec![routes, Step::AwaitSupervisor, ports, nonlocal, identity, Step::Ready];
@@ -100,17 +104,17 @@ pub fn start(case: &str) -> bool {
     report.message == Message::Ended && report.status == 0
 }
 
-/// This binary in another role, with what its first report says.
+/// Runs this binary in another role, and returns its first report.
 fn born(spaces: u64, role: &str, case: &str, steps: &[Step]) -> (spawn::Report, Spawned, spawn::Handles) {
     let me = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
     let mut env: Vec<Vec<u8>> = vec![format!("{ROLE}={role}").into(), format!("{CASE}={case}").into()];
     env.extend(std::env::var("RUST_BACKTRACE").map(|v| format!("RUST_BACKTRACE={v}").into_bytes()));
-    let mut command = spawn::Command::new(&me, std::slice::from_ref(&me), &env, [0, 1, 2]);
+    let mut command = spawn::Command::new(&Arena::new(), &me, std::slice::from_ref(&me), &env, [0, 1, 2]);
     command.own_pids = spaces & spawn::NEW_PID != 0;
-    let (child, _) = spawn::spawn(spaces, None, None, Walk::alone(steps), command).unwrap();
+    let (child, _) = spawn::spawn(spaces, None, None, SetupSteps::without_helper(steps), command).unwrap();
     let (uid, gid) = host::ids();
     host::write_id_maps(child.pid, (uid, uid), (gid, gid), !host::is_privileged()).unwrap();
-    child.line().go().unwrap();
+    child.control_socket().release().unwrap();
     let (report, handles) = child.receive().unwrap().expect("a first report");
     assert_eq!(report.message, Message::Ready, "{report:?}: {}", steps[report.step as usize]);
     (report, child, handles)
@@ -138,16 +142,17 @@ impl World {
         world
     }
 
-    /// A name with its addresses. Said twice, the second is the answer to the second question, and so on.
+    /// Adds a name with its addresses. A second call for the same name gives the response to the second query, and so
+    /// on.
     pub fn name(&mut self, name: &str, addresses: &[&str]) {
         let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-        for kind in [Kind::A, Kind::Aaaa] {
-            let of_kind = addresses.iter().copied().filter(|a| a.is_ipv4() == (kind == Kind::A)).collect();
+        for kind in [RecordType::A, RecordType::Aaaa] {
+            let of_kind = addresses.iter().copied().filter(|a| a.is_ipv4() == (kind == RecordType::A)).collect();
             self.answers.entry((name.to_owned(), kind)).or_default().push(of_kind);
         }
     }
 
-    /// A server with a thread for each connection.
+    /// Starts a server with a thread for each connection.
     pub fn serve(&mut self, at: &str, each: fn(TcpStream)) {
         let listener = TcpListener::bind(at).unwrap_or_else(|e| panic!("{at}: {e}"));
         self.servers.push(Box::new(move || {
@@ -169,7 +174,7 @@ impl World {
         }));
     }
 
-    /// Anything else that has to run beside.
+    /// Runs other work in a thread.
     pub fn beside(&mut self, work: impl FnOnce() + Send + 'static) {
         self.servers.push(Box::new(work));
     }
@@ -178,19 +183,19 @@ impl World {
         let (ask, asked) = channel();
         self.control(ask);
         self.resolver();
-        let ipv6 = true;
+        let (arena, ipv6) = (Arena::new(), true);
         let (uid, gid) = host::ids();
         let steps = vec![
-            Step::Netlink { family: netlink::ROUTE, batch: arena::list(&netlink::routes(ipv6)), what: "routes" },
+            Step::Netlink { family: netlink::ROUTE, batch: arena.list(&netlink::routes(ipv6)), what: "routes" },
             Step::Netlink {
                 family: netlink::NETFILTER,
-                batch: arena::list(&netfilter::rules(ipv6, &[])),
+                batch: arena.list(&netfilter::rules(ipv6, &[])),
                 what: "rules",
             },
             Step::OpenDoors {
                 ipv6,
-                loopback: &[],
-                filters: [false, true].map(|v6| arena::list(&knock::filter(v6, &[]))),
+                loopback: arena.list(&[]),
+                filters: [false, true].map(|v6| arena.list(&syn_capture::filter(v6, &[]))),
             },
             Step::AwaitSupervisor,
             Step::Identity { uid, gid, drop_groups: false },
@@ -200,8 +205,9 @@ impl World {
         ];
         let spaces = spawn::NEW_USER | spawn::NEW_NET | spawn::NEW_PID;
         let (_, guest, handles) = born(spaces, "guest", self.case.name, &steps);
-        let resolvers =
-            Resolvers { servers: vec![RESOLVER.parse().unwrap()], timeout: Duration::from_millis(500), attempts: 2 };
+        // Short only where no resolver answers: elsewhere a busy machine may need the time.
+        let timeout = if self.silent_resolver { Duration::from_millis(500) } else { Duration::from_secs(20) };
+        let resolvers = Resolvers { servers: vec![RESOLVER.parse().unwrap()], timeout, attempts: 2 };
         let tuning = Tuning {
             upstream: Upstream::given(resolvers, self.hosts),
             connect_timeout: Duration::from_millis(700),
@@ -209,10 +215,10 @@ impl World {
             inspect: egress::inspect::Settings::default(),
         };
         let asks = self.patience.map(Questions::new);
-        let mut around = Around::default();
-        around.asks.clone_from(&asks);
+        let mut run_context = RunContext::default();
+        run_context.approvals = asks.clone().map(|asks| asks as Arc<dyn Approvals>);
         let setup = Setup {
-            around,
+            run_context,
             doors: handles.doors.expect("doors"),
             policy: policy(&self.rules, self.default),
             revision: 1,
@@ -234,7 +240,7 @@ impl World {
         let mut events = Vec::new();
         let begun = Instant::now();
         let status = loop {
-            assert!(begun.elapsed() < Duration::from_secs(120), "the guest hangs");
+            assert!(begun.elapsed() < Duration::from_secs(300), "the guest hangs");
             let mut fds = [
                 PollFd::from_borrowed_fd(guest.control().as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(broker.wake(), PollFlags::IN),
@@ -254,7 +260,7 @@ impl World {
                 more.into_iter().filter(|e| !self.forgetful || matches!(e.stage, Stage::Refused | Stage::Failed)),
             );
         };
-        let (net_bytes, over_limit) = (broker.net_bytes(), broker.over_limit());
+        let (net_bytes, over_limit) = (broker.net_bytes(), broker.is_over_limit());
         events.extend(broker.stop().0);
         let questions = self.questions.lock().unwrap().clone();
         if status != 0 {
@@ -268,13 +274,11 @@ impl World {
         match word {
             "questions" => {
                 let open = asks.expect("a person").open();
-                open.iter().map(|question| question.target.clone()).collect::<Vec<_>>().join(",")
+                open.join(",")
             }
             "allow once" | "allow run" | "deny once" => {
                 let asks = asks.expect("a person");
-                let first = asks.open().first().expect("a question").id;
-                let remember = if word.ends_with("run") { Remember::Run } else { Remember::Once };
-                asks.answer(first, word.starts_with("allow"), remember).unwrap().target
+                asks.answer_first(word.starts_with("allow"), word.ends_with("run")).expect("a question")
             }
             "replace" => broker.replace(policy(&self.later, self.default)).to_string(),
             "memory" => {
@@ -314,7 +318,7 @@ impl World {
                     continue;
                 }
                 let (rcode, addresses) = found(&again, &question, truncate);
-                let mut reply = dns::answer(&question, rcode, &addresses, 0);
+                let mut reply = dns::udp_reply(&question, rcode, &addresses, 0);
                 if truncate {
                     reply[2] |= 2;
                 }
@@ -330,7 +334,7 @@ impl World {
                 stream.read_exact(&mut message).unwrap();
                 let question = dns::parse_query(&message).unwrap();
                 let (rcode, addresses) = found(&table, &question, false);
-                let reply = dns::answer_on_stream(&question, rcode, &addresses, 0);
+                let reply = dns::tcp_reply(&question, rcode, &addresses, 0);
                 stream.write_all(&(reply.len() as u16).to_be_bytes()).unwrap();
                 stream.write_all(&reply).unwrap();
             }
@@ -338,10 +342,10 @@ impl World {
     }
 }
 
-/// The next answer of the table; the last one for ever.
-fn found(table: &Mutex<Answers>, question: &dns::Question, peek: bool) -> (Rcode, Vec<IpAddr>) {
+/// Returns the next response of the table; the last one repeats.
+fn found(table: &Mutex<Answers>, question: &dns::Query, peek: bool) -> (Rcode, Vec<IpAddr>) {
     let mut table = table.lock().unwrap();
-    match table.get_mut(&(question.name.clone(), question.kind)) {
+    match table.get_mut(&(question.name.clone(), question.record_type)) {
         None => (Rcode::NxDomain, Vec::new()),
         Some(list) if list.len() > 1 && !peek => (Rcode::NoError, list.remove(0)),
         Some(list) => (Rcode::NoError, list[0].clone()),
@@ -357,8 +361,6 @@ pub fn policy(rules: &str, default: &str) -> Resolved {
     policy::resolve(&policy::effective(&[document]).unwrap(), &ctx).unwrap()
 }
 
-// Servers.
-
 pub fn echo(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
 }
@@ -368,7 +370,7 @@ pub fn greet(mut stream: TcpStream) {
     echo(stream);
 }
 
-/// Answers each request with its first line and host.
+/// Answers each request with its request line and host.
 pub fn http(mut stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     loop {

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand, for peers that do what no library does.
+//! Handmade HTTP/2 frames, for peers that behave as no library does.
 
 use super::world::within;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,12 +42,12 @@ pub fn setting(id: u16, value: u32) -> Vec<u8> {
     [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
 }
 
-/// One field, written out and kept in no table: any bytes can be said so.
+/// Encodes a field as a literal without indexing: any bytes are possible.
 pub fn literal(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[0][..], &text(name), &text(value)].concat()
 }
 
-/// The same, kept in the table of the other side.
+/// Encodes a field as a literal that the peer adds to its table.
 pub fn kept(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[0x40][..], &text(name), &text(value)].concat()
 }
@@ -83,17 +83,17 @@ pub async fn read_frame<S: AsyncRead + Unpin>(stream: &mut S) -> Option<Frame> {
     Some(Frame { kind: head[3], flags: head[4], id, payload })
 }
 
-/// What became of a stream.
+/// End of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// What the answer said in its body.
+    /// Body of the response.
     Answered(String),
     Reset(u32),
-    /// The connection ended, perhaps with a reason.
+    /// The connection ended, perhaps with an error code.
     Gone(Option<u32>),
 }
 
-/// One side of a connection.
+/// One peer of a connection.
 pub struct Peer<S>(pub S);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.0.write_all(bytes).await.is_ok() && self.0.flush().await.is_ok()
     }
 
-    /// Says it again and again. Being held up or cut off are both an end.
+    /// Sends the bytes again and again, until done, blocked or disconnected.
     pub async fn flood(&mut self, bytes: &[u8], times: usize) {
         let many = bytes.repeat((64 * 1024 / bytes.len()).clamp(1, times));
         let rounds = times.div_ceil(many.len() / bytes.len());
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         .await
     }
 
-    /// Reads until the other side ends the connection, and then says why.
+    /// Reads until the peer closes the connection, and returns its error code.
     pub async fn end(&mut self) -> Option<u32> {
         match self.fate(0).await {
             Fate::Gone(reason) => reason,
@@ -148,10 +148,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What an attack may cost at most.
+/// Memory limit of an attack.
 pub const ROOM: usize = 64 << 20;
 
-/// Watches what the process needs at most from here on, alone.
+/// Measures the peak memory of the process, one test at a time.
 pub struct Watch {
     before: usize,
     _alone: MutexGuard<'static, ()>,
@@ -160,7 +160,7 @@ pub struct Watch {
 impl Watch {
     pub fn begin() -> Watch {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sets the mark to what is needed now.
+        // Resets the peak to the present value.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         Watch { before: mark(), _alone }
     }

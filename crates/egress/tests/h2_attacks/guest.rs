@@ -1,4 +1,4 @@
-//! Floods by a guest. What they are named after is beside each.
+//! Floods by a hostile guest, each with the CVE it is known by.
 
 use super::frames::*;
 use super::servers::{self, Seen};
@@ -15,7 +15,7 @@ pub const FLOW_CONTROL_ERROR: u32 = 3;
 const REFUSED_STREAM: u32 = 7;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A world, a server, and a guest that has said hello. One that is honest is served before and after.
+/// A world, a server, and a guest that has sent its preface. An honest guest is served before and after.
 pub struct Stage2 {
     pub world: World,
     pub addr: SocketAddr,
@@ -55,7 +55,7 @@ impl Stage2 {
         frame(HEADERS, END_HEADERS | END_STREAM, id, &self.fields("GET", path))
     }
 
-    /// The control.
+    /// The control: an honest guest is served.
     pub async fn others_are_served(&self) {
         let mut guest = self.guest().await;
         guest.say(&self.get(1, "/ok/control")).await;
@@ -66,15 +66,15 @@ impl Stage2 {
         self.watch.grown()
     }
 
-    /// How many requests the server has seen, besides those of the controls.
+    /// Number of requests that reached the server, without those of the controls.
     pub fn reached(&self) -> usize {
         self.seen.heads().iter().filter(|head| !head.contains("/ok/control")).count()
     }
 
-    /// Waits until all that was opened has ended.
+    /// Waits until all opened requests have ended.
     pub async fn all_ends(&self) {
-        for _ in 0..1000 {
-            let stages = self.world.court.stages();
+        for _ in 0..6000 {
+            let stages = self.world.judge.stages();
             let opened = stages.iter().filter(|(stage, _)| *stage == Stage::Opened).count();
             let ended = stages.iter().filter(|(s, _)| matches!(s, Stage::Closed | Stage::Failed)).count();
             if ended >= opened {
@@ -86,7 +86,8 @@ impl Stage2 {
     }
 }
 
-/// CVE-2023-44487.
+/// CVE-2023-44487: rapid reset.
+// promise 6
 #[tokio::test]
 async fn rapid_reset() {
     const TIMES: u32 = 20_000;
@@ -102,7 +103,7 @@ async fn rapid_reset() {
                 break;
             };
             if pause {
-                // So each request is taken before it is ended.
+                // Lets the inspector take each request before its reset.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
             }
@@ -116,7 +117,7 @@ async fn rapid_reset() {
     stage.others_are_served().await;
 }
 
-/// A client that ends some of its requests is no attacker.
+/// The control: a client that resets some of its requests is served.
 #[tokio::test]
 async fn ending_requests_now_and_then_is_no_attack() {
     let stage = Stage2::new().await;
@@ -129,7 +130,9 @@ async fn ending_requests_now_and_then_is_no_attack() {
     }
 }
 
-/// CVE-2025-8671: the guest makes us end the stream, which then counts no longer while the server works on it.
+/// CVE-2025-8671: the guest provokes a reset by the inspector, so that the stream no longer counts while the server
+/// works on it.
+// promise 6
 #[tokio::test]
 async fn made_you_reset() {
     const TIMES: u32 = 5000;
@@ -155,7 +158,7 @@ async fn made_you_reset() {
             tokio::task::yield_now().await;
         }
         stage.others_are_served().await;
-        // Room for none, and priorities that some take for an error, may end the connection at once.
+        // A zero window increment or a self-dependent priority may end the connection at once.
         let _ = tokio::time::timeout(Duration::from_secs(2), guest.end()).await;
         drop(guest);
         let reached = stage.reached() - before;
@@ -165,7 +168,8 @@ async fn made_you_reset() {
     stage.others_are_served().await;
 }
 
-/// CVE-2024-27316.
+/// CVE-2024-27316: CONTINUATION flood.
+// promise 6
 #[tokio::test]
 async fn continuations_without_end() {
     let stage = Stage2::new().await;
@@ -188,7 +192,8 @@ async fn continuations_without_end() {
     assert_eq!(stage.reached(), 1);
 }
 
-/// One large field in the table, called up by a byte each.
+/// HPACK bomb: one large field in the table, referenced by one byte each.
+// promise 6
 #[tokio::test]
 async fn small_heads_that_unpack_to_large_ones() {
     let stage = Stage2::new().await;
@@ -205,7 +210,7 @@ async fn small_heads_that_unpack_to_large_ones() {
     }
     stage.others_are_served().await;
     drop(guest);
-    // Many small ones, and names without values.
+    // Many small fields, and names without values.
     let mut guest = stage.guest().await;
     for i in 0..200 {
         let many = [stage.fields("GET", "/ok/bomb"), block(&[("x", ""); 5000])].concat();
@@ -215,12 +220,12 @@ async fn small_heads_that_unpack_to_large_ones() {
     }
     stage.others_are_served().await;
     drop(guest);
-    // A table larger than was offered.
+    // A table size above the announced maximum.
     let mut guest = stage.guest().await;
     let grow = [vec![0x3f, 0xff, 0xff, 0xff, 0x7f], stage.fields("GET", "/ok/bomb")].concat();
     guest.say(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &grow)).await;
     assert!(guest.end().await.is_some_and(|reason| reason != 0));
-    // A guest that offers a large table itself makes us keep nothing large either.
+    // A large table announced by the guest does not make the inspector keep a large one.
     let mut guest = stage.guest_with(&setting(1, u32::MAX)).await;
     for i in 0..300 {
         guest.say(&stage.get(2 * i + 1, "/ok/control")).await;
@@ -246,8 +251,8 @@ async fn a_head_that_is_too_large_costs_only_itself() {
     assert_eq!(stage.reached(), 1);
 }
 
-/// CVE-2019-9512, 9515, 9513, 9518 and their kin: frames that cost the sender nothing, and want an answer that is never
-/// read.
+/// CVE-2019-9512, 9515, 9513, 9518 and similar: frames that cost the sender nothing, and whose replies are never read.
+// promise 6
 #[tokio::test]
 async fn frames_that_say_nothing() {
     let stage = Stage2::new().await;
@@ -277,14 +282,15 @@ async fn frames_that_say_nothing() {
     }
 }
 
-/// CVE-2019-9511, 9517: a guest that asks for much and takes nothing.
+/// CVE-2019-9511, 9517: a guest that requests much and reads nothing.
+// promise 6
 #[tokio::test]
 async fn answers_that_nobody_takes() {
     let stage = Stage2::new().await;
     let (none, all) = (setting(4, 0), setting(4, 0x7fff_ffff));
-    // Without room in the streams; then with all the room there is, and nobody who reads.
+    // Without a stream window; then with the largest windows and no reads from the socket.
     for settings in [none, all] {
-        let before = stage.world.court.spent.0.load(SeqCst);
+        let before = stage.world.judge.spent.0.load(SeqCst);
         let mut guest = stage.guest_with(&settings).await;
         if settings.ends_with(&[0xff]) {
             guest.say(&frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000u32.to_be_bytes())).await;
@@ -293,7 +299,7 @@ async fn answers_that_nobody_takes() {
             guest.say(&stage.get(2 * i + 1, "/ok/bulk?n=10000000")).await;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let taken = stage.world.court.spent.0.load(SeqCst) - before;
+        let taken = stage.world.judge.spent.0.load(SeqCst) - before;
         assert!(taken < 24 << 20, "{taken} bytes were taken from the server");
         stage.others_are_served().await;
     }
@@ -314,12 +320,13 @@ async fn more_streams_than_were_offered() {
     stage.all_ends().await;
 }
 
-/// Each connection may hold something, so there are not any number of them.
+/// Connections are limited in number, since each may hold memory.
+// promise 6
 #[tokio::test]
 async fn more_connections_than_can_be_held() {
     let stage = Stage2::new().await;
     let mut guests = Vec::new();
-    // The first that is closed at once is one too many.
+    // The first connection that is closed at once is beyond the limit.
     while guests.len() < 1000 {
         let mut guest = stage.guest().await;
         guest.say(&stage.get(1, "/ok/a")).await;
@@ -332,15 +339,15 @@ async fn more_connections_than_can_be_held() {
         }
     }
     assert!((16..=256).contains(&guests.len()), "{}", guests.len());
-    // Who knows HTTP/1.1 as well speaks that meanwhile.
+    // A client that also offers HTTP/1.1 gets that meanwhile.
     let (addr, _) = servers::https2(&stage.world.servers).await;
     let both = stage.world.guest_tls(stage.world.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
     assert_eq!(both.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     let (plain, _) = servers::http1(None).await;
     assert_eq!(get(&mut stage.world.connect(plain, &[HOST]), "/ok").await.status, 200);
-    // With the end of some there is room for others.
+    // Closing connections frees their slots.
     guests.truncate(guests.len() / 2);
-    for _ in 0..500 {
+    for _ in 0..6000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let both = stage.world.guest_tls(stage.world.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
         if both.get_ref().1.alpn_protocol() == Some(&b"h2"[..]) {
@@ -353,8 +360,8 @@ async fn more_connections_than_can_be_held() {
 #[tokio::test]
 async fn a_greeting_that_is_not_finished() {
     let settings = egress::inspect::Settings {
-        head: Duration::from_millis(300),
-        idle: Duration::from_millis(500),
+        head: Duration::from_millis(700),
+        idle: Duration::from_millis(1000),
         ..Default::default()
     };
     let stage = Stage2::with(World::with(RULES, false, settings)).await;
@@ -383,7 +390,7 @@ async fn frames_where_none_belong() {
     let stage = Stage2::new().await;
     let finished = stage.get(1, "/ok/a");
     let get = |id| stage.get(id, "/ok/b");
-    // On a stream that has ended, where the rest of the connection goes on.
+    // Frames on an ended stream do not end the connection.
     for odd in [frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]), frame(RST_STREAM, 0, 1, &[0; 4]), frame(0xbe, 0, 1, b"?")] {
         let mut guest = stage.guest().await;
         guest.say(&finished).await;
@@ -392,7 +399,7 @@ async fn frames_where_none_belong() {
         assert!(matches!(guest.fate(3).await, Fate::Answered(_)));
     }
     let reached = stage.reached();
-    // What ends the connection.
+    // Frames that end the connection.
     for odd in [
         frame(DATA, 0, 5, b"on a stream that never was"),
         frame(RST_STREAM, 0, 5, &[0; 4]),
@@ -421,7 +428,7 @@ async fn frames_where_none_belong() {
     stage.others_are_served().await;
 }
 
-/// The room that we offer is not more than was said.
+/// Data beyond the announced flow control window is refused.
 #[tokio::test]
 async fn more_data_than_there_is_room_for() {
     let stage = Stage2::new().await;

@@ -1,7 +1,7 @@
-//! HTTP/2 through the inspector when either side is hostile. An attack must end or be held, in bounded memory, and
-//! whoever behaves is served meanwhile and afterwards, as the control of each attack shows.
+//! HTTP/2 through the inspector when either side is hostile. An attack must end or block, in bounded memory, and honest
+//! peers are served meanwhile and afterwards, as the control of each attack shows.
 //!
-//! One attack runs at a time: what the process needs at most is read while nothing else runs in it.
+//! Attacks run one at a time, because the peak memory of the process is measured.
 
 mod frames;
 mod guest;

@@ -1,11 +1,11 @@
-//! Requests that could be read in two ways, said by hand. None of them may reach the server, and what follows them on the
-//! same connection is served.
+//! Ambiguous requests in handmade frames. None of them may reach the server, and following requests on the same
+//! connection are served.
 
 use super::frames::*;
 use super::guest::Stage2;
 use super::world::*;
 
-/// The usual request with some of its fields said otherwise; `None` leaves one out.
+/// Builds the usual request with some fields changed; `None` removes a field.
 fn changed(stage: &Stage2, changes: &[(&str, Option<&str>)], more: &[(&str, &str)]) -> Vec<u8> {
     let authority = format!("{HOST}:{}", stage.addr.port());
     let usual = [(":method", "GET"), (":scheme", "http"), (":path", "/ok/a"), (":authority", &authority)];
@@ -17,7 +17,7 @@ fn changed(stage: &Stage2, changes: &[(&str, Option<&str>)], more: &[(&str, &str
     block(&said)
 }
 
-/// Says each on one connection. What comes back is never an answer of the server.
+/// Sends each head on one connection, and checks that no response comes from the server.
 async fn refused(stage: &Stage2, heads: &[Vec<u8>]) {
     let before = stage.reached();
     let mut guest = stage.guest().await;
@@ -28,7 +28,7 @@ async fn refused(stage: &Stage2, heads: &[Vec<u8>]) {
         match &fate {
             Fate::Answered(text) => assert!(text.contains("error_kind"), "{}: {fate:?}", head.escape_ascii()),
             Fate::Reset(reason) => assert_ne!(*reason, 0, "{}", head.escape_ascii()),
-            // What cannot even be said in HTTP ends the connection, too.
+            // Invalid HTTP also may end the connection.
             Fate::Gone(reason) => {
                 assert!(reason.is_some_and(|reason| reason != 0), "{}: {fate:?}", head.escape_ascii());
                 guest = stage.guest().await;
@@ -41,6 +41,7 @@ async fn refused(stage: &Stage2, heads: &[Vec<u8>]) {
     }
 }
 
+// promise 6
 #[tokio::test]
 async fn whom_a_request_is_for() {
     let stage = Stage2::new().await;
@@ -80,7 +81,7 @@ async fn whom_a_request_is_for() {
         ],
     )
     .await;
-    // The controls: said in one place or in both, and in any case.
+    // The controls: host in one place or in both, and in any case.
     let mut guest = stage.guest().await;
     let named = format!("{HOST}:{port}");
     for (i, head) in [only_host(&named), with_host(&named), authority("API.example.ORG"), with_host("API.EXAMPLE.ORG.")]
@@ -92,12 +93,13 @@ async fn whom_a_request_is_for() {
         let fate = guest.fate(id).await;
         let served = matches!(&fate, Fate::Answered(text) if text.starts_with("{\"") && !text.contains("error_kind"))
             || fate == Fate::Answered("{}".to_owned());
-        // Without a port the field names another place than the authority does.
+        // Without a port the Host field differs from the authority.
         assert_eq!(served, i != 3, "{}: {fate:?}", head.escape_ascii());
     }
     assert!(stage.seen.heads().iter().all(|head| head.contains(&format!("http://{HOST}:{port}/"))));
 }
 
+// promise 6
 #[tokio::test]
 async fn what_a_request_is_for() {
     let stage = Stage2::new().await;
@@ -160,6 +162,7 @@ async fn what_a_request_is_for() {
     assert_eq!(stage.reached(), good.len());
 }
 
+// promise 6
 #[tokio::test]
 async fn how_a_request_says_it() {
     let stage = Stage2::new().await;
@@ -184,11 +187,11 @@ async fn how_a_request_says_it() {
             method(""),
             method(&"A".repeat(100)),
             changed(&stage, &[(":method", None)], &[]),
-            // Tunnels, in their old form and in that of RFC 8441.
+            // Tunnels: plain CONNECT, and extended CONNECT of RFC 8441.
             changed(&stage, &[(":method", Some("CONNECT")), (":scheme", None), (":path", None)], &[]),
             changed(&stage, &[(":method", Some("CONNECT"))], &[(":protocol", "websocket")]),
             with(":protocol", "websocket"),
-            // Fields of the request line, twice, too late, or unknown.
+            // Pseudo-header fields that are duplicate, late or unknown.
             twice(":path", "/no"),
             twice(":method", "DELETE"),
             twice(":authority", OTHER),
@@ -196,7 +199,7 @@ async fn how_a_request_says_it() {
             late,
             with(":status", "200"),
             with(":what", "x"),
-            // What belongs to HTTP/1.x.
+            // Fields of HTTP/1.x.
             with("connection", "close"),
             with("connection", "content-length"),
             with("keep-alive", "5"),
@@ -205,7 +208,7 @@ async fn how_a_request_says_it() {
             with("transfer_encoding", "chunked"),
             with("upgrade", "h2c"),
             with("te", "gzip"),
-            // What would be another message in HTTP/1.x.
+            // Fields that would change the message in HTTP/1.x.
             with("content-length", "5"),
             with("content-length", "-1"),
             with("content-length", "+0"),
@@ -228,6 +231,7 @@ async fn how_a_request_says_it() {
     assert_eq!(stage.reached(), 0);
 }
 
+// promise 6
 #[tokio::test]
 async fn a_body_that_is_not_what_was_said() {
     let stage = Stage2::new().await;
@@ -235,13 +239,13 @@ async fn a_body_that_is_not_what_was_said() {
         changed(&stage, &[(":method", Some("POST")), (":path", Some("/ok/never"))], &[("content-length", len)])
     };
     let mut guest = stage.guest().await;
-    // More, and less.
+    // More data than declared, and less.
     for (id, said, sent) in [(1, "3", &b"more than that"[..]), (3, "100", b"short")] {
         guest.say(&frame(HEADERS, END_HEADERS, id, &post(said))).await;
         guest.say(&frame(DATA, END_STREAM, id, sent)).await;
         assert!(matches!(guest.fate(id).await, Fate::Reset(1)), "{said}");
     }
-    // Trailers that would be another head.
+    // Trailers that would belong in the head.
     for (id, name, value) in [
         (5, "host", OTHER),
         (7, "content-length", "5"),
@@ -264,11 +268,11 @@ async fn a_body_that_is_not_what_was_said() {
     guest.say(&frame(HEADERS, END_HEADERS, 21, &opening)).await;
     guest.say(&frame(DATA, 0, 21, b"body")).await;
     guest.say(&frame(HEADERS, END_HEADERS | END_STREAM, 21, &block(&[(":path", "/no"), ("x-sum", "1")]))).await;
-    // A path comes too late here, and goes no further.
+    // The late path in the trailers is dropped.
     assert_eq!(guest.fate(21).await, Fate::Answered("body".to_owned()));
 }
 
-/// A rule speaks of the method in the request line. What some servers make of other fields is theirs.
+/// Rules judge the method of the request line. Method override fields are up to the server.
 #[tokio::test]
 async fn a_method_in_a_field_is_a_field() {
     let stage = Stage2::new().await;

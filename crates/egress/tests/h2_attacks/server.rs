@@ -1,4 +1,4 @@
-//! Servers that are hostile themselves. The guest is honest; it must hear of its request's end, and others be served.
+//! Hostile servers. An honest guest must learn the end of its request, and other requests must be served.
 
 use super::frames::*;
 use super::guest::Stage2;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Requests = h2::client::SendRequest<Bytes>;
 
-/// Does something when a request has come on that stream.
+/// Acts once a request has arrived on that stream.
 type Script = fn(Peer<TcpStream>, u32) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 async fn listen(script: Script) -> SocketAddr {
@@ -47,7 +47,7 @@ fn get(addr: SocketAddr, path: &str) -> Request<()> {
     Request::get(format!("http://{HOST}:{}{path}", addr.port())).body(()).unwrap()
 }
 
-/// How the request of an honest guest ends: with a status and a whole body, or with an error.
+/// Returns the end of an honest guest's request: status and whole body, or an error.
 async fn ends(requests: &Requests, request: Request<()>) -> Result<(u16, Vec<u8>), h2::Error> {
     within(async {
         let mut requests = requests.clone().ready().await?;
@@ -71,15 +71,16 @@ fn answer(id: u32, flags: u8) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, id, &OK)
 }
 
-/// Keeps the connection open until the other side ends it.
+/// Keeps the connection open until the peer closes it.
 async fn wait(mut server: Peer<TcpStream>) {
     while read_frame(&mut server.0).await.is_some() {}
 }
 
+// promise 6
 #[tokio::test]
 async fn floods_end_with_the_request() {
     let stage = Stage2::new().await;
-    // Whether the guest hears 502, and not only that its stream ended.
+    // The flag: whether the guest gets 502, and not only a reset.
     let scripts: [(&str, bool, Script); 11] = [
         ("continuations of nothing", true, |mut s, id| {
             Box::pin(async move {
@@ -169,12 +170,13 @@ async fn floods_end_with_the_request() {
             }
             Err(error) => assert!(!heard || error.is_reset(), "{what}: {error}"),
         }
-        stage.world.court.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
+        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
         stage.others_are_served().await;
     }
 }
 
-/// Floods that are no error: they cost the server as much, and nobody else.
+/// Floods that violate no rule: they cost the server as much, and no other connection suffers.
+// promise 6
 #[tokio::test]
 async fn floods_that_are_held() {
     let stage = Stage2::new().await;
@@ -225,7 +227,7 @@ async fn floods_that_are_held() {
     }
 }
 
-/// Answers that are malformed are not passed on.
+/// Malformed responses are not forwarded.
 #[tokio::test]
 async fn answers_that_are_none() {
     let stage = Stage2::new().await;
@@ -292,19 +294,19 @@ async fn answers_that_are_none() {
         let requests = client(&stage.world, addr).await;
         let end = ends(&requests, get(addr, "/ok/x")).await;
         assert!(matches!(&end, Ok((502, _)) | Err(_)), "{what}: {end:?}");
-        stage.world.court.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
+        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
         stage.others_are_served().await;
     }
 }
 
-/// A server that goes away says which requests it has not looked at. They are given back, to be sent again elsewhere;
-/// what it works on goes on.
+/// GOAWAY names the requests that a server has not processed. They are refused so that the client retries them
+/// elsewhere; requests in progress continue.
 #[tokio::test]
 async fn a_server_that_goes_away_gives_back_what_it_has_not_looked_at() {
     let stage = Stage2::new().await;
     let addr = listen(|mut s, id| {
         Box::pin(async move {
-            // The first is answered after the second was given back.
+            // The first request is answered after the second was refused.
             while read_frame(&mut s.0).await.is_some_and(|f| f.kind != HEADERS) {}
             let last = [&id.to_be_bytes()[..], &0u32.to_be_bytes()].concat();
             s.say(&frame(GOAWAY, 0, 0, &last)).await;
@@ -317,17 +319,17 @@ async fn a_server_that_goes_away_gives_back_what_it_has_not_looked_at() {
     let requests = client(&stage.world, addr).await;
     let (first, second) = (requests.clone(), requests.clone());
     let first = tokio::spawn(async move { ends(&first, get(addr, "/ok/first")).await });
-    stage.world.court.wait(|e| e.path.as_deref() == Some("/ok/first") && e.stage == Stage::Opened).await;
+    stage.world.judge.wait(|e| e.path.as_deref() == Some("/ok/first") && e.stage == Stage::Opened).await;
     let error = ends(&second, get(addr, "/ok/second")).await.unwrap_err();
     assert_eq!(error.reason(), Some(Reason::REFUSED_STREAM), "{error}");
     assert_eq!(first.await.unwrap().unwrap().0, 200);
-    // The guest was told to go elsewhere as well.
+    // The guest got GOAWAY as well.
     let third = ends(&requests, get(addr, "/ok/third")).await;
     assert!(third.as_ref().is_err_and(|e| e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM)), "{third:?}");
     stage.others_are_served().await;
 }
 
-/// One that goes away in anger answered nothing, and sending it all again would not help.
+/// After GOAWAY with an error the requests fail: a retry would not help.
 #[tokio::test]
 async fn a_server_that_goes_away_in_anger() {
     let stage = Stage2::new().await;
@@ -344,10 +346,10 @@ async fn a_server_that_goes_away_in_anger() {
     stage.others_are_served().await;
 }
 
-/// Servers that leave the guest waiting, each in its way. It waits as long as the settings say.
+/// Servers that stall, each in its way. The guest waits for the configured timeout.
 #[tokio::test]
 async fn a_server_that_does_not_go_on() {
-    let settings = egress::inspect::Settings { idle: Duration::from_millis(700), ..Default::default() };
+    let settings = egress::inspect::Settings { idle: Duration::from_millis(1000), ..Default::default() };
     let stage = Stage2::with(World::with(RULES, false, settings)).await;
     let scripts: [(&str, Script); 4] = [
         ("silence", |s, _| Box::pin(wait(s))),

@@ -1,5 +1,5 @@
-//! What a hostile server answers in HTTP/1.x. The guest is honest, hears that its request came to nothing, and is served by
-//! others meanwhile.
+//! HTTP/1.x responses of a hostile server. An honest guest gets an error for its request, and other requests are served
+//! meanwhile.
 
 use super::servers;
 use super::world::*;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// Says the beginning once, and then the rest again and again, up to so many bytes.
+/// Serves `begin` once, and then `again` repeatedly, up to `most` bytes.
 async fn listen(begin: Vec<u8>, again: Vec<u8>, most: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -23,7 +23,7 @@ async fn listen(begin: Vec<u8>, again: Vec<u8>, most: usize) -> SocketAddr {
                     going = tcp.write_all(&many).await.is_ok();
                     said += many.len();
                 }
-                // Stays, so that only the other side can end it.
+                // Stays open, so that only the peer can close it.
                 let _ = tcp.read_to_end(&mut Vec::new()).await;
             });
         }
@@ -97,7 +97,7 @@ async fn heads_without_end() {
         assert!(told.contains("HTTP/1.1 502 ") && told.len() < 16 * 1024, "{} {told}", again.escape_ascii());
         control(&world, good).await;
     }
-    let spent = world.court.spent.0.load(std::sync::atomic::Ordering::SeqCst);
+    let spent = world.judge.spent.0.load(std::sync::atomic::Ordering::SeqCst);
     assert!(spent < 8 << 20, "{spent} bytes were taken from the servers");
 }
 
@@ -125,7 +125,7 @@ async fn chunks_that_are_none() {
         send(&mut guest, format!("GET /ok HTTP/1.1\r\nHost: {HOST}\r\n\r\n").as_bytes()).await;
         let mut told = Vec::new();
         let _ = within(guest.read_to_end(&mut told)).await;
-        // Nobody takes it for a whole answer.
+        // The truncated body is not a complete one.
         assert!(!told.ends_with(b"0\r\n\r\n") && told.len() < 64 * 1024, "{begin:?} {again:?} {}", told.escape_ascii());
         control(&world, good).await;
     }

@@ -1,11 +1,11 @@
-//! What a hostile guest says. Each case has a control beside it: the plain form passes.
+//! Requests of a hostile guest. Each test has a control beside it: the plain form passes.
 
 use super::servers;
 use super::world::*;
 use egress::event::Stage;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Sends bytes on a connection of its own, and nothing after them; all that comes back.
+/// Sends bytes on a new connection, and returns everything that comes back.
 async fn say(world: &World, addr: std::net::SocketAddr, bytes: &[u8]) -> String {
     let mut guest = world.connect(addr, &[HOST]);
     send(&mut guest, bytes).await;
@@ -56,7 +56,7 @@ async fn hosts_in_odd_spellings() {
     ] {
         let answered = say(&world, addr, format!("GET /ok HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await;
         let allowed_here = host == "127.0.0.1." || host == "[::ffff:7f00:1]";
-        // The last two spell the address itself, under which this path is not allowed.
+        // The last two name the address itself, under which this path is not allowed.
         let wanted: &[u16] = if allowed_here { &[403] } else { &[400, 421] };
         assert!(wanted.contains(&status(&answered)), "{host:?}: {answered}");
     }
@@ -67,6 +67,7 @@ async fn hosts_in_odd_spellings() {
     }
 }
 
+// promise 6
 #[tokio::test]
 async fn smuggled_requests() {
     let world = World::new();
@@ -115,9 +116,9 @@ async fn smuggled_requests() {
         assert_eq!(answered.matches("HTTP/1.1 ").count(), usize::from(!answered.is_empty()), "{head:?}: {answered}");
     }
     assert!(seen.heads().is_empty(), "{:?}", seen.heads());
-    let told = world.court.stages();
+    let told = world.judge.stages();
     assert!(told.iter().all(|(stage, _)| *stage == Stage::Refused) && told.len() > 25);
-    // The control: what is in a body stays in the body, and what follows it is judged.
+    // The control: bytes of a body are no request, and the following request is judged.
     let body = format!("POST /ok HTTP/1.1\r\n{host}Content-Length: {}\r\n\r\n{inner}{inner}", inner.len());
     let answered = say(&world, addr, body.as_bytes()).await;
     assert!(answered.starts_with("HTTP/1.1 200") && answered.contains("HTTP/1.1 403"), "{answered}");
@@ -140,7 +141,7 @@ async fn bodies_that_are_not_what_they_say() {
         let head = format!("POST /ok/p HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
         let answered = say(&world, addr, head.as_bytes()).await;
         assert!(matches!(status(&answered), 400), "{body:?}: {answered}");
-        world.court.wait(|e| e.stage == Stage::Failed).await;
+        world.judge.wait(|e| e.stage == Stage::Failed).await;
     }
 }
 

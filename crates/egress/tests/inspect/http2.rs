@@ -16,7 +16,7 @@ fn request(method: &str, addr: SocketAddr, path: &str) -> Request<()> {
     Request::builder().method(method).uri(uri).body(()).unwrap()
 }
 
-/// Sends a request without a body; the status, the headers, the body and the trailers of its answer.
+/// Sends a request without a body, and returns status, headers, body and trailers of the response.
 pub async fn fetch(requests: &Requests, request: Request<()>) -> (u16, HeaderMap, String, HeaderMap) {
     within(async {
         let mut requests = requests.clone().ready().await.unwrap();
@@ -54,7 +54,7 @@ async fn requests_are_judged_one_by_one() {
     assert_eq!(fetch(&requests, request("HEAD", addr, "/ok")).await.0, 200);
     assert_eq!(fetch(&requests, request("HEAD", addr, "/no")).await.0, 403);
     assert_eq!((seen.heads().len(), seen.connections()), (3, 1));
-    world.court.wait(|e| e.path.as_deref() == Some("/ok/a?b") && e.stage == Stage::Closed && e.bytes_in > 0).await;
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/a?b") && e.stage == Stage::Closed && e.bytes_in > 0).await;
 }
 
 #[tokio::test]
@@ -112,8 +112,8 @@ async fn bodies_are_not_gathered() {
     let mut body = within(response).await.unwrap().into_body();
     within(body.data()).await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // Nothing is read here, so little may have come from the server.
-    let spent = world.court.spent.0.load(std::sync::atomic::Ordering::SeqCst);
+    // The guest reads nothing here, so back-pressure stops the server early.
+    let spent = world.judge.spent.0.load(std::sync::atomic::Ordering::SeqCst);
     assert!(spent < 8 << 20, "{spent} bytes were taken from the server");
 }
 
@@ -125,14 +125,14 @@ async fn ends_are_passed_on() {
     let mut ready = requests.clone().ready().await.unwrap();
     let error = within(ready.send_request(request("GET", addr, "/ok/reset"), true).unwrap().0).await.unwrap_err();
     assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
-    // A client that wants no more.
+    // A client that resets its stream.
     let mut ready = requests.clone().ready().await.unwrap();
     let (response, mut out) = ready.send_request(request("POST", addr, "/ok/never"), false).unwrap();
-    world.court.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Opened).await;
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Opened).await;
     out.send_reset(Reason::CANCEL);
     drop(response);
-    world.court.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Failed).await;
-    // The connection lives on.
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Failed).await;
+    // The connection continues.
     assert_eq!(fetch(&requests, request("GET", addr, "/ok")).await.0, 200);
 }
 
@@ -150,20 +150,20 @@ async fn a_client_that_only_begins_and_ends_leaves_nothing_behind() {
             break;
         };
         if i % 50 == 0 {
-            // Long enough for what was begun to be sent.
+            // Long enough for the request to be sent.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::task::yield_now().await;
         out.send_reset(Reason::CANCEL);
     }
     let counts = || {
-        let stages = world.court.stages();
+        let stages = world.judge.stages();
         let opened = stages.iter().filter(|(s, _)| *s == Stage::Opened).count();
         let ended = stages.iter().filter(|(s, _)| matches!(s, Stage::Closed | Stage::Failed)).count();
         (opened, ended)
     };
     let all_ended = |(opened, ended): (usize, usize)| opened > 30 && ended >= opened;
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         if all_ended(counts()) {
             break;
         }
@@ -181,9 +181,9 @@ async fn a_server_that_goes_away_takes_the_client_along() {
     let (addr, _) = servers::https2(&world.servers).await;
     let requests = world.http2(addr).await;
     assert_eq!(fetch(&requests, request("GET", addr, "/ok/goaway")).await.0, 200);
-    // Told to go, the client finds no room for another request.
+    // After GOAWAY the client cannot open another stream.
     let mut gone = false;
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         gone = requests.clone().ready().await.is_err();
         if gone {
             break;
@@ -269,7 +269,7 @@ async fn other_rules_cut_what_they_forbid() {
     let mut body = within(response).await.unwrap().into_body();
     send2(&mut out, "a".into()).await;
     within(body.data()).await.unwrap().unwrap();
-    world.court.replace(r#"{"action":"allow","host":"api.example.org","paths":["/other"]}"#);
+    world.judge.replace(r#"{"action":"allow","host":"api.example.org","paths":["/other"]}"#);
     assert!(within(body.data()).await.unwrap().is_err());
     assert_eq!(fetch(&requests, request("GET", addr, "/ok")).await.0, 403);
     assert_eq!(fetch(&requests, request("GET", addr, "/other")).await.0, 200);

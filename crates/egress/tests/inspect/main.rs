@@ -1,4 +1,4 @@
-//! The inspector of requests, between real clients and real servers.
+//! The request inspector between real clients and real servers.
 
 mod bad_answers;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Real programs as guests. One that is not installed is not asked.
+//! Real programs as guests. Programs that are not installed are skipped.
 
 use super::servers;
 use super::world::*;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 struct Guest {
     addr: SocketAddr,
     seen: servers::Seen,
-    /// The authority of the guest, as programs want it.
+    /// The guest's CA certificate as a file.
     authority: PathBuf,
 }
 
@@ -32,7 +32,7 @@ async fn guest(http2: bool) -> Guest {
     Guest { addr, seen, authority }
 }
 
-/// Runs a program to its end; `None` when it is not installed.
+/// Runs a program to its end; returns `None` if it is not installed.
 async fn run(mut command: Command) -> Option<Output> {
     for name in ["http_proxy", "https_proxy", "all_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());
@@ -66,7 +66,7 @@ impl Guest {
         Some((told.to_owned(), body.to_owned()))
     }
 
-    /// Runs a script that finds the host, its port and the authority in its environment.
+    /// Runs a script with host, port and CA certificate in its environment.
     async fn script(&self, program: &str, flag: &str, script: &str) -> Option<String> {
         let mut command = Command::new(program);
         command.args([flag, script]).env("PORT", self.addr.port().to_string()).env("HOST", HOST);

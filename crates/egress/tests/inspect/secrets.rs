@@ -1,4 +1,4 @@
-//! Secrets: in what goes out, and never in what comes back.
+//! Secrets: present in requests to the server, and never in responses to the guest.
 
 use super::http2::fetch;
 use super::servers;
@@ -24,12 +24,12 @@ async fn put_in_where_the_placeholder_or_nothing_is() {
         assert!(head.contains(&format!("authorization: Bearer {SECRET}\r\n")), "{head}");
         assert!(head.contains("accept-encoding: identity\r\n") && !head.contains("gzip"), "{head}");
     }
-    // Elsewhere it is worthless and stays.
+    // In other places the placeholder is worthless and stays.
     let elsewhere =
         ask(&mut guest, &with(&format!("/ok/?k={PLACEHOLDER}"), &format!("X-Key: {PLACEHOLDER}\r\n"))).await;
     assert!(elsewhere.text().contains(&format!("/ok/?k={PLACEHOLDER}")), "{}", elsewhere.text());
     assert!(elsewhere.text().contains(&format!("X-Key: {PLACEHOLDER}")));
-    // A trailer must not say anew what the head says.
+    // A trailer must not repeat an injected header.
     let sent = format!("POST /ok/p HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n");
     let told = ask(&mut guest, &(sent + "1\r\na\r\n0\r\nAuthorization: mine\r\nX-T: u\r\n\r\n")).await.text();
     assert!(told.contains("X-T: u") && !told.contains("mine"), "{told}");
@@ -46,16 +46,17 @@ async fn a_credential_of_its_own_is_refused() {
         assert_eq!(refused.status, 403, "{header}");
         assert!(refused.json()["message"].as_str().unwrap().contains("credential of its own"));
     }
-    // What the rules refuse gets no secret.
+    // Refused requests get no secret.
     assert_eq!(ask(&mut guest, &with("/no", "")).await.status, 403);
     assert!(seen.heads().is_empty());
-    // The control: a host without a secret takes any.
+    // The control: a host without a secret accepts any credential.
     let mut other = world.guest_tls(world.connect(addr, &[OTHER]), OTHER, &[]).await.unwrap();
     let own = format!("GET / HTTP/1.1\r\nHost: {OTHER}\r\nAuthorization: Bearer mine\r\n\r\n");
     let told = ask(&mut other, &own).await.text();
     assert!(told.contains("Bearer mine") && !told.contains(SECRET));
 }
 
+// promise 6
 #[tokio::test]
 async fn what_a_server_tells_back_is_masked() {
     let world = World::with_secret();
@@ -72,9 +73,9 @@ async fn what_a_server_tells_back_is_masked() {
     assert_eq!(told.header("x-told"), Some(format!("Bearer {stars}").as_str()));
     assert!(told.text().starts_with(&format!("Bearer {stars} \"Bearer **")), "{}", told.text());
     assert!(told.text().ends_with(&format!("X-Trailer: Bearer {stars}\r\n")), "{}", told.text());
-    // The control: the server did have it.
+    // The control: the server did receive the secret.
     assert!(seen.heads()[0].contains(SECRET));
-    // With a declared length, the length stays right.
+    // A declared length stays correct.
     let told = ask(&mut guest, &with("/ok/plain", "")).await;
     assert!(told.text().contains(&stars) && !told.text().contains("sk-very"));
     assert_eq!(ask(&mut guest, &with("/ok", "")).await.status, 200);
@@ -117,16 +118,17 @@ async fn websockets_are_masked_too() {
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains(&"*".repeat(SECRET.len())) && !told.contains("sk-very"), "{told}");
     assert!(!seen.heads()[0].contains("deflate") && seen.heads()[0].contains(SECRET));
-    // Frames pass, and what is no frame ends it.
+    // Frames pass, and other bytes end the connection.
     send(&mut guest, b"\x81\x02hi").await;
     let mut back = [0; 4];
     within(guest.read_exact(&mut back)).await.unwrap();
     assert_eq!(&back, b"\x81\x02hi");
     send(&mut guest, b"GET /ok HTTP/1.1\r\n\r\n").await;
     assert!(is_closed(&mut guest).await);
-    world.court.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no WebSocket"))).await;
+    world.judge.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no WebSocket"))).await;
 }
 
+// promise 6
 #[tokio::test]
 async fn the_same_in_http2() {
     let world = World::with_secret();
@@ -149,7 +151,7 @@ async fn the_same_in_http2() {
     assert_eq!(fetch(&requests, request("/ok/gzip", None)).await.0, 502);
     let heads = seen.heads();
     assert_eq!(heads.len(), 3);
-    // A header that must not be kept for later requests prints as such.
+    // A header marked sensitive (never indexed) prints as such.
     assert!(heads.iter().all(|h| h.contains("identity") && h.contains("authorization")), "{heads:?}");
 }
 
@@ -157,18 +159,19 @@ async fn the_same_in_http2() {
 async fn not_in_the_clear() {
     let world = World::with_secret();
     let (addr, seen) = servers::http1(None).await;
-    // Loopback is near; the control is that it gets the secret.
+    // Loopback counts as nearby: the control is that it gets the secret.
     let mut guest = world.connect(addr, &[HOST]);
     assert_eq!(ask(&mut guest, &with("/ok", "")).await.status, 200);
     assert!(seen.heads()[0].contains(SECRET));
-    // Far away it is refused before anything is sent: nothing listens there.
+    // At a remote address it is refused before any byte is sent: no server listens there.
     let far = "93.184.216.34:80".parse().unwrap();
     let mut guest = world.connect(far, &[HOST]);
     let refused = ask(&mut guest, &with("/ok", "")).await;
     assert!(refused.status == 403 && refused.text().contains("without TLS"));
 }
 
-/// What broke: a server that sent the secret with pauses between its bytes got it through.
+/// Regression test: a server that sent the secret with pauses between its bytes got it through.
+// promise 6
 #[tokio::test]
 async fn a_secret_that_comes_byte_by_byte_is_masked() {
     let world = World::with_secret();
@@ -185,6 +188,7 @@ async fn a_secret_that_comes_byte_by_byte_is_masked() {
     }
 }
 
+// promise 6
 #[tokio::test]
 async fn in_no_place_of_a_head() {
     let world = World::with_secret();
@@ -201,7 +205,8 @@ async fn in_no_place_of_a_head() {
     assert!(!moved.contains("sk-very") && seen.heads()[0].contains(SECRET));
 }
 
-/// In pieces of a few bytes nothing of it could be known.
+/// Ranges are removed: a part of a few bytes of a secret could not be recognised.
+// promise 6
 #[tokio::test]
 async fn no_pieces_are_asked_for() {
     let ranges = "Range: bytes=0-2\r\nIf-Range: \"a\"\r\n";
@@ -221,7 +226,7 @@ async fn no_pieces_are_asked_for() {
     assert_eq!(fetch(&requests, request("/ok")).await.0, 200);
     assert!(!seen.heads()[0].contains("range"), "{}", seen.heads()[0]);
     assert_eq!(fetch(&requests, request("/ok/part")).await.0, 502);
-    // The control: where there is no secret, pieces may be asked for.
+    // The control: without a secret, ranges are forwarded.
     let world = World::new();
     let (addr, seen) = servers::https(&world.servers).await;
     let mut guest = world.https(addr).await;
@@ -229,6 +234,7 @@ async fn no_pieces_are_asked_for() {
     assert!(seen.heads()[0].contains("Range: bytes=0-2"));
 }
 
+// promise 6
 #[tokio::test]
 async fn no_coding_hides_it() {
     let world = World::with_secret();

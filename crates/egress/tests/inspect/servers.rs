@@ -1,4 +1,4 @@
-//! Servers outside, which do what their path says.
+//! Test servers that behave as the request path says.
 
 use super::world::{ServerAuthority, head};
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Longer than anything is held for what may follow.
+/// Longer than the mask holds bytes for more data.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Every head that a server saw, and how many connections.
+/// Heads that a server received, and its number of connections.
 #[derive(Clone, Default)]
 pub struct Seen {
     heads: Arc<Mutex<Vec<String>>>,
@@ -30,7 +30,7 @@ impl Seen {
         *self.connections.lock().unwrap()
     }
 
-    /// Whether any client sent something before its handshake was over.
+    /// Returns true if any client sent TLS early data.
     pub fn early(&self) -> bool {
         *self.early.lock().unwrap()
     }
@@ -43,7 +43,7 @@ impl Seen {
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
-/// HTTP/1.1, plain or with TLS.
+/// Serves HTTP/1.1, plain or with TLS.
 pub async fn http1(acceptor: Option<TlsAcceptor>) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (addr, seen) = (listener.local_addr().unwrap(), Seen::default());
@@ -88,7 +88,7 @@ async fn talk(stream: &mut dyn Duplex, seen: &Seen) {
     }
 }
 
-/// `Err` ends the connection.
+/// Handles one request; `Err` closes the connection.
 async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     let path = path.split('?').next().unwrap_or_default();
@@ -115,8 +115,8 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             put(stream, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
                 .await?;
             put(stream, b"9\r\ndata: 1\n\n\r\n").await?;
-            // The second only comes once the client has answered to the first by other means: by asking again.
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            // The second event comes so late that the test ends before.
+            tokio::time::sleep(Duration::from_secs(60)).await;
             put(stream, b"9\r\ndata: 2\n\n\r\n0\r\n\r\n").await
         }
         "/ok/close" => {
@@ -128,7 +128,7 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             Err(())
         }
         "/ok/idle" => {
-            // Says that it goes on, and does not.
+            // Announces keep-alive, and closes.
             put(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nidle").await?;
             Err(())
         }
@@ -142,7 +142,7 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             put(stream, b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
                 .await?;
             if path == "/ok/ws-echo-head" {
-                // As one message in several frames.
+                // One message in several frames.
                 let pieces: Vec<&[u8]> = head.as_bytes().chunks(20).collect();
                 for (i, piece) in pieces.iter().enumerate() {
                     let last = if i + 1 == pieces.len() { 0x80 } else { 0 };
@@ -178,7 +178,7 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             Err(())
         }
         "/ok/tell" => {
-            // Tells back what it was told, in pieces and in several spellings.
+            // Echoes the secret in pieces and in several encodings.
             let value = header(head, "authorization").unwrap_or_default();
             let text = format!("{value} {} {}", serde_json::json!(value), base64(&value));
             let head = format!("HTTP/1.1 200 {value}\r\nX-Told: {value}\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -190,7 +190,7 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             }
             put(stream, format!("0\r\nX-Trailer: {value}\r\n\r\n").as_bytes()).await
         }
-        // Byte by byte, each long after the one before.
+        // Byte by byte with pauses.
         "/ok/drip" => {
             let value = header(head, "authorization").unwrap_or_default();
             put(stream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
@@ -200,7 +200,7 @@ async fn act(stream: &mut &mut dyn Duplex, head: &str) -> Result<(), ()> {
             }
             put(stream, b"0\r\n\r\n").await
         }
-        // The value in the line, the names and the values of what comes before the body, and nothing else.
+        // The secret in the status line, in header values and in an interim response only.
         "/ok/moved" => {
             let value = header(head, "authorization").unwrap_or_default();
             let secret = value.trim_start_matches("Bearer ").to_owned();
@@ -265,7 +265,7 @@ async fn put(stream: &mut &mut dyn Duplex, bytes: &[u8]) -> Result<(), ()> {
     stream.flush().await.map_err(|_| ())
 }
 
-/// HTTP/2 with TLS, or plain for those that know it before.
+/// Serves HTTP/2 with TLS, or in plaintext with prior knowledge.
 pub async fn http2(acceptor: Option<TlsAcceptor>) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (addr, seen) = (listener.local_addr().unwrap(), Seen::default());
@@ -340,7 +340,7 @@ async fn act2(request: Request<h2::RecvStream>, mut respond: h2::server::SendRes
     let mut out = respond.send_response(response, is_head).unwrap();
     match path.as_str() {
         _ if is_head => {}
-        // Each message is answered before the next is read.
+        // Answers each message before it reads the next.
         "/ok/both-ways" => {
             while let Some(Ok(data)) = body.data().await {
                 let _ = body.flow_control().release_capacity(data.len());
@@ -389,7 +389,7 @@ async fn act2(request: Request<h2::RecvStream>, mut respond: h2::server::SendRes
     }
 }
 
-/// Sends as there is room.
+/// Sends as the flow control window permits.
 pub async fn send2(out: &mut h2::SendStream<Bytes>, mut data: Bytes) {
     while !data.is_empty() {
         out.reserve_capacity(data.len());

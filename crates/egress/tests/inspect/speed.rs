@@ -1,4 +1,4 @@
-//! What inspecting costs: the same requests direct and inspected, side by side. Run it with
+//! Cost of inspection: the same requests direct and inspected, side by side. Run it with
 //! `cargo test --release -p cofferdam-egress --test inspect speed -- --ignored --nocapture`.
 
 use super::servers;
@@ -17,7 +17,7 @@ const BULK: usize = 256 << 20;
 const REQUESTS: usize = 2000;
 const CONNECTIONS: usize = 200;
 
-/// A thread with a runtime of its own, which stays until the process ends.
+/// Runs work in a thread with a runtime of its own, which lives until the process exits.
 fn apart<T: Send + 'static>(work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = channel();
     std::thread::spawn(move || {
@@ -133,7 +133,7 @@ fn print(what: &str, unit: &str, direct: f64, inspected: f64) {
 #[ignore = "a measurement; takes a while and wants a release build"]
 fn speed_of_inspecting() {
     let begun = Instant::now();
-    (0..20).for_each(|_| drop(egress::authority_of_guest::Authority::new().unwrap()));
+    (0..20).for_each(|_| drop(egress::guest_ca::GuestCa::new().unwrap()));
     println!("an authority takes {:.0} us to make", begun.elapsed().as_secs_f64() * 1e6 / 20.0);
     for secret in [false, true] {
         let world = Arc::new(if secret { World::with_secret() } else { World::new() });

@@ -1,4 +1,4 @@
-//! Who is who: names in hellos, certificates on both sides, protocols.
+//! TLS identities: SNI, certificates on both sides, and ALPN.
 
 use super::http2::fetch;
 use super::servers;
@@ -19,7 +19,7 @@ async fn another_name_is_refused_by_an_alert() {
     let (addr, seen) = servers::https(&world.servers).await;
     let error = world.guest_tls(world.connect(addr, &[HOST]), OTHER, &[]).await.unwrap_err();
     assert!(error.to_string().contains("UnrecognisedName"), "{error}");
-    let told = world.court.wait(|e| e.stage == Stage::Refused).await;
+    let told = world.judge.wait(|e| e.stage == Stage::Refused).await;
     assert_eq!((told.op, told.name.as_deref()), (Op::Connect, Some(OTHER)));
     assert!(told.reason.unwrap().contains("not allowed"));
     assert_eq!(seen.connections(), 0);
@@ -50,17 +50,18 @@ async fn the_request_must_be_for_the_name_in_the_hello() {
 async fn without_a_name_only_one_may_be_meant() {
     let world = World::new();
     let (addr, _) = servers::https(&world.servers).await;
-    // An address in the place of a name is not sent in the hello.
+    // An address in place of a name is not sent as SNI.
     let mut guest = world.guest_tls(world.connect(addr, &[HOST]), "127.0.0.1", &[]).await.unwrap();
     assert_eq!(get(&mut guest, "/ok").await.status, 200);
     assert!(world.guest_tls(world.connect(addr, &[HOST, OTHER]), "127.0.0.1", &[]).await.is_err());
-    // Allowed by its address alone, the server must prove the address.
+    // Allowed by its address alone, the server's certificate must prove the address.
     let (addr, _) = servers::http1(Some(world.servers.acceptor(&["127.0.0.1"], &[]))).await;
     let mut guest = world.guest_tls(world.connect(addr, &[]), "127.0.0.1", &[]).await.unwrap();
     let request = format!("GET /address HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n", addr.port());
     assert_eq!(ask(&mut guest, &request).await.status, 200);
 }
 
+// promise 6
 #[tokio::test]
 async fn a_server_that_proves_nothing_gets_nothing() {
     let world = World::new();
@@ -72,10 +73,10 @@ async fn a_server_that_proves_nothing_gets_nothing() {
         let failed = get(&mut guest, "/ok").await;
         assert_eq!((failed.status, failed.json()["error_kind"].as_str()), (502, Some("unavailable")));
         assert!(failed.text().contains("certificate of api.example.org is not valid"), "{}", failed.text());
-        // What is refused is refused all the same, and says nothing of the server.
+        // Refusals are the same, and reveal nothing about the server.
         assert_eq!(get(&mut guest, "/no").await.status, 403);
         assert!(seen.heads().is_empty());
-        let told = world.court.wait(|e| e.stage == Stage::Failed && e.address == Some(addr)).await;
+        let told = world.judge.wait(|e| e.stage == Stage::Failed && e.address == Some(addr)).await;
         assert!(told.reason.unwrap().contains("not valid"));
     }
 }
@@ -118,7 +119,7 @@ async fn the_guest_gets_the_protocol_that_the_server_chose() {
         assert_eq!(guest.get_ref().1.protocol_version(), Some(ProtocolVersion::TLSv1_3));
     }
     assert!(world.guest_tls(world.connect(old, &[HOST]), HOST, &["imap"]).await.is_err());
-    world.court.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no protocol"))).await;
+    world.judge.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no protocol"))).await;
 }
 
 #[tokio::test]
@@ -128,7 +129,7 @@ async fn a_client_that_does_not_trust_us_is_told_of() {
     let connector = client(world.servers.root(), &[]);
     let name = tokio_rustls::rustls::pki_types::ServerName::try_from(HOST).unwrap();
     assert!(connector.connect(name, world.connect(addr, &[HOST])).await.is_err());
-    let told = world.court.wait(|e| e.stage == Stage::Failed).await;
+    let told = world.judge.wait(|e| e.stage == Stage::Failed).await;
     assert!(told.hint.unwrap().contains("trust"), "{:?}", told.reason);
     assert!(seen.heads().is_empty());
 }
@@ -147,7 +148,7 @@ async fn what_is_no_hello_is_no_way_around() {
         within(guest.read_to_end(&mut back)).await.unwrap();
         assert_eq!(back.first(), Some(&21), "{back:?}");
     }
-    // Plain bytes after a hello that was taken.
+    // Plaintext after a valid ClientHello.
     let mut guest = world.connect(addr, &[HOST]);
     let hello = hello_of("curl");
     send(&mut guest, &hello).await;
@@ -176,6 +177,7 @@ async fn old_and_new_versions_on_either_side() {
     }
 }
 
+// promise 6
 #[tokio::test]
 async fn a_bad_certificate_is_told_by_what_is_bad_about_it() {
     let world = World::new();
@@ -186,7 +188,7 @@ async fn a_bad_certificate_is_told_by_what_is_bad_about_it() {
     for (name, odd, wanted) in [
         (HOST, past, "it has expired"),
         (HOST, future, "it is not valid yet"),
-        (HOST, itself, "nobody whom this host trusts has signed it"),
+        (HOST, itself, "signed by no certificate authority that this host trusts"),
         (OTHER, Odd::default(), "it is for another name"),
     ] {
         let (addr, seen) = servers::http1(Some(world.servers.odd_acceptor(&[name], &["http/1.1"], odd))).await;
@@ -211,11 +213,11 @@ async fn a_server_that_wants_to_know_its_client() {
         let mut guest = world.https(addr).await;
         let failed = get(&mut guest, "/ok").await;
         assert_eq!((failed.status, failed.json()["error_kind"].as_str()), (502, Some("unavailable")));
-        // Where the server's word is lost on the way, only that it hung up is known.
+        // If the server's alert is lost, only the disconnect is reported.
         let told = ["a certificate of its client", "connection to the server broke"];
         assert!(told.iter().any(|told| failed.text().contains(told)), "{}", failed.text());
         assert!(seen.heads().is_empty());
-        // The control: one that only asks is served without.
+        // The control: a server that accepts clients without a certificate is used.
         let polite = Odd { versions, asks: Asks::Politely, ..Odd::default() };
         let (addr, _) = servers::http1(Some(world.servers.odd_acceptor(&[HOST], &["http/1.1"], polite))).await;
         assert_eq!(get(&mut world.https(addr).await, "/ok").await.status, 200);
@@ -228,7 +230,7 @@ async fn a_server_that_wants_to_know_its_client() {
     assert!(status == 502 && text.contains("connection to the server broke"), "{text}");
 }
 
-/// What is sent before the handshake is over can be sent again by anyone on the way.
+/// Early data can be replayed by anyone on the path, so none is sent.
 #[tokio::test]
 async fn nothing_is_sent_early() {
     let world = World::new();
@@ -238,7 +240,7 @@ async fn nothing_is_sent_early() {
         assert_eq!(get(&mut world.https(addr).await, "/ok").await.status, 200);
     }
     assert!(seen.connections() == 5 && !seen.early());
-    // A guest is offered nothing to go on from either: each of its connections is judged by itself.
+    // A guest gets no session ticket: each of its connections is judged by itself.
     let connector = client(world.guest_root(), &[]);
     for _ in 0..3 {
         let stream = world.connect(addr, &[HOST]);
@@ -252,7 +254,7 @@ async fn nothing_is_sent_early() {
 #[tokio::test]
 async fn sides_that_have_no_protocol_in_common() {
     let world = World::new();
-    // Without a word about protocols, a server speaks HTTP/1.1.
+    // Without ALPN a server speaks HTTP/1.1.
     let wordless = servers::http1(Some(world.servers.acceptor(&[HOST], &[]))).await.0;
     let old = servers::https(&world.servers).await.0;
     for addr in [wordless, old] {
@@ -262,13 +264,13 @@ async fn sides_that_have_no_protocol_in_common() {
         let request = http::Request::get(format!("https://{HOST}:{}/ok", addr.port())).body(()).unwrap();
         let (status, _, text, _) = fetch(&requests, request).await;
         assert!(status == 502 && text.contains("protocol that the client speaks"), "{text}");
-        // What is refused is refused all the same.
+        // Refusals are the same.
         let request = http::Request::get(format!("https://{HOST}:{}/no", addr.port())).body(()).unwrap();
         assert_eq!(fetch(&requests, request).await.0, 403);
     }
     let new = servers::http2(Some(world.servers.acceptor(&[HOST], &["h2"]))).await.0;
     let failed = get(&mut world.https(new).await, "/ok").await;
     assert!(failed.status == 502 && failed.text().contains("protocol that the client speaks"), "{}", failed.text());
-    // The control: the same guest where both know the other.
+    // The control: the same guest with a server that shares a protocol.
     assert_eq!(get(&mut world.https(old).await, "/ok").await.status, 200);
 }

@@ -1,10 +1,11 @@
-//! A guest, a court and servers, all within the test. The court asks a real policy; everything else is real but small.
+//! Fixture: guest, judge and servers in one process. The judge evaluates a real policy; everything else is real but
+//! small.
 
-use egress::authority_of_guest::Authority;
-use egress::court::{Court, Destination, Injection, RequestAsk};
 use egress::event::{Event, Op, Stage};
+use egress::guest_ca::GuestCa;
 use egress::inspect::{self, Settings, Tls};
-use policy::{Context, Decision, Format, NetAsk, Resolved, effective, parse, resolve};
+use egress::request_judge::{Destination, Injection, RequestInfo, RequestJudge};
+use policy::{Context, Decision, Format, NetRequest, Resolved, effective, parse, resolve};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -25,7 +26,7 @@ pub const OTHER: &str = "other.example.org";
 pub const SECRET: &str = "sk-very/secret+0123456789\"x";
 pub const PLACEHOLDER: &str = "COFFERDAM_PLACEHOLDER_API_KEY";
 
-/// What the rules of most tests are.
+/// Rules of most tests.
 pub const RULES: &str = r#"
     {"action":"allow","host":"api.example.org","methods":["GET","HEAD","POST","PUT","OPTIONS"],"paths":["/ok","/ok/**"]},
     {"action":"warn","host":"api.example.org","methods":["GET"],"paths":["/warn"]},
@@ -34,13 +35,13 @@ pub const RULES: &str = r#"
     {"action":"allow","host":"other.example.org"},
     {"action":"allow","cidr":"93.184.216.34/32","paths":["/address"]}"#;
 
-pub struct TestCourt {
+pub struct TestJudge {
     rules: Mutex<Resolved>,
     revision: AtomicU64,
     events: Mutex<Vec<Event>>,
     pub spent: (AtomicU64, AtomicU64),
     pub limit: AtomicU64,
-    /// The header that gets the secret, if there is one.
+    /// Header that gets the secret, if there is one.
     pub secret_in: Option<&'static str>,
 }
 
@@ -51,22 +52,22 @@ fn rules(text: &str) -> Resolved {
     resolve(&effective(&[document]).unwrap(), &ctx).unwrap()
 }
 
-impl TestCourt {
+impl TestJudge {
     pub fn replace(&self, text: &str) {
         *self.rules.lock().unwrap() = rules(text);
         self.revision.fetch_add(1, SeqCst);
     }
 
-    /// The stages of requests so far, with their paths.
+    /// Returns the stages of requests so far, with their paths.
     pub fn stages(&self) -> Vec<(Stage, String)> {
         let events = self.events.lock().unwrap();
         let requests = events.iter().filter(|e| e.op == Op::Request);
         requests.map(|e| (e.stage, e.path.clone().unwrap_or_default())).collect()
     }
 
-    /// Waits until such an event is there.
+    /// Waits for an event.
     pub async fn wait(&self, wanted: impl Fn(&Event) -> bool) -> Event {
-        for _ in 0..500 {
+        for _ in 0..6000 {
             if let Some(event) = self.events.lock().unwrap().iter().find(|e| wanted(e)) {
                 return event.clone();
             }
@@ -76,16 +77,16 @@ impl TestCourt {
     }
 }
 
-impl Court for TestCourt {
-    fn request(&self, ask: &RequestAsk<'_>) -> Decision {
-        // The servers of the test stand on loopback; the rules are asked as if they stood elsewhere.
+impl RequestJudge for TestJudge {
+    fn request(&self, ask: &RequestInfo<'_>) -> Decision {
+        // The test servers are on loopback; the rules are evaluated for a public address.
         let addr = Some("93.184.216.34".parse().unwrap());
         let host = if ask.host == "127.0.0.1" { "93.184.216.34" } else { ask.host };
         let (method, path) = (Some(ask.method), Some(ask.path));
-        self.rules.lock().unwrap().net(&NetAsk { addr, method, path, ..NetAsk::tcp(host, ask.port) })
+        self.rules.lock().unwrap().net(&NetRequest { addr, method, path, ..NetRequest::tcp(host, ask.port) })
     }
 
-    fn injections(&self, ask: &RequestAsk<'_>) -> Vec<Injection> {
+    fn injections(&self, ask: &RequestInfo<'_>) -> Vec<Injection> {
         let Some(header) = self.secret_in.filter(|_| ask.host == HOST) else {
             return Vec::new();
         };
@@ -101,20 +102,20 @@ impl Court for TestCourt {
         self.revision.load(SeqCst)
     }
 
-    fn tell(&self, event: Event) {
+    fn record(&self, event: Event) {
         self.events.lock().unwrap().push(event);
     }
 
-    fn spend(&self, bytes_in: u64, bytes_out: u64) -> bool {
+    fn count_bytes(&self, bytes_in: u64, bytes_out: u64) -> bool {
         let all = self.spent.0.fetch_add(bytes_in, SeqCst) + self.spent.1.fetch_add(bytes_out, SeqCst);
         all + bytes_in + bytes_out <= self.limit.load(SeqCst)
     }
 }
 
 pub struct World {
-    pub court: Arc<TestCourt>,
+    pub judge: Arc<TestJudge>,
     pub tls: Arc<Tls>,
-    pub authority: Arc<Authority>,
+    pub authority: Arc<GuestCa>,
     pub servers: ServerAuthority,
 }
 
@@ -137,9 +138,9 @@ impl World {
 
     fn made(text: &str, secret_in: Option<&'static str>, settings: Settings) -> World {
         let servers = ServerAuthority::new();
-        let authority = Arc::new(Authority::new().unwrap());
+        let authority = Arc::new(GuestCa::new().unwrap());
         let settings = Settings { extra_roots: vec![servers.root()], ..settings };
-        let court = TestCourt {
+        let judge = TestJudge {
             rules: Mutex::new(rules(text)),
             revision: 1.into(),
             events: Mutex::default(),
@@ -148,31 +149,31 @@ impl World {
             secret_in,
         };
         let tls = Arc::new(Tls::new(Some(authority.clone()), settings));
-        World { court: Arc::new(court), tls, authority, servers }
+        World { judge: Arc::new(judge), tls, authority, servers }
     }
 
-    /// A connection of the guest to that server, which it knows under those names.
+    /// Opens a guest connection to a server, with the names that are allowed there.
     pub fn connect(&self, addr: SocketAddr, names: &[&str]) -> DuplexStream {
         let (guest, ours) = tokio::io::duplex(256 * 1024);
         self.serve(ours, addr, names);
         guest
     }
 
-    /// The same, where some bytes were read before; dropping the set ends the connection.
+    /// Opens a guest connection of which `first` was already read; dropping the task set closes it.
     pub fn connect_with(&self, addr: SocketAddr, first: &[u8]) -> (DuplexStream, tokio::task::JoinSet<()>) {
         let (guest, ours) = tokio::io::duplex(256 * 1024);
         let to = Destination { names: vec![HOST.to_owned()], addr };
         let mut set = tokio::task::JoinSet::new();
-        set.spawn(inspect::serve(ours, first.to_vec(), to, self.court.clone(), self.tls.clone()));
+        set.spawn(inspect::serve(ours, first.to_vec(), to, self.judge.clone(), self.tls.clone()));
         (guest, set)
     }
 
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, ours: S, addr: SocketAddr, names: &[&str]) {
         let to = Destination { names: names.iter().map(|n| (*n).to_owned()).collect(), addr };
-        tokio::spawn(inspect::serve(ours, Vec::new(), to, self.court.clone(), self.tls.clone()));
+        tokio::spawn(inspect::serve(ours, Vec::new(), to, self.judge.clone(), self.tls.clone()));
     }
 
-    /// The same port at another address, for real programs: what connects there is inspected on its way.
+    /// Listens on the same port at another address, for real programs: connections there are inspected.
     pub async fn listen(self: &Arc<World>, addr: SocketAddr) {
         let listener = TcpListener::bind(("127.0.0.2", addr.port())).await.unwrap();
         let world = self.clone();
@@ -188,7 +189,7 @@ impl World {
         CertificateDer::from_pem_slice(self.authority.certificate_pem().as_bytes()).unwrap()
     }
 
-    /// A client of the guest, which trusts the guest's authority and nothing else.
+    /// TLS client of the guest, which trusts the guest's CA only.
     pub async fn guest_tls<S>(&self, stream: S, sni: &str, alpn: &[&str]) -> std::io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -196,12 +197,12 @@ impl World {
         client(self.guest_root(), alpn).connect(ServerName::try_from(sni.to_owned()).unwrap(), stream).await
     }
 
-    /// The usual connection: TLS with HTTP/1.1 to the one host.
+    /// Opens TLS with HTTP/1.1 to the usual host.
     pub async fn https(&self, addr: SocketAddr) -> TlsStream<DuplexStream> {
         self.guest_tls(self.connect(addr, &[HOST]), HOST, &["http/1.1"]).await.unwrap()
     }
 
-    /// The usual connection with HTTP/2.
+    /// Opens TLS with HTTP/2 to the usual host.
     pub async fn http2(&self, addr: SocketAddr) -> h2::client::SendRequest<bytes::Bytes> {
         let stream = self.guest_tls(self.connect(addr, &[HOST]), HOST, &["h2", "http/1.1"]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -229,7 +230,7 @@ pub fn client_of(
     TlsConnector::from(Arc::new(config))
 }
 
-/// Who signs for the servers of the test.
+/// Certificate authority of the test servers.
 pub struct ServerAuthority {
     issuer: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
@@ -285,13 +286,13 @@ impl ServerAuthority {
     }
 }
 
-/// What is odd about the TLS of a server.
+/// Unusual TLS settings of a server.
 pub struct Odd {
     pub versions: &'static [&'static SupportedProtocolVersion],
     pub life: Option<(SystemTime, SystemTime)>,
     pub signs_itself: bool,
     pub asks: Asks,
-    /// How much it takes before the handshake is over.
+    /// Size limit of early data.
     pub early: u32,
 }
 
@@ -301,14 +302,14 @@ impl Default for Odd {
     }
 }
 
-/// Whether a server asks for a certificate of the client.
+/// Client certificate request of a server.
 pub enum Asks {
     Nothing,
     Politely,
     Strictly,
 }
 
-/// An answer as a client reads it.
+/// A response as a client reads it.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -331,7 +332,7 @@ impl Answer {
     }
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and reads one response.
 pub async fn ask<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &str) -> Answer {
     send(stream, request.as_bytes()).await;
     answer(stream, request.starts_with("HEAD ")).await
@@ -346,7 +347,7 @@ pub async fn get<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, path: &str) 
     ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).await
 }
 
-/// Reads one answer, byte by byte so that nothing of the next is taken.
+/// Reads one response, byte by byte so that no byte of the next is consumed.
 pub async fn answer<S: AsyncRead + Unpin>(stream: &mut S, bodiless: bool) -> Answer {
     within(async {
         let head = head(stream).await;
@@ -379,7 +380,7 @@ pub async fn head<S: AsyncRead + Unpin>(stream: &mut S) -> String {
     String::from_utf8_lossy(&head).into_owned()
 }
 
-/// The body of chunks, and its trailers in lines of their own after it.
+/// Reads a chunked body, with trailers in lines of their own after it.
 async fn chunks<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -411,19 +412,19 @@ async fn line<S: AsyncRead + Unpin>(stream: &mut S) -> String {
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Nothing in these tests takes long.
+/// Bounds the time of a test step.
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), work).await.expect("in time")
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("in time")
 }
 
-/// Whether the other side has closed.
+/// Returns true if the peer has closed the connection.
 pub async fn is_closed<S: AsyncRead + Unpin>(stream: &mut S) -> bool {
     let mut byte = [0];
-    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut byte)).await;
+    let read = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut byte)).await;
     matches!(read, Ok(Ok(0) | Err(_)))
 }
 
-/// A hello of the kept corpus, as that program sent it.
+/// Reads a ClientHello of the corpus, as that program sent it.
 pub fn hello_of(program: &str) -> Vec<u8> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/hello");
     std::fs::read(root.join(program)).unwrap()

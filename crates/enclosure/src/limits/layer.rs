@@ -1,18 +1,20 @@
-//! The account of a workspace, which raises no event: looked at so often that looking costs little.
+//! The account of a workspace. Its space raises no event, so it is polled within a time budget.
 
 use crate::nameless::Nameless;
 use crate::workspace::{Crowd, Gauge};
 use std::time::{Duration, Instant};
 
-/// Of the time that passes, this share at most goes into looking.
+/// Divisor of the time spent on measuring: at most one part in twenty.
 const SHARE: u32 = 20;
-/// How long the last look, after the end, may take.
+/// Deadline of the last measurement, after the run's end.
 const LAST: Duration = Duration::from_secs(5);
+/// Deadline of the measurement after one command of a resident guest: the keeper serves no other request meanwhile.
+const LAST_OF_A_COMMAND: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(super) struct Layer<'a> {
     gauge: Option<Box<dyn Gauge + 'a>>,
-    /// Bytes and entries when they were last known.
+    /// Last known bytes and entries.
     pub(super) last: (u64, u64),
     not_before: Option<Instant>,
 }
@@ -48,7 +50,7 @@ impl<'a> Layer<'a> {
         self.gauge.as_mut()?.crowded()
     }
 
-    /// What is known to be taken; looks anew if that is due.
+    /// Returns the last measurement; takes a new one when it is due.
     pub fn used(&mut self) -> (u64, u64) {
         let began = Instant::now();
         if self.not_before.is_none_or(|at| began >= at)
@@ -60,9 +62,22 @@ impl<'a> Layer<'a> {
         self.last
     }
 
-    /// Looks until all is known.
+    /// Measures until the scan is complete.
     pub fn finish(&mut self) {
         let end = Instant::now() + LAST;
+        self.look_until(end);
+        // Keeps this measurement; later calls do not repeat it.
+        self.not_before = Some(end + LAST);
+    }
+
+    /// Measures anew after a command, however recent the last measurement is.
+    pub fn finish_command(&mut self) {
+        let began = Instant::now();
+        self.look_until(began + LAST_OF_A_COMMAND);
+        self.not_before = Some(began + began.elapsed() * SHARE);
+    }
+
+    fn look_until(&mut self, end: Instant) {
         let Some(gauge) = &mut self.gauge else { return };
         gauge.look_anew();
         while Instant::now() < end {
@@ -71,7 +86,5 @@ impl<'a> Layer<'a> {
                 break;
             }
         }
-        // What was just measured is what counts.
-        self.not_before = Some(end + LAST);
     }
 }

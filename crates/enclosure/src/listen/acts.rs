@@ -1,14 +1,15 @@
-//! What an announced call would do, to which paths.
+//! Translates file system calls into the paths and permissions that they need.
 
-use super::{AT_FDCWD, Judge, LONGEST_PATH, is_private};
-use crate::launch::Observed;
+use super::{AT_FDCWD, Judge, LONGEST_PATH};
+use crate::guest::is_private;
 use crate::resolve::Last;
+use crate::spec::Observed;
 use policy::Perm;
 use std::path::{Path, PathBuf};
 use sys::notify::Call;
 use sys::process::{read_memory, read_string};
 
-/// Open flags that matter here, as the kernel numbers them.
+/// Open flags, as the kernel numbers them.
 const O_ACCMODE: u64 = 3;
 const O_CREAT: u64 = 0o100;
 const O_EXCL: u64 = 0o200;
@@ -19,16 +20,16 @@ const O_PATH: u64 = 0o10_000_000;
 const AT_REMOVEDIR: u64 = 0x200;
 const AT_SYMLINK_NOFOLLOW: u64 = 0x100;
 
-/// One thing a call wants to do to one path.
+/// A permission that a call needs on a path.
 pub(super) struct Act {
     pub(super) op: &'static str,
     pub(super) perm: Perm,
     pub(super) path: PathBuf,
-    /// It need not exist yet; what is created must not.
+    /// The path need not exist; with fs.create, it must not.
     pub(super) fresh: bool,
-    /// As the guest spelled it, where that is known and wanted.
+    /// The path as the guest spelled it, where the observer wants that.
     pub(super) named: Option<PathBuf>,
-    /// Whether it exists, where that was looked at already.
+    /// Result of an earlier existence check.
     pub(super) there: Option<bool>,
 }
 
@@ -38,7 +39,7 @@ impl Act {
     }
 }
 
-/// Names that move or multiply between directories need a permission of their own.
+/// Returns the permission that landlock requires for a rename or link between directories.
 fn refer(from: &Path, to: &Path) -> Option<Act> {
     (from.parent() != to.parent()).then(|| Act::create(Perm::Refer, to.to_path_buf(), false))
 }
@@ -49,12 +50,12 @@ impl Judge<'_> {
         Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
     }
 
-    /// The permission to make another of the kind that is at `path`.
+    /// Returns the permission to create a file of the same kind as the one at `path`.
     fn make_perm(&self, path: &Path) -> Perm {
         node_perm(u64::from(self.mode(path).unwrap_or(0)))
     }
 
-    /// What a call would do, to which paths.
+    /// Returns the acts of a call; `None` where it needs no permission.
     pub(super) fn acts(&mut self, call: &Call, name: &str) -> Option<Vec<Act>> {
         let a = &call.args;
         let here = AT_FDCWD;
@@ -111,7 +112,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Looking needs no permission, but what is looked at must be there.
+    /// Judges stat(2) and its kin: they need no permission, but a file that is hidden from the guest is reported.
     fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
@@ -127,8 +128,8 @@ impl Judge<'_> {
             return None;
         }
         let perm = if self.is_dir(&path) { Perm::ReadDir } else { Perm::ReadFile };
-        let decision = self.request.policy.fs(&path, perm);
-        // Told, and left to the kernel: it says that nothing is there.
+        let decision = self.spec.policy.fs(&path, perm);
+        // Only reported: the kernel answers ENOENT by itself.
         self.judge("fs.read", &path.to_string_lossy(), decision, call.tid);
         None
     }
@@ -153,8 +154,8 @@ impl Judge<'_> {
         Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take(), there: None })
     }
 
-    /// Landlock has no right for it; a place that may be written may have its metadata changed. A link that leads elsewhere is
-    /// itself where it lies.
+    /// Returns the act of changing metadata, for which landlock has no right: where writing is allowed, so is this.
+    /// With `Last::Name`, a symbolic link stands for itself.
     fn metadata(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<Act> {
         let path = self.path(call, dirfd, address, last)?;
         Some(Act {
@@ -179,7 +180,7 @@ impl Judge<'_> {
         Some(acts)
     }
 
-    /// A socket with a name in the file tree is a file that is made.
+    /// Returns the act of binding a Unix socket to a path, which creates a file.
     fn bind(&mut self, call: &Call) -> Option<Vec<Act>> {
         let len = (call.args[2] as usize).min(110);
         let raw = read_memory(call.tid, call.args[1], len)?;
@@ -205,7 +206,8 @@ impl Judge<'_> {
         Some(acts)
     }
 
-    /// A name that leaves its directory for another. The kernel wants both in one mount, which whoever writes a policy has to know.
+    /// Reports a rename or link between directories to the observer. The kernel requires both on one mount, which the
+    /// author of a policy has to know.
     fn note_move(&mut self, from: &Path, to: &Path) {
         if self.steps.watch.looks && from.parent() != to.parent() && !self.is_own_place(from) && !self.is_own_place(to)
         {
@@ -220,7 +222,7 @@ impl Judge<'_> {
         }
         let last = if flags & O_NOFOLLOW != 0 { Last::Name } else { Last::Follow };
         let text = read_string(call.tid, address, LONGEST_PATH)?;
-        // Nothing inside can take its place, and every other command of a script opens it.
+        // The guest cannot replace /dev/null, and every other command of a script opens it.
         if text == b"/dev/null" {
             return None;
         }
@@ -260,30 +262,30 @@ impl Judge<'_> {
         Some(acts)
     }
 
-    /// Something that would fail outside just the same: a file that is not there, a place to put it that is not there.
+    /// True for a call that would fail outside as well: a missing file, or a missing directory to create it in.
     pub(super) fn is_own_failure(&self, act: &Act) -> bool {
         let there = || act.there.unwrap_or_else(|| self.exists(&act.path));
         let has_place = || act.path.parent().is_some_and(|dir| self.leads_to_dir(dir));
         match act.op {
-            // What exists already is told so, by the kernel; a rename may replace it.
+            // The kernel answers EEXIST; a rename may replace the file.
             "fs.create" => (act.fresh && there()) || !has_place(),
             "fs.write" if act.fresh => !there() && !has_place(),
             _ => !there(),
         }
     }
 
-    /// Whether a path of the host leads to a directory, or one in the workspace is one.
+    /// True for a path that leads to a directory on the host, or that is a directory in the workspace.
     fn leads_to_dir(&self, path: &Path) -> bool {
         if self.in_workspace(path) { self.is_dir(path) } else { path.is_dir() }
     }
 }
 
-/// What the flags of a call say about a link at the end of its path.
+/// Returns how a call's flags treat a symbolic link as last component.
 fn last_by(flags: u64) -> Last {
     if flags & AT_SYMLINK_NOFOLLOW != 0 { Last::Name } else { Last::Follow }
 }
 
-/// The metadata of what a descriptor is open on.
+/// Returns the act of changing the metadata of an open file.
 fn open_file(tid: i32, fd: i32) -> Option<Act> {
     let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).ok().filter(|p| p.is_absolute())?;
     Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None, there: None })

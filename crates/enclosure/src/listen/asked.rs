@@ -1,12 +1,14 @@
-//! Opens and connections that a person is asked about. Landlock and the mounts keep the guest from what is there; what
-//! somebody allows is found once, shown by its real path, opened by its handle with the guest's own ids, and handed in.
+//! Opens and connections that a person is asked about. Landlock and mounts deny the guest direct access. An allowed
+//! file is resolved once, shown by its real path, opened by its handle with the guest's ids, and passed to the guest as
+//! a descriptor.
 
-use super::held::{Held, Target, Tree, Wish, find, mount_of};
+use super::held::{Held, OpenRequest, Target, Tree, find, mount_of};
 use super::{AT_FDCWD, EACCES, Judge, LONGEST_PATH};
 use crate::actors::actor;
-use crate::asking::{Begun, Errand, MOST_WAITING, Matter, Opening, Question, Report, Waiter};
-use crate::launch::Observed;
+use crate::approval::{Begun, OnAllow, Opening, Question, Report, Subject, Waiter};
 use crate::resolve::{self, Last};
+use crate::spec::Observed;
+use crate::waiting_calls::Kind;
 use policy::{Decision, Perm};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::OsStr;
@@ -21,54 +23,63 @@ const EISDIR: i32 = 21;
 const EINVAL: i32 = 22;
 const ELOOP: i32 = 40;
 
-/// What came of a call that may have to wait.
-pub(super) enum Met {
-    /// Nobody need be asked; it is dealt with as any other.
-    Nothing,
+/// Result of judging a call that may have to wait.
+pub(super) enum Judged {
+    /// No question is needed; the call is handled like any other.
+    Continues,
     Waits,
     Refused(i32),
 }
 
 impl Judge<'_> {
-    /// An open that may be one to ask about.
-    pub(super) fn open_asked(&mut self, listener: &Listener, call: &Call, name: &str) -> Met {
-        let Some(wish) = self.wish(call, name).filter(|_| listener.is_live(call)) else { return Met::Nothing };
-        let inside = self.in_workspace(&wish.path);
-        let holds = |held: &&Held| wish.path.starts_with(&held.place.path);
-        // What is above a workspace shows its directory as it is on the host; no change goes there.
+    /// Judges an open(2) on which a question may be needed.
+    pub(super) fn open_asked(&mut self, listener: &Listener, call: &Call, name: &str) -> Judged {
+        let Some(request) = self.open_request(call, name).filter(|_| listener.is_live(call)) else {
+            return Judged::Continues;
+        };
+        let inside = self.in_workspace(&request.path);
+        let holds = |held: &&Held| request.path.starts_with(&held.place.path);
+        // A place above the workspace shows its directory as on the host; the guest's changes are not there.
         let fits = |held: &&Held| !inside || self.in_workspace(&held.place.path);
         let Some(held) = self.asked.iter().filter(holds).filter(fits).max_by_key(|h| h.place.path.as_os_str().len())
         else {
-            return Met::Nothing;
+            return Judged::Continues;
         };
-        let target = match find(held, &wish) {
+        let target = match find(held, &request) {
             Ok(Some(target)) => target,
-            Ok(None) => return Met::Nothing,
-            Err(errno) => return Met::Refused(errno),
+            Ok(None) => return Judged::Continues,
+            Err(errno) => return Judged::Refused(errno),
         };
         let hides = target.kind == FileType::Directory && held.place.hidden.iter().any(|p| p.starts_with(&target.real));
-        self.judge_open(listener, call, &wish, target, hides)
+        self.judge_open(listener, call, &request, target, hides)
     }
 
-    fn judge_open(&mut self, listener: &Listener, call: &Call, wish: &Wish, target: Target, hides: bool) -> Met {
+    fn judge_open(
+        &mut self,
+        listener: &Listener,
+        call: &Call,
+        request: &OpenRequest,
+        target: Target,
+        hides: bool,
+    ) -> Judged {
         let made = target.name.is_some();
         let mut perms = Vec::new();
         if made {
             perms.push(Perm::MakeReg);
         }
-        if wish.writes() {
+        if request.writes() {
             perms.push(Perm::WriteFile);
         }
-        // A file that can be written can be cut short by its descriptor.
-        if wish.changes() {
+        // A writable descriptor permits ftruncate(2).
+        if request.changes() {
             perms.push(Perm::Truncate);
         }
-        if wish.reads() && !made {
+        if request.reads() && !made {
             perms.push(if target.kind == FileType::Directory { Perm::ReadDir } else { Perm::ReadFile });
         }
-        let decisions: Vec<Decision> = perms.iter().map(|perm| self.request.policy.fs(&target.real, *perm)).collect();
-        let Some(asks) = decisions.iter().find(|d| d.action == Action::Ask).cloned() else { return Met::Nothing };
-        let op = match (made, wish.reads(), wish.changes()) {
+        let decisions: Vec<Decision> = perms.iter().map(|perm| self.spec.policy.fs(&target.real, *perm)).collect();
+        let Some(asks) = decisions.iter().find(|d| d.action == Action::Ask).cloned() else { return Judged::Continues };
+        let op = match (made, request.reads(), request.changes()) {
             (true, _, _) => "fs.create",
             (_, true, true) => "fs.read_write",
             (_, _, true) => "fs.write",
@@ -79,12 +90,12 @@ impl Judge<'_> {
             return self.turned_down(call, plain(op), &name, &asks.rule, why.into());
         };
         if let Some(denies) = decisions.into_iter().find(|d| d.action == Action::Deny) {
-            return self.judge(plain(op), &shown, denies, call.tid).map_or(Met::Nothing, Met::Refused);
+            return self.judge(plain(op), &shown, denies, call.tid).map_or(Judged::Continues, Judged::Refused);
         }
         let unfit = match target.kind {
             _ if hides => Some((EACCES, "it holds what a rule denies; open what is needed in it by name")),
-            FileType::RegularFile => wish.flags.contains(OFlags::DIRECTORY).then_some((ENOTDIR, "")),
-            FileType::Directory if wish.changes() || wish.flags.contains(OFlags::CREATE) => Some((EISDIR, "")),
+            FileType::RegularFile => request.flags.contains(OFlags::DIRECTORY).then_some((ENOTDIR, "")),
+            FileType::Directory if request.changes() || request.flags.contains(OFlags::CREATE) => Some((EISDIR, "")),
             FileType::Directory => None,
             FileType::Symlink => Some((ELOOP, "")),
             _ => Some((EACCES, "only files and directories can be asked for")),
@@ -93,57 +104,58 @@ impl Judge<'_> {
             if !why.is_empty() {
                 self.note(plain(op), &shown, &asks.rule, Action::Ask, Some(why.into()), call.tid);
             }
-            return Met::Refused(errno);
+            return Judged::Refused(errno);
         }
-        if !KNOWN.contains(wish.flags) {
-            return Met::Refused(EINVAL);
+        if !KNOWN.contains(request.flags) {
+            return Judged::Refused(EINVAL);
         }
         self.has_handed_dirs |= target.kind == FileType::Directory;
         let kept = OFlags::ACCMODE | OFlags::TRUNC | OFlags::APPEND | OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC;
-        let errand = Errand::Open(Opening {
+        let on_allow = OnAllow::Open(Opening {
             handle: target.handle,
             name: target.name,
-            flags: wish.flags & (kept | OFlags::DIRECTORY),
-            mode: wish.mode,
-            close_on_exec: wish.flags.contains(OFlags::CLOEXEC),
+            flags: request.flags & (kept | OFlags::DIRECTORY),
+            mode: request.mode,
+            close_on_exec: request.flags.contains(OFlags::CLOEXEC),
         });
-        self.put(listener, call, (op, shown), asks, errand)
+        self.put(listener, call, (op, shown), asks, on_allow)
     }
 
-    /// A connection to a service that rules ask about.
-    pub(super) fn connect_asked(&mut self, listener: &Listener, call: &Call, path: &Path) -> Met {
+    /// Judges a connection to a service that rules ask about.
+    pub(super) fn connect_asked(&mut self, listener: &Listener, call: &Call, path: &Path) -> Judged {
         if !self.sockets.contains(path) {
-            return Met::Nothing;
+            return Judged::Continues;
         }
-        let policy = &self.request.policy;
+        let policy = &self.spec.policy;
         let decision = if self.is_of_host(path) { policy.reaches(path) } else { policy.connects(path) };
         if decision.action != Action::Ask || self.asking.is_none() {
-            return Met::Nothing;
+            return Judged::Continues;
         }
-        let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return Met::Refused(super::EBADF) };
-        let Some(target) = path.to_str().map(|path| format!("unix:{path}")) else { return Met::Nothing };
-        let errand = Errand::Connect(socket, path.to_path_buf());
-        self.put(listener, call, ("net.connect", target), decision, errand)
+        let Some(socket) = copy_descriptor(call.tid, call.args[0] as i32) else { return Judged::Refused(super::EBADF) };
+        let Some(target) = path.to_str().map(|path| format!("unix:{path}")) else { return Judged::Continues };
+        let on_allow = OnAllow::Connect(socket, path.to_path_buf());
+        self.put(listener, call, ("net.connect", target), decision, on_allow)
     }
 
-    /// Puts the question, and has the call wait for the answer.
+    /// Puts a question, and lets the call wait for the answer.
     pub(super) fn put(
         &mut self,
         listener: &Listener,
         call: &Call,
         (op, target): (&'static str, String),
         decision: Decision,
-        errand: Errand,
-    ) -> Met {
+        on_allow: OnAllow,
+    ) -> Judged {
         let Some(asking) = &mut self.asking else {
-            return self.judge(plain(op), &target, decision, call.tid).map_or(Met::Nothing, Met::Refused);
+            return self.judge(plain(op), &target, decision, call.tid).map_or(Judged::Continues, Judged::Refused);
         };
         let rule = decision.rule;
         let who = actor(call.tid);
         let question = Question { op, target: &target, rule: &rule, actor: who.clone() };
-        let begun = match Waiter::has_room() {
-            true => asking.ask(question),
-            false => Err(format!("{MOST_WAITING} calls wait for answers already")),
+        let counted = self.waiting_calls.enter(Kind::Answer);
+        let begun = match counted {
+            Some(_) => asking.ask(question),
+            None => Err(format!("{} calls wait for answers already", Kind::Answer.limit())),
         };
         let waiting = match begun {
             Ok(Begun::Known(true)) => None,
@@ -160,29 +172,31 @@ impl Judge<'_> {
         };
         let job = self.flock.as_ref().and_then(|flock| flock.of(call.tid));
         if op == "exec" {
-            self.held_up = job;
+            self.awaiting_answer = job;
         }
-        let matter = Matter { op: plain(op), target, rule, actor: who, job };
-        let Some(own) = listener.try_clone() else { return Met::Refused(EACCES) };
-        let (reports, still) = (self.reports.clone(), self.still.clone());
-        let waiter = Waiter { listener: own, call: *call, guest: self.guest, waiting, errand, matter, reports, still };
-        if waiter.begin() { Met::Waits } else { Met::Refused(EACCES) }
+        let subject = Subject { op: plain(op), target, rule, actor: who, job };
+        let Some(own) = listener.try_clone() else { return Judged::Refused(EACCES) };
+        let (reports, freezing) = (self.reports.clone(), self.freezing.clone());
+        let waiter =
+            Waiter { listener: own, call: *call, guest: self.guest, waiting, on_allow, subject, reports, freezing };
+        let begins = counted.is_some_and(|counted| waiter.begin(counted));
+        if begins { Judged::Waits } else { Judged::Refused(EACCES) }
     }
 
-    pub(super) fn turned_down(&mut self, call: &Call, op: &str, target: &str, rule: &str, why: String) -> Met {
+    pub(super) fn turned_down(&mut self, call: &Call, op: &str, target: &str, rule: &str, why: String) -> Judged {
         self.note(op, target, rule, Action::Ask, Some(why), call.tid);
-        Met::Refused(EACCES)
+        Judged::Refused(EACCES)
     }
 
-    /// Takes what those who waited tell.
+    /// Takes the reports of calls that have waited.
     pub fn hear_waiters(&mut self) {
         for report in self.reports.take() {
             match report {
-                Report::Refused(Matter { op, target, rule, actor, job }, why) => {
+                Report::Refused(Subject { op, target, rule, actor, job }, why) => {
                     let hint = Some(why.to_owned());
                     self.count(job, |list| list.add(op, &target, &rule, Action::Ask, hint, || actor).cloned());
                 }
-                Report::Connected(Matter { rule, actor, .. }, path) => {
+                Report::Connected(Subject { rule, actor, .. }, path) => {
                     self.observe(|| Observed::Socket { path, rule, action: Action::Allow, actor });
                 }
                 Report::Ready(listener, call, path) => self.start_again(&listener, &call, path),
@@ -190,7 +204,7 @@ impl Judge<'_> {
         }
     }
 
-    fn wish(&mut self, call: &Call, name: &str) -> Option<Wish> {
+    fn open_request(&mut self, call: &Call, name: &str) -> Option<OpenRequest> {
         let a = &call.args;
         let creat = u64::from((OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC).bits());
         let (dirfd, address, flags, mode) = match name {
@@ -214,10 +228,11 @@ impl Judge<'_> {
             None => self.follow(call.tid, dirfd, &text, last)?,
         };
         let mask = if flags.contains(OFlags::CREATE) { umask_of(call.tid) } else { 0 };
-        Some(Wish { path, flags, mode: mode as u32 & 0o1777 & !mask })
+        Some(OpenRequest { path, flags, mode: mode as u32 & 0o1777 & !mask })
     }
 
-    /// A path of the guest's. Links that lead into a place lead nowhere in the guest's own tree, and are followed here.
+    /// Resolves a path of the guest. A symbolic link into a place dangles in the guest's own tree, so it is followed
+    /// here.
     fn follow(&mut self, tid: i32, dirfd: i32, text: &[u8], last: Last) -> Option<PathBuf> {
         const MOST_LINKS: usize = 40;
         let mut path = self.resolver.resolve(tid, dirfd, text, last)?;
@@ -231,7 +246,8 @@ impl Judge<'_> {
         None
     }
 
-    /// A path from a directory that was handed in, which is in no tree: what it is in the guest's is known here alone.
+    /// Resolves a path relative to a directory that was handed in. That is on a detached mount, so only the supervisor
+    /// knows its path.
     fn below_handed(&self, tid: i32, dirfd: i32, text: &[u8]) -> Option<PathBuf> {
         let path = Path::new(OsStr::from_bytes(text));
         if !self.has_handed_dirs || path.is_absolute() {
@@ -247,7 +263,7 @@ impl Judge<'_> {
     }
 }
 
-/// What may be said of an open that we do for somebody else.
+/// Flags that an open on the guest's behalf may have.
 const KNOWN: OFlags = OFlags::ACCMODE
     .union(OFlags::CREATE)
     .union(OFlags::EXCL)
@@ -261,10 +277,10 @@ const KNOWN: OFlags = OFlags::ACCMODE
     .union(OFlags::DSYNC)
     .union(OFlags::SYNC)
     .union(OFlags::from_bits_retain(LARGE_FILE));
-/// The kernel's own number, which the C library of 64 bits has none for.
+/// O_LARGEFILE of the kernel, which a 64-bit C library defines as 0.
 const LARGE_FILE: u32 = 0o100_000;
 
-/// Refusals know reading, writing and making.
+/// Maps an operation of questions to one of refusals, which has no read_write.
 fn plain(op: &'static str) -> &'static str {
     if op == "fs.read_write" { "fs.write" } else { op }
 }

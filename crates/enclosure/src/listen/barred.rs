@@ -1,10 +1,10 @@
-//! Programs that a person is asked about before they start. Their mounts let nothing run; a yes changes the mount of that one
-//! file, and only then is the call looked at again and let go on. Whatever the guest's memory names by then, mounts and
-//! landlock decide.
+//! Programs that a person is asked about before they start. Their mounts are noexec. A yes makes that one file
+//! executable; then the call is judged again and continues. Whatever the guest's memory names by that time (TOCTOU),
+//! mounts and landlock decide.
 
-use super::asked::Met;
+use super::asked::Judged;
 use super::{AT_FDCWD, Judge, Last};
-use crate::asking::{Bar, Errand};
+use crate::approval::{Bar, OnAllow};
 use crate::host::loader_of;
 use policy::{Decision, Program};
 use rustix::fs::{
@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use sys::notify::{Call, Listener};
 use terms::Action;
 
-/// A program, or a directory of such, by a handle on the mount that bars it.
+/// A program, or a directory of programs, by a handle on its noexec mount.
 pub(crate) struct Barred {
     path: PathBuf,
     top: OwnedFd,
 }
 
 impl Barred {
-    /// Those of a plan, found in the guest's tree before anything of the guest's runs. One that is not barred is not held, and
-    /// nobody is asked about it.
+    /// Opens the programs of a plan in the guest's tree, before any process of the guest runs. A program that is not on
+    /// a noexec mount of its own is left out, and no question is put about it.
     pub(crate) fn all<'p>(programs: impl Iterator<Item = &'p Program>, root: &OwnedFd) -> Vec<Barred> {
         programs.filter_map(|program| Barred::new(&program.path, root)).collect()
     }
@@ -40,7 +40,7 @@ impl Barred {
         (is_barred && is_top_of_mount(&top)).then(|| Barred { path: path.to_path_buf(), top })
     }
 
-    /// The file at a real path at or below it.
+    /// Opens the regular file at a real path, at or below this one.
     fn file(&self, path: &Path) -> Option<OwnedFd> {
         let rest = path.strip_prefix(&self.path).ok()?;
         let file = match rest.as_os_str().is_empty() {
@@ -62,13 +62,13 @@ fn is_top_of_mount(handle: &OwnedFd) -> bool {
     found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// The kernel's own word on whether a file can be executed where it is.
+/// True when the file's mount permits execution.
 fn is_open(file: &OwnedFd) -> bool {
     fstatvfs(file).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 impl Judge<'_> {
-    /// Whether a program that must be asked about can be.
+    /// True when a question about the start of this program can be put.
     pub(super) fn can_ask_to_start(&self, path: &Path) -> bool {
         self.asking.is_some() && self.barred_file(path).is_some()
     }
@@ -78,9 +78,9 @@ impl Judge<'_> {
         above.max_by_key(|barred| barred.path.as_os_str().len())?.file(path)
     }
 
-    /// A start where programs are asked about. What the file names as its interpreter or loader is started with it, and has
-    /// rules of its own: one that denies counts for all.
-    pub(super) fn start(&mut self, listener: &Listener, call: &Call, path: PathBuf) -> Met {
+    /// Judges an execve(2) where rules ask about programs. The interpreter or loader that the file names is started
+    /// with it and has rules of its own: one denial refuses the call.
+    pub(super) fn start(&mut self, listener: &Listener, call: &Call, path: PathBuf) -> Judged {
         let mut decided = Vec::new();
         for Link { path, role } in self.chain(call.tid, path) {
             if self.is_own_place(&path) {
@@ -88,44 +88,44 @@ impl Judge<'_> {
             }
             let decision = match role {
                 Role::Named => self.decide_start(&path),
-                Role::Loader => self.request.policy.exec(&path),
+                Role::Loader => self.spec.policy.exec(&path),
             };
             decided.push((path, decision));
         }
         decided.sort_by_key(|(_, decision)| std::cmp::Reverse(decision.action));
         for (path, decision) in decided {
             match self.start_one(listener, call, &path, decision) {
-                Met::Nothing => {}
+                Judged::Continues => {}
                 met => return met,
             }
         }
-        Met::Nothing
+        Judged::Continues
     }
 
-    /// A call whose program can run now. What it names may be another by now, or cannot be read because the caller is one of
-    /// ours that becomes the command.
+    /// Judges a call again whose program can run now. The call may name another program by now, or be unreadable
+    /// because the caller is a process of the supervisor that becomes the command.
     pub(super) fn start_again(&mut self, listener: &Listener, call: &Call, path: PathBuf) {
         let name = sys::seccomp::name(call.nr);
         let named = self.program_of(listener, call, &name, Some(&path));
-        let met = named.map_or(Met::Nothing, |(_, path)| self.start(listener, call, path));
+        let met = named.map_or(Judged::Continues, |(_, path)| self.start(listener, call, path));
         match met {
-            Met::Waits => {}
-            Met::Refused(errno) => listener.refuse(call, errno),
-            Met::Nothing => listener.go_on(call),
+            Judged::Waits => {}
+            Judged::Refused(errno) => listener.refuse(call, errno),
+            Judged::Continues => listener.continue_call(call),
         }
     }
 
-    fn start_one(&mut self, listener: &Listener, call: &Call, path: &Path, decision: Decision) -> Met {
+    fn start_one(&mut self, listener: &Listener, call: &Call, path: &Path, decision: Decision) -> Judged {
         let shown = path.to_string_lossy().into_owned();
         let file = match decision.action {
             Action::Ask => self.barred_file(path),
-            _ => return self.judge("exec", &shown, decision, call.tid).map_or(Met::Nothing, Met::Refused),
+            _ => return self.judge("exec", &shown, decision, call.tid).map_or(Judged::Continues, Judged::Refused),
         };
         match (file, path.to_str(), self.helper.clone()) {
-            (Some(file), _, _) if is_open(&file) => Met::Nothing,
+            (Some(file), _, _) if is_open(&file) => Judged::Continues,
             (Some(file), Some(_), Some(helper)) => {
-                let errand = Errand::LetRun(Bar { file, path: path.to_path_buf(), helper });
-                self.put(listener, call, ("exec", shown), decision, errand)
+                let on_allow = OnAllow::LetRun(Bar { file, path: path.to_path_buf(), helper });
+                self.put(listener, call, ("exec", shown), decision, on_allow)
             }
             (Some(_), None, _) => {
                 let why = "its name is no UTF-8, and cannot be shown to anybody";
@@ -138,7 +138,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A program and what it is started by, as far as that can be told: the kernel looks for itself.
+    /// Lists a program and its interpreters and loader, as far as they can be read; the kernel resolves them by itself.
     fn chain(&mut self, tid: i32, path: PathBuf) -> Vec<Link> {
         /// As many as the kernel follows.
         const MOST: usize = 6;
@@ -156,7 +156,7 @@ impl Judge<'_> {
     }
 }
 
-/// One of those who start a program.
+/// A program, interpreter or loader of one start.
 struct Link {
     path: PathBuf,
     role: Role,
@@ -164,18 +164,18 @@ struct Link {
 
 #[derive(Clone, Copy)]
 enum Role {
-    /// Whoever wrote the call, or the first line of a script, chose it.
+    /// Chosen by the call, or by the first line of a script.
     Named,
-    /// The kernel starts it beside the program.
+    /// Started by the kernel along with the program (PT_INTERP).
     Loader,
 }
 
-/// What a file names to be started by: the interpreter of a script, or a loader.
+/// Returns what a file is started by: the interpreter of a script, or a dynamic loader.
 fn started_by(handle: &OwnedFd) -> Option<Link> {
     const LONGEST: usize = 256;
     let kind = FileType::from_raw_mode(fstat(handle).ok()?.st_mode);
     (kind == FileType::RegularFile).then_some(())?;
-    // Whoever holds a lease on a file of theirs would have us wait for it.
+    // O_NONBLOCK, because a lease that the guest holds on the file would block the open.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(format!("/proc/self/fd/{}", handle.as_raw_fd()), flags, Mode::empty()).ok()?);
     let mut head = [0; LONGEST];
@@ -186,7 +186,7 @@ fn started_by(handle: &OwnedFd) -> Option<Link> {
     }
 }
 
-/// The first word behind the mark, as the kernel takes it.
+/// Parses the interpreter after `#!`, as the kernel does.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let end = line.iter().position(|b| matches!(b, b'\n' | 0)).unwrap_or(line.len());
     let word = line[..end].split(|b| matches!(b, b' ' | b'\t')).find(|word| !word.is_empty())?;

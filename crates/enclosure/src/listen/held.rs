@@ -1,5 +1,5 @@
-//! Places that a person is asked about, as the supervisor holds them: trees that the guest has no way to, in which what it
-//! wants is found by handle.
+//! Handles on places that a person is asked about: detached mount trees that the guest cannot reach, in which the
+//! supervisor resolves the paths of its calls.
 
 use super::EACCES;
 use crate::resolve;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const EEXIST: i32 = 17;
 
-/// A place that is asked about, with a tree to read from and one to change things in, as far as rules ask for these.
+/// A place that rules ask about, with a tree to read from and one to change, as far as the rules cover these.
 pub(crate) struct Held {
     pub place: AskedPlace,
     pub reads: Option<Tree>,
@@ -32,7 +32,7 @@ impl Tree {
 }
 
 impl Held {
-    /// From the handles of a plan's places, in the order of the steps that opened them.
+    /// Pairs a plan's places with their handles, in the order of the steps that opened them.
     pub(crate) fn all(places: &[AskedPlace], handles: Vec<Option<OwnedFd>>) -> Vec<Held> {
         let mut handles = handles.into_iter();
         let mut next = || handles.next().flatten().map(Tree::new);
@@ -40,14 +40,14 @@ impl Held {
     }
 }
 
-/// An open as the guest wants it.
-pub(super) struct Wish {
+/// Arguments of an open(2) of the guest.
+pub(super) struct OpenRequest {
     pub path: PathBuf,
     pub flags: OFlags,
     pub mode: u32,
 }
 
-impl Wish {
+impl OpenRequest {
     pub fn reads(&self) -> bool {
         !self.flags.contains(OFlags::WRONLY)
     }
@@ -61,38 +61,39 @@ impl Wish {
     }
 }
 
-/// What a wish leads to in a tree.
+/// The file that an open request resolves to in a tree.
 pub(super) struct Target {
-    /// Of what is there; or of the directory in which it shall be made.
+    /// Handle of the file; with a name, of the directory in which the file is to be created.
     pub handle: OwnedFd,
     pub name: Option<OsString>,
     pub real: PathBuf,
     pub kind: FileType,
 }
 
-/// What the wish leads to. `None` where the tree that it would need is not asked about.
-pub(super) fn find(held: &Held, wish: &Wish) -> Result<Option<Target>, i32> {
+/// Resolves an open request. `None` where the rules ask about no tree of the needed kind.
+pub(super) fn find(held: &Held, request: &OpenRequest) -> Result<Option<Target>, i32> {
     let Some(any) = held.changes.as_ref().or(held.reads.as_ref()) else { return Ok(None) };
-    let creates = wish.flags.contains(OFlags::CREATE);
-    let tree = match look(any, &held.place, wish) {
-        Ok(_) if creates && wish.flags.contains(OFlags::EXCL) => return Err(EEXIST),
-        Ok(_) if wish.changes() => &held.changes,
+    let creates = request.flags.contains(OFlags::CREATE);
+    let tree = match look(any, &held.place, request) {
+        Ok(_) if creates && request.flags.contains(OFlags::EXCL) => return Err(EEXIST),
+        Ok(_) if request.changes() => &held.changes,
         Ok(_) => &held.reads,
         Err(Errno::NOENT) if creates => {
-            return held.changes.as_ref().map(|tree| make_in(tree, &held.place, wish)).transpose();
+            return held.changes.as_ref().map(|tree| make_in(tree, &held.place, request)).transpose();
         }
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(errno_for_guest(error)),
     };
-    tree.as_ref().map(|tree| look(tree, &held.place, wish).map_err(told)).transpose()
+    tree.as_ref().map(|tree| look(tree, &held.place, request).map_err(errno_for_guest)).transpose()
 }
 
-/// Links are followed as long as they stay in the place. Its own path has none, and what is found is where it really is.
-fn look(tree: &Tree, place: &AskedPlace, wish: &Wish) -> Result<Target, Errno> {
-    let follow = !wish.flags.contains(OFlags::NOFOLLOW) && !wish.flags.contains(OFlags::CREATE | OFlags::EXCL);
-    let rest = wish.path.strip_prefix(&place.path).map_err(|_| Errno::NOENT)?;
+/// Resolves an existing file. Symbolic links are followed within the place (RESOLVE_BENEATH), and the result is the
+/// real path.
+fn look(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Target, Errno> {
+    let follow = !request.flags.contains(OFlags::NOFOLLOW) && !request.flags.contains(OFlags::CREATE | OFlags::EXCL);
+    let rest = request.path.strip_prefix(&place.path).map_err(|_| Errno::NOENT)?;
     let handle = reach(tree, place, rest, follow)?;
     let found = fstat(&handle)?;
-    // One that was removed has no path to be shown by.
+    // An unlinked file has no path to show to a person.
     if found.st_nlink == 0 {
         return Err(Errno::NOENT);
     }
@@ -100,15 +101,15 @@ fn look(tree: &Tree, place: &AskedPlace, wish: &Wish) -> Result<Target, Errno> {
     Ok(Target { handle, name: None, real, kind: FileType::from_raw_mode(found.st_mode) })
 }
 
-fn make_in(tree: &Tree, place: &AskedPlace, wish: &Wish) -> Result<Target, i32> {
-    let rest = wish.path.strip_prefix(&place.path).map_err(|_| EACCES)?;
+fn make_in(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Target, i32> {
+    let rest = request.path.strip_prefix(&place.path).map_err(|_| EACCES)?;
     let (Some(above), Some(name)) = (rest.parent(), rest.file_name()) else { return Err(EACCES) };
-    let handle = reach(tree, place, above, true).map_err(told)?;
-    // A link that leads nowhere is not to be made into something.
+    let handle = reach(tree, place, above, true).map_err(errno_for_guest)?;
+    // A dangling symbolic link is not followed to create its target.
     if openat2(&handle, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), STAY).is_ok() {
         return Err(EACCES);
     }
-    let real = real(&handle, tree, place).map_err(told)?.join(name);
+    let real = real(&handle, tree, place).map_err(errno_for_guest)?.join(name);
     Ok(Target { handle, name: Some(name.to_owned()), real, kind: FileType::RegularFile })
 }
 
@@ -125,8 +126,8 @@ fn reach(tree: &Tree, place: &AskedPlace, rest: &Path, follow: bool) -> Result<O
     openat2(&tree.top, rest, OFlags::PATH | OFlags::CLOEXEC | last, Mode::empty(), STAY)
 }
 
-/// Where a handle of a place's tree is, as a path of the host: the tree stands alone, and its top is the place. Found there once
-/// more, because what somebody moves away meanwhile has a path that says something else.
+/// Returns the host path of a handle in a place's detached tree, whose root is the place. The path is resolved once
+/// more and compared by inode, because a file that is moved meanwhile has another path.
 fn real(handle: &OwnedFd, tree: &Tree, place: &AskedPlace) -> Result<PathBuf, Errno> {
     if place.kind != Kind::Dir {
         return Ok(place.path.clone());
@@ -140,8 +141,8 @@ fn real(handle: &OwnedFd, tree: &Tree, place: &AskedPlace) -> Result<PathBuf, Er
     }
 }
 
-/// A link that leads out of a place is not followed.
-fn told(error: Errno) -> i32 {
+/// Translates an error for the guest: a symbolic link that leaves the place gives EACCES.
+fn errno_for_guest(error: Errno) -> i32 {
     match error {
         Errno::XDEV | Errno::AGAIN => EACCES,
         error => error.raw_os_error(),

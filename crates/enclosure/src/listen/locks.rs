@@ -1,20 +1,22 @@
-//! Locks on files. The host's programs wait for a lock as well as the guest's do, and taking one needs no more than to read the file. So where a
-//! guest may write nothing, none of its locks reaches the file: one that is shared seems to be taken, because nobody inside can change what it
-//! guards, and an exclusive one is refused.
+//! File locks. Programs of the host wait for a lock as the guest's do, and taking one needs only read access. So on a
+//! file that the guest may not write, none of its locks reaches the file: a shared lock succeeds without being taken,
+//! because no process inside can change the data that it guards, and an exclusive lock is refused.
 //!
-//! A lock of flock(2) belongs to the open file: it is taken here, on a copy of the descriptor that was looked at, and the guest's own call never
-//! runs. A lock of fcntl(2) belongs to the process, and only its own call can take it. That call goes on, and threads that share a table of
-//! descriptors can put another file under its number meanwhile. docs/decisions/0047-locks.md has the reasons.
+//! A flock(2) lock belongs to the open file description: the supervisor takes it on a copy of the descriptor that it
+//! judged, and the guest's own call never runs. An fcntl(2) lock belongs to the process, and only the process's own
+//! call can take it. That call continues, and a thread that shares the descriptor table can replace the file under its
+//! number meanwhile (TOCTOU). docs/decisions/0004-sockets-and-locks-on-read-only-files.md has the reasons.
 
-use super::asked::Met;
+use super::asked::Judged;
 use super::{EINVAL, Judge};
 use crate::connect::has_signal;
 use crate::resolve;
+use crate::waiting_calls::Kind;
 use policy::Perm;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use sys::file_lock::{self, RangeKind, RangeLock, WholeLock};
 use sys::notify::{Call, Listener};
@@ -26,15 +28,11 @@ const EFAULT: i32 = 14;
 const EROFS: i32 = 30;
 const ENOLCK: i32 = 37;
 
-/// Calls that may wait for a lock at a time, each on a thread and with a descriptor of ours.
-const MOST_WAITING: usize = 128;
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-
-/// What is tried for the guest.
+/// A lock operation on the guest's behalf.
 #[derive(Clone, Copy)]
 enum Attempt {
     Take(WholeLock),
-    /// Nothing is taken; whether it could be is what the guest is told.
+    /// Tests for a conflict without taking the lock.
     Test(RangeLock),
 }
 
@@ -59,7 +57,7 @@ impl Judge<'_> {
             Ok(file) => file,
             Err(errno) => return listener.refuse(call, errno),
         };
-        // Whoever has the number by now did not ask for this.
+        // A reused thread id belongs to another caller.
         if !listener.is_live(call) {
             return;
         }
@@ -73,34 +71,35 @@ impl Judge<'_> {
         }
     }
 
-    /// A command of fcntl(2); those that take no lock are somebody else's.
-    pub(super) fn fcntl(&mut self, listener: &Listener, call: &Call) -> Met {
+    /// Judges an fcntl(2) command; those that take no lock are not handled here.
+    pub(super) fn fcntl(&mut self, listener: &Listener, call: &Call) -> Judged {
         let waits = match call.args[1] as u32 {
             file_lock::SET_POSIX | file_lock::SET_OPEN_FILE => false,
             file_lock::SET_POSIX_WAIT | file_lock::SET_OPEN_FILE_WAIT => true,
-            _ => return Met::Nothing,
+            _ => return Judged::Continues,
         };
         let file = match self.file_to_lock(call) {
             Ok(file) if self.is_read_only(&file) => file,
-            Ok(_) => return Met::Nothing,
-            Err(errno) => return Met::Refused(errno),
+            Ok(_) => return Judged::Continues,
+            Err(errno) => return Judged::Refused(errno),
         };
         let bytes = read_memory(call.tid, call.args[2], RangeLock::SIZE);
-        let Some(lock) = bytes.and_then(|bytes| RangeLock::from_bytes(&bytes)) else { return Met::Refused(EFAULT) };
+        let Some(lock) = bytes.and_then(|bytes| RangeLock::from_bytes(&bytes)) else { return Judged::Refused(EFAULT) };
         if !listener.is_live(call) {
-            return Met::Waits;
+            return Judged::Waits;
         }
         match lock.kind() {
             Some(RangeKind::Unlock) => listener.answer(call, 0),
             Some(RangeKind::Read) => self.attempt(listener, call, Attempt::Test(lock), file, waits),
-            // As the kernel has it: the file is not open for writing.
-            Some(RangeKind::Write) => return Met::Refused(EBADF),
-            None => return Met::Refused(EINVAL),
+            // EBADF as from the kernel: the file is not open for writing.
+            Some(RangeKind::Write) => return Judged::Refused(EBADF),
+            None => return Judged::Refused(EINVAL),
         }
-        Met::Waits
+        Judged::Waits
     }
 
-    /// A copy of the descriptor that a call names. Where we may not look into the process, nobody can say which file it would be.
+    /// Returns a copy of the descriptor that a call names. ENOLCK where the process cannot be inspected and the file is
+    /// unknown.
     fn file_to_lock(&self, call: &Call) -> Result<OwnedFd, i32> {
         let file = try_copy_descriptor(call.tid, call.args[0] as i32)
             .map_err(|errno| if errno == EBADF { EBADF } else { ENOLCK })?;
@@ -108,21 +107,21 @@ impl Judge<'_> {
         if is_handle { Err(EBADF) } else { Ok(file) }
     }
 
-    /// Whether the guest may write nothing to a file. Its mount says so; without mounts of its own, the rules do. What cannot be known counts
-    /// as read-only.
+    /// True when the guest may not write to a file: by the flags of its mount or, without mounts of its own, by the
+    /// rules. Unknown files count as read-only.
     fn is_read_only(&self, file: &OwnedFd) -> bool {
         if self.steps.watch.alone {
-            // Pipes and their like have names that are no paths.
+            // Pipes, sockets and anonymous inodes have names that are no absolute paths.
             return resolve::path_of(file)
-                .is_none_or(|path| path.is_absolute() && !self.request.policy.fs(&path, Perm::WriteFile).allowed());
+                .is_none_or(|path| path.is_absolute() && !self.spec.policy.fs(&path, Perm::WriteFile).allowed());
         }
         !rustix::fs::fstatvfs(file).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::RDONLY))
     }
 
-    /// Told with the rule that keeps the guest from writing there, which is why.
+    /// Reports a refused lock with the rule that denies writing, which is the reason.
     fn note_lock(&mut self, call: &Call, file: &OwnedFd) {
         let Some(path) = resolve::path_of(file) else { return };
-        let decision = self.request.policy.fs(&path, Perm::WriteFile);
+        let decision = self.spec.policy.fs(&path, Perm::WriteFile);
         self.judge("fs.lock", &path.to_string_lossy(), decision, call.tid);
     }
 
@@ -131,7 +130,7 @@ impl Judge<'_> {
         if made == Err(EAGAIN) && waits {
             return self.wait_for(listener, call, attempt, file);
         }
-        // Before the guest goes on: a file that it then closes shall be closed, and its lock gone.
+        // Closed before the call returns, so that the guest's close(2) releases the lock.
         drop(file);
         match made {
             Ok(()) => listener.answer(call, 0),
@@ -140,29 +139,28 @@ impl Judge<'_> {
     }
 
     fn wait_for(&self, listener: &Listener, call: &Call, attempt: Attempt, file: OwnedFd) {
-        let room = WAITING.load(Ordering::Relaxed) < MOST_WAITING;
-        let Some(own) = listener.try_clone().filter(|_| room) else { return listener.refuse(call, ENOLCK) };
-        let waiter = Waiter { listener: own, call: *call, attempt, file, still: self.still.clone() };
-        WAITING.fetch_add(1, Ordering::Relaxed);
+        let Some((own, counted)) = listener.try_clone().zip(self.waiting_calls.enter(Kind::Lock)) else {
+            return listener.refuse(call, ENOLCK);
+        };
+        let waiter = Waiter { listener: own, call: *call, attempt, file, freezing: self.freezing.clone() };
         let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
             waiter.wait();
-            WAITING.fetch_sub(1, Ordering::Relaxed);
+            drop(counted);
         });
         if started.is_err() {
-            WAITING.fetch_sub(1, Ordering::Relaxed);
             listener.refuse(call, ENOLCK);
         }
     }
 }
 
-/// A call that waits for a lock, on a thread of its own. The kernel would make this thread wait with nobody to wake it when the guest's is
-/// gone, so it tries again and again, with pauses that grow with the wait.
+/// A call that waits for a lock, on a thread of its own. A blocking flock(2) could not be interrupted when the guest's
+/// thread is gone, so this polls, with pauses that grow with the wait.
 struct Waiter {
     listener: Listener,
     call: Call,
     attempt: Attempt,
     file: OwnedFd,
-    still: Arc<AtomicBool>,
+    freezing: Arc<AtomicBool>,
 }
 
 impl Waiter {
@@ -180,11 +178,11 @@ impl Waiter {
                 Err(EAGAIN) => {}
                 made => break made,
             }
-            // One that was meant for another thread is gone at the second look.
+            // A process-directed signal may be taken by another thread; then it is gone at the second look.
             signals = if has_signal(self.call.tid) { signals + 1 } else { 0 };
-            if signals > 1 || self.still.load(Ordering::Acquire) {
+            if signals > 1 || self.freezing.load(Ordering::Acquire) {
                 drop(self.file);
-                return self.listener.again(&self.call);
+                return self.listener.restart(&self.call);
             }
         };
         drop(self.file);

@@ -1,69 +1,68 @@
-//! How a residence comes to stand, and how a command in it begins.
+//! Starting a residence, and starting commands in it.
 
-use super::{Job, Memory, Residence, Running, Slot, Start, Started, Streams, again, fallen, watch};
+use super::{Memory, PlannedCommand, Residence, Running, Slot, Started, Streams, enclosure_gone, retryable, watch};
 use crate::driver::{self, Driver};
-use crate::flock::Flock;
-use crate::ground::Pipes;
-use crate::launch::{Beside, Prepared, internal};
+use crate::faults::{exec_failed, internal, step_failed, vanished};
+use crate::flock::{Flock, Job};
+use crate::groundwork::Pipes;
 use crate::limits;
-use crate::standing::{Standing, exec_failed, step_failed, vanished};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use crate::plan::GuestPlan;
+use crate::spec::Beside;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use sys::job::{self, At, Errand, Fate, Heard, Line, MOST_BYTES, MOST_JOBS, Trouble};
+use sys::job::{self, ExecStatus, JobControl, JobError, JobEvent, JobSpec, MOST_BYTES, MOST_JOBS, StartStage};
 use sys::process;
 use sys::spawn::{Command, Message, Report};
 use terms::{ErrorKind, Fault, LimitHit, Phase, Retry};
 
-/// How long a start may take, of an enclosure or of a command in it.
+/// Deadline for the setup of an enclosure.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a command may take to begin. Whoever is inside may hold it up, and everybody waits with it.
+/// Deadline for the start of a command. A process inside may delay it, and the keeper serves no other request
+/// meanwhile.
 const START: Duration = Duration::from_secs(10);
-/// How long a command that begins is waited for until its program runs.
+/// Time to wait for a starting command's exec.
 const HELD_UP: Duration = Duration::from_secs(5);
 
-impl Prepared {
-    /// Builds the enclosure and waits until it stands. The request's command is not started. Wants `Request::resident`.
-    pub fn reside<'a>(mut self, beside: Beside<'a>) -> Result<Residence<'a>, Fault> {
-        if !self.request.resident {
+impl GuestPlan {
+    /// Launches the guest and waits until it is set up. The spec's command is not started, and
+    /// `GuestSpec::resident` must be set.
+    pub fn reside<'a>(self, beside: Beside<'a>) -> Result<Residence<'a>, Fault> {
+        if !self.spec.resident {
             return Err(Fault::internal("this run was prepared for one command").phase(Phase::Start));
         }
-        if self.request.enforced.driver != Driver::Namespaces {
+        if self.spec.enforced.driver != Driver::Namespaces {
             let message = "a sandbox that stays needs namespaces, which are not to be had here";
             let hint = "run where user namespaces are allowed (`cofferdam doctor`), or use `cofferdam run`";
             return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start));
         }
-        let mut command = Command::none();
+        let mut command = Command::none(&self.ground.arena);
         command.start_mark = self.steps.watch.start_mark.unwrap_or_default();
-        let mut raised = self.raise(command, beside.publish.len())?;
-        let janitor = raised.janitor.take();
-        let guest = Standing::new(self.request, self.steps, raised, beside);
         let mut residence = Residence {
-            guest,
-            janitor,
+            guest: self.launch(command, beside)?,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| driver::lacks("epoll_create1"))?,
             jobs: BTreeMap::new(),
-            last: 0,
+            last_job: 0,
             umask: process::umask(),
-            told: Vec::new(),
-            look_at: None,
+            events: Vec::new(),
+            next_check: None,
             limited: false,
             memory: Memory::default(),
-            still: None,
-            held: Vec::new(),
-            peak: 0,
-            fell: false,
+            frozen: None,
+            pending_signals: Vec::new(),
+            memory_peak: 0,
+            is_gone: false,
         };
-        residence.stand()?;
+        residence.await_setup()?;
         Ok(residence)
     }
 }
 
 impl Residence<'_> {
-    fn stand(&mut self) -> Result<(), Fault> {
+    fn await_setup(&mut self) -> Result<(), Fault> {
         if !ready(self.guest.spawned.control(), Some(Instant::now() + PATIENCE)) {
             return Err(Fault::internal("the guest did not set itself up in time").phase(Phase::Start));
         }
@@ -110,30 +109,32 @@ impl Residence<'_> {
     }
 
     /// Starts a command; waits until it runs.
-    pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
-        self.check(&start)?;
+    pub fn start(&mut self, command: PlannedCommand) -> Result<Started, Fault> {
+        self.check(&command)?;
         let guest = self.guest.steps.guest;
-        let pipes = match start.streams {
+        let pipes = match command.streams {
             Streams::Pipes { .. } => Some(Pipes::new(&guest)?),
             Streams::Terminal { .. } => None,
         };
         if self.jobs.is_empty() {
             self.begin_anew();
         }
-        self.last += 1;
-        let job = Job(self.last);
-        // The first process is counted besides.
+        self.last_job += 1;
+        let job = Job(self.last_job);
+        // One for the new shepherd and one for the first process.
         self.guest.meter.admit_ours(2 + self.jobs.len() as u64);
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
-        (self.guest.judge.starting, self.guest.judge.held_up) = (Some(start.program.clone()), None);
-        let begun = self.ask(&start, pipes.as_ref()).and_then(|line| self.await_start(job, line, &start.program));
+        (self.guest.judge.starting, self.guest.judge.awaiting_answer) = (Some(command.program.clone()), None);
+        let begun = self
+            .hand_over(&command, pipes.as_ref())
+            .and_then(|control| self.await_start(job, control, &command.program));
         self.guest.judge.starting = None;
         let watched = begun.and_then(|(pid, running)| {
-            let started = self.streams(job, pid, &start, pipes, &running);
+            let started = self.streams(job, pid, &command, pipes, &running);
             let watched = started.and_then(|started| {
-                watch(&self.epoll, &running.line, Slot::Job(job), epoll::EventFlags::IN).map(|()| started)
+                watch(&self.epoll, &running.control, Slot::Job(job), epoll::EventFlags::IN).map(|()| started)
             });
-            // A command that nobody could watch must not run on.
+            // A command that cannot be watched must not keep running.
             watched.map_err(|fault| ended(running.shepherd.as_fd(), fault)).map(|started| (started, running))
         });
         let (started, running) = match watched {
@@ -148,16 +149,16 @@ impl Residence<'_> {
             self.guest.meter.look_at_space();
         }
         self.jobs.insert(job, running);
-        self.look_at = self.guest.meter.next_look();
+        self.next_check = self.guest.meter.next_look();
         Ok(started)
     }
 
-    fn check(&mut self, start: &Start) -> Result<(), Fault> {
+    fn check(&mut self, command: &PlannedCommand) -> Result<(), Fault> {
         let refuse = |kind, message: String| Fault::new(kind, message).phase(Phase::Admission);
-        if self.fell {
-            return Err(fallen(Phase::Admission));
+        if self.is_gone {
+            return Err(enclosure_gone(Phase::Admission));
         }
-        if self.still.is_some() {
+        if self.frozen.is_some() {
             let fault = refuse(ErrorKind::Conflict, "the enclosure stands still".into());
             return Err(fault.hint("resume it first"));
         }
@@ -165,23 +166,23 @@ impl Residence<'_> {
             let fault = refuse(ErrorKind::LimitExceeded, format!("{MOST_JOBS} commands run in this enclosure already"));
             return Err(fault.retry(Retry::Later).hint("wait until one has ended"));
         }
-        let texts = start.argv.iter().chain(start.env.iter().flat_map(|(name, value)| [name, value]));
+        let texts = command.argv.iter().chain(command.env.iter().flat_map(|(name, value)| [name, value]));
         let mut texts =
-            texts.map(|text| text.as_bytes()).chain([&start.program, &start.cwd].map(|p| p.as_os_str().as_bytes()));
+            texts.map(|text| text.as_bytes()).chain([&command.program, &command.cwd].map(|p| p.as_os_str().as_bytes()));
         if texts.any(|text| text.contains(&0)) {
             return Err(
                 Fault::invalid("a command, its arguments and variables hold no zero bytes").phase(Phase::Admission)
             );
         }
-        for (what, path) in [("program", &start.program), ("cwd", &start.cwd)] {
+        for (what, path) in [("program", &command.program), ("cwd", &command.cwd)] {
             if !path.is_absolute() {
                 let message = format!("{what}: {} is no absolute path", path.display());
                 return Err(Fault::invalid(message).phase(Phase::Admission));
             }
         }
-        match self.guest.judge.forbids(&start.program) {
+        match self.guest.judge.forbids(&command.program) {
             Some(decision) => {
-                let message = format!("{}: {} does not let it be executed", start.program.display(), decision.rule);
+                let message = format!("{}: {} does not let it be executed", command.program.display(), decision.rule);
                 let fault = refuse(ErrorKind::PolicyDenied, message).exit(126);
                 Err(decision.hint.map_or(fault.clone(), |hint| fault.hint(hint)))
             }
@@ -189,50 +190,63 @@ impl Residence<'_> {
         }
     }
 
-    /// Nothing runs: what was counted up to here belongs to nobody who comes.
+    /// Resets the accounts while no command runs, so that earlier use is not charged to later commands.
     fn begin_anew(&mut self) {
         self.limited = false;
         self.guest.judge.descriptors_met = false;
-        self.guest.judge.room_met = None;
+        self.guest.judge.scratch_hit = None;
         self.guest.meter.start_anew();
         self.memory = Memory { kills: self.guest.meter.memory_kills(), ..Memory::default() };
     }
 
-    fn ask(&self, start: &Start, pipes: Option<&Pipes>) -> Result<Line, Fault> {
-        let streams = match (start.streams, pipes) {
+    /// Sends a command to the guest's first process.
+    fn hand_over(&self, command: &PlannedCommand, pipes: Option<&Pipes>) -> Result<JobControl, Fault> {
+        let streams = match (command.streams, pipes) {
             (Streams::Terminal { rows, columns }, _) => job::Streams::Terminal { rows, columns },
-            (_, Some(pipes)) => job::Streams::Pipes(pipes.theirs()),
+            (_, Some(pipes)) => job::Streams::Pipes(pipes.command_ends()),
             (_, None) => return Err(Fault::internal("there are no pipes")),
         };
-        let env = start.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-        let errand = Errand {
-            path: start.program.as_os_str().as_bytes(),
-            argv: start.argv.iter().map(|text| text.as_bytes()).collect(),
+        let env = command.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+        let spec = JobSpec {
+            path: command.program.as_os_str().as_bytes(),
+            argv: command.argv.iter().map(|text| text.as_bytes()).collect(),
             env: env.collect(),
-            cwd: start.cwd.as_os_str().as_bytes(),
+            cwd: command.cwd.as_os_str().as_bytes(),
             streams,
             umask: self.umask,
-            open_files: self.guest.request.limits.max_open_files.map(limits::open_files),
+            open_files: self.guest.spec.limits.max_open_files.map(limits::open_files),
             start_mark: self.guest.steps.watch.start_mark.unwrap_or_default(),
         };
-        self.guest.spawned.start(&errand).map_err(|trouble| match trouble {
-            Trouble::TooLong(size) => {
+        self.guest.spawned.start(&spec).map_err(|trouble| match trouble {
+            JobError::TooLong(size) => {
                 let message =
                     format!("the command takes {size} bytes with its arguments and variables; {MOST_BYTES} at most");
                 Fault::invalid(message).hint("put what is long into a file").phase(Phase::Admission)
             }
-            Trouble::Call(error) => again(format!("the command cannot be handed over: {error}"), Phase::Start),
+            JobError::Call(error) => retryable(format!("the command cannot be handed over: {error}"), Phase::Start),
         })
     }
 
-    /// Hears what becomes of the start, and answers calls meanwhile: the one who starts may have to ask.
-    fn await_start(&mut self, job: Job, line: Line, program: &Path) -> Result<(i32, Running), Fault> {
+    /// Waits until the command has started, and answers notifications meanwhile: the start itself may need an answer.
+    fn await_start(&mut self, job: Job, control: JobControl, program: &Path) -> Result<(i32, Running), Fault> {
         let mut shepherd = None;
-        let heard = self.hear_start(job, &line, program, &mut shepherd);
+        let heard = self.hear_start(job, &control, program, &mut shepherd);
         match (heard, shepherd) {
-            (Ok(Begun { pid, fate, terminal, over }), Some(shepherd)) => {
+            (Ok(Begun { pid, fate, terminal, early_end }), Some(shepherd)) => {
                 let (end_by, ending, out_of_memory) = (None, false, false);
-                Ok((pid, Running { line, shepherd, terminal, _fate: fate, over, end_by, ending, out_of_memory }))
+                Ok((
+                    pid,
+                    Running {
+                        control,
+                        shepherd,
+                        terminal,
+                        _exec_status: fate,
+                        early_end,
+                        end_by,
+                        ending,
+                        out_of_memory,
+                    },
+                ))
             }
             (Err(fault), Some(shepherd)) => Err(ended(shepherd.as_fd(), fault)),
             (Err(fault), None) => Err(fault),
@@ -240,57 +254,57 @@ impl Residence<'_> {
         }
     }
 
-    /// Until there is a shepherd, and the command has begun.
+    /// Takes events until the shepherd is known and the command has begun.
     fn hear_start(
         &mut self,
         job: Job,
-        line: &Line,
+        control: &JobControl,
         program: &Path,
         shepherd: &mut Option<OwnedFd>,
     ) -> Result<Begun, Fault> {
         let until = Instant::now() + START;
-        let (mut begun, mut over): (Option<Begun>, _) = (None, None);
+        let (mut begun, mut early_end): (Option<Begun>, _) = (None, None);
         loop {
             if let Some(begun) = begun.take_if(|_| shepherd.is_some()) {
-                return Ok(Begun { over, ..begun });
+                return Ok(Begun { early_end, ..begun });
             }
-            if !self.wait_for(line.as_fd(), until, None) {
-                return Err(again("the command did not start in time", Phase::Start));
+            if !self.wait_for(control.as_fd(), until, None) {
+                return Err(retryable("the command did not start in time", Phase::Start));
             }
-            match line.hear().map_err(|e| internal(Phase::Start, e))? {
-                Heard::Born(fd) => {
-                    self.guest.judge.flock.iter_mut().for_each(|flock| flock.tended(job, fd.as_fd()));
+            match control.next_event().map_err(|e| internal(Phase::Start, e))? {
+                JobEvent::Born(fd) => {
+                    self.guest.judge.flock.iter_mut().for_each(|flock| flock.set_shepherd(job, fd.as_fd()));
                     *shepherd = Some(fd);
                 }
-                Heard::Begins { pid, fate, terminal } => {
-                    // Somebody inside may hold it up, or a person be asked about it; then it began nevertheless.
+                JobEvent::Begins { pid, fate, terminal } => {
+                    // A process inside may delay the exec, or a person be asked about it; the command counts as started
+                    // nevertheless.
                     let known = self.wait_for(fate.as_fd(), Instant::now() + HELD_UP, Some(job));
-                    if let Some((at, errno)) = known.then(|| fate.learn()).flatten() {
+                    if let Some((at, errno)) = known.then(|| fate.read_failure()).flatten() {
                         return Err(not_started(program, at, errno));
                     }
-                    begun = Some(Begun { pid, fate: (!known).then_some(fate), terminal, over: None });
+                    begun = Some(Begun { pid, fate: (!known).then_some(fate), terminal, early_end: None });
                 }
-                Heard::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
-                heard @ Heard::Ended { .. } => over = Some(heard),
-                heard @ Heard::Lost { .. } if begun.is_some() => over = Some(heard),
-                Heard::Lost { .. } => {
-                    return Err(again("the command was killed from inside before it began", Phase::Start));
+                JobEvent::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
+                heard @ JobEvent::Ended { .. } => early_end = Some(heard),
+                heard @ JobEvent::Lost { .. } if begun.is_some() => early_end = Some(heard),
+                JobEvent::Lost { .. } => {
+                    return Err(retryable("the command was killed from inside before it began", Phase::Start));
                 }
-                Heard::Closed => return Err(fallen(Phase::Start)),
+                JobEvent::Closed => return Err(enclosure_gone(Phase::Start)),
             }
         }
     }
 
-    /// Waits until the line tells something. False when it is too late, or nobody is left to tell, or this job's start waits for
-    /// a person.
-    fn wait_for(&mut self, line: BorrowedFd<'_>, until: Instant, job: Option<Job>) -> bool {
+    /// Waits until `fd` is readable. False at the deadline, when the peer is gone, or when this job's start waits for
+    /// a person's answer.
+    fn wait_for(&mut self, fd: BorrowedFd<'_>, until: Instant, job: Option<Job>) -> bool {
         loop {
-            if job.is_some() && self.guest.judge.held_up == job {
+            if job.is_some() && self.guest.judge.awaiting_answer == job {
                 return false;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds = vec![PollFd::from_borrowed_fd(line, PollFlags::IN)];
+            let timeout = sys::deadline::time_left(until);
+            let mut fds = vec![PollFd::from_borrowed_fd(fd, PollFlags::IN)];
             fds.extend(self.guest.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
             let polled = poll(&mut fds, Some(&timeout));
             let told = !fds[0].revents().is_empty();
@@ -301,7 +315,7 @@ impl Residence<'_> {
             match polled {
                 _ if told => return true,
                 Ok(0) => return false,
-                // Calls without end are no reason to wait longer.
+                // An endless stream of notifications does not extend the deadline.
                 Ok(_) if Instant::now() >= until => return false,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return false,
@@ -309,21 +323,21 @@ impl Residence<'_> {
         }
     }
 
-    /// Our ends.
+    /// Returns the supervisor's ends of a command's streams.
     fn streams(
         &self,
         job: Job,
         pid: i32,
-        start: &Start,
+        command: &PlannedCommand,
         pipes: Option<Pipes>,
         running: &Running,
     ) -> Result<Started, Fault> {
         let lost = || Fault::internal("the command's streams did not arrive").phase(Phase::Start);
         let shepherd = self.guest.judge.flock.as_ref().and_then(|flock| flock.shepherd(job));
-        if let (Streams::Pipes { input }, Some(pipes)) = (start.streams, pipes) {
-            let ours = pipes.keep_ours();
+        if let (Streams::Pipes { input }, Some(pipes)) = (command.streams, pipes) {
+            let ours = pipes.supervisor_ends(input);
             let output = ours.output.ok_or_else(lost)?;
-            return Ok(Started { job, pid, shepherd, input: ours.input.filter(|_| input), output, error: ours.error });
+            return Ok(Started { job, pid, shepherd, input: ours.input, output, error: ours.error });
         }
         let master = running.terminal.as_ref().ok_or_else(lost)?;
         let _ = rustix::fs::fcntl_setfl(master, rustix::fs::OFlags::NONBLOCK);
@@ -332,21 +346,20 @@ impl Residence<'_> {
     }
 }
 
-/// A command that begins.
+/// A command whose start was reported.
 struct Begun {
     pid: i32,
-    /// Where it tells why its program does not run, when that was not known yet.
-    fate: Option<Fate>,
+    /// Reports an exec failure that is still unknown.
+    fate: Option<ExecStatus>,
     terminal: Option<OwnedFd>,
-    /// Its end, if that was told already.
-    over: Option<Heard>,
+    /// The end, if it was reported already.
+    early_end: Option<JobEvent>,
 }
 
-/// Whether there is something to read in time.
+/// Waits until a descriptor is readable; false at the deadline.
 fn ready(fd: &OwnedFd, until: Option<Instant>) -> bool {
     loop {
-        let left = until.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let left = until.map(sys::deadline::time_left);
         match poll(&mut [PollFd::new(fd, PollFlags::IN)], left.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             found => return found.is_ok_and(|count| count > 0),
@@ -354,22 +367,21 @@ fn ready(fd: &OwnedFd, until: Option<Instant>) -> bool {
     }
 }
 
-fn not_started(program: &Path, at: At, errno: i32) -> Fault {
+fn not_started(program: &Path, at: StartStage, errno: i32) -> Fault {
     match at {
-        At::Directory => {
+        StartStage::Directory => {
             let error = std::io::Error::from_raw_os_error(errno);
             Fault::new(ErrorKind::NotFound, format!("the working directory cannot be entered inside: {error}"))
                 .exit(127)
                 .phase(Phase::Start)
         }
-        At::Exec => exec_failed(program, &Report { errno, ..Report::default() }),
-        At::Setup => exec_failed(program, &Report { step: 1, errno, ..Report::default() }),
+        StartStage::Exec => exec_failed(program, &Report { errno, ..Report::default() }),
+        StartStage::Setup => exec_failed(program, &Report { step: 1, errno, ..Report::default() }),
     }
 }
 
-/// Ends a command, with all that came of it, that could not be started as it should: when its shepherd goes, the first process
-/// ends the rest.
+/// Kills a command whose start failed halfway: when its shepherd is gone, the first process kills its descendants.
 fn ended(shepherd: BorrowedFd<'_>, fault: Fault) -> Fault {
-    let _may_have_ended: bool = process::signal(shepherd, crate::standing::SIGKILL);
+    let _ = process::signal(shepherd, crate::running::SIGKILL); // False when it has ended already.
     fault
 }

@@ -1,11 +1,11 @@
-//! The steps for places of which a person is asked. The guest sees something empty there, at most; what is really there is
-//! mounted apart, kept by a handle for the supervisor, and vanishes from the tree with the former root. A mount that is in no
-//! tree has no way up, and no rule of landlock's holds in it: whatever is handed in from there leads nowhere else.
+//! Steps for places that a person is asked about. The guest sees at most an empty file or directory there. The real
+//! content is mounted apart, kept by a handle for the supervisor, and disappears from the tree with the old root. A
+//! detached mount has no parent, and no landlock rule applies in it: a descriptor handed in from there leads nowhere
+//! else.
 
-use super::grants::is_system;
-use super::{Builder, LAYERS, OLD, QUIET, cpath, cstring, path_of};
-use crate::listen::is_private;
-use crate::shift::Purpose;
+use super::{Builder, LAYERS, OLD, QUIET, empty};
+use crate::guest::is_private;
+use crate::idmap::{Purpose, is_system};
 use policy::{AskedPlace, Kind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,10 +14,11 @@ use terms::{ErrorKind, Fault, Phase};
 
 impl Builder<'_> {
     pub(super) fn asked(&mut self) -> Result<(), Fault> {
-        let request = self.request;
-        for (number, place) in request.plan.asked.iter().enumerate() {
+        let spec = self.spec;
+        for (number, place) in spec.plan.asked.iter().enumerate() {
             self.stand_in(place)?;
-            // What is read comes from a mount that cannot be changed, or its mode and times could be.
+            // Reads come from a read-only mount; otherwise the guest could change mode and times through the
+            // descriptor.
             for (slot, wanted, attr) in
                 [(2 * number, place.reads, Attr::READ_ONLY), (2 * number + 1, place.changes, Attr(0))]
             {
@@ -29,12 +30,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether rules ask for changes in the workspace.
+    /// True when rules ask about changes in the workspace.
     pub(super) fn asks_in_workspace(&self) -> bool {
-        self.request.plan.asked.iter().any(|place| self.workspace_at(&place.path).is_some())
+        self.spec.plan.asked.iter().any(|place| self.workspace_at(&place.path).is_some())
     }
 
-    /// Something empty where no grant shows it.
+    /// Creates an empty file or directory where no grant shows one.
     fn stand_in(&mut self, place: &AskedPlace) -> Result<(), Fault> {
         if self.is_mounted(&place.path) {
             return Ok(());
@@ -54,21 +55,21 @@ impl Builder<'_> {
 
     fn apart(&mut self, place: &AskedPlace, slot: u8, attr: Attr) {
         self.layers_place();
-        let at = cstring(format!("{LAYERS}/asked-{slot}"));
+        let at = self.cstring(format!("{LAYERS}/asked-{slot}"));
         self.push(match place.kind {
-            Kind::Dir => Op::Dir { at, mode: 0o755 },
-            _ => Op::File { at, mode: 0o644, bytes: &[] },
+            Kind::Dir => Op::Dir { at: at.clone(), mode: 0o755 },
+            _ => Op::File { at: at.clone(), mode: 0o644, bytes: empty() },
         });
         let of_host = self.workspace_at(&place.path).is_none();
         if !of_host {
             let from = self.source(&place.path);
-            self.push(Op::Bind { from, at, attr });
+            self.push(Op::Bind { from, at: at.clone(), attr });
         } else if self.guest.privileged && !is_system(&place.path) {
             let at = Path::new(std::ffi::OsStr::from_bytes(at.to_bytes()));
             self.shifted(&place.path, at, attr, &place.rule, Purpose::Shown);
         } else {
-            let from = path_of(&[OLD.as_bytes(), cpath(&place.path).to_bytes()]);
-            self.push(Op::Bind { from, at, attr });
+            let from = self.path_of(&[OLD.as_bytes(), self.cpath(&place.path).to_bytes()]);
+            self.push(Op::Bind { from, at: at.clone(), attr });
         }
         self.push(Op::OpenPlace { at, place: Place::Asked(slot) });
     }

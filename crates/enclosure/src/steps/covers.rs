@@ -1,7 +1,7 @@
-//! The steps that take away again what a grant would show: denied paths, names that nobody has used yet, and directories that must
-//! stay where they are so that a cover keeps its place.
+//! Steps that hide again what a grant would show: denied paths, denied names that do not exist yet, and pinned
+//! directories that keep a cover in its place.
 
-use super::{Builder, MADE, QUIET, cpath, path, path_of};
+use super::{Builder, MADE, QUIET};
 use policy::{Cover, Kind, Mask, Perms};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,29 +14,29 @@ impl Builder<'_> {
     pub(super) fn hide(&mut self, at: &Path, kind: Kind) {
         let from = if kind == Kind::Dir { "/dir" } else { "/file" };
         let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
-        self.push(Op::Bind { from: path(&[MADE, from]), at: cpath(at), attr });
+        self.push(Op::Bind { from: self.path(&[MADE, from]), at: self.cpath(at), attr });
     }
 
     pub(super) fn covers(&mut self) {
-        for mask in &self.request.plan.masks {
+        for mask in &self.spec.plan.masks {
             self.pin_above(&mask.path);
             self.cover(mask);
         }
-        for kept in &self.request.plan.kept {
+        for kept in &self.spec.plan.kept {
             self.pin_above(kept);
             self.pin(kept);
         }
-        self.dir(&self.request.home.clone());
+        self.dir(&self.spec.home.clone());
     }
 
-    /// Denied names that nobody has used yet: the directory that one would appear in is shown through a layer on top in which
-    /// it is struck out. Only where the guest cannot make things itself; that case is refused before. Such a layer shows
-    /// nothing that is mounted below its directory, so it comes before all that is; and one serves for all below it, because
-    /// the kernel does not put many of them over one another.
-    pub(super) fn hide_futures(&mut self, attr: Attr, is_here: impl Fn(&Path) -> bool) {
-        let request = self.request;
-        let guards = request.plan.guards.iter().filter(|guard| self.workspace_at(Path::new(&guard.pattern)).is_none());
-        let names = guards.filter_map(|guard| future(&guard.pattern));
+    /// Hides denied names that do not exist yet: the directory in which one would appear is shown through an overlay
+    /// with a whiteout. Applies only where the guest cannot create files itself; that case is refused before. An
+    /// overlay does not show mounts below its directory, so it comes before all of those; and one overlay serves for
+    /// all directories below it, because the kernel limits how deep overlays may be stacked.
+    pub(super) fn hide_missing_names(&mut self, attr: Attr, is_here: impl Fn(&Path) -> bool) {
+        let spec = self.spec;
+        let guards = spec.plan.guards.iter().filter(|guard| self.workspace_at(Path::new(&guard.pattern)).is_none());
+        let names = guards.filter_map(|guard| missing_name(&guard.pattern));
         let names: BTreeSet<(PathBuf, OsString)> =
             names.filter(|(dir, _)| is_here(dir) && self.is_mounted(dir)).collect();
         let mut layers: Vec<(PathBuf, String)> = Vec::new();
@@ -46,39 +46,39 @@ impl Builder<'_> {
                 layers.push((dir.clone(), layer));
             }
             if let Some((top, layer)) = layers.last() {
-                self.strike_out(layer, top, &dir, Path::new(&name));
+                self.add_whiteout(layer, top, &dir, Path::new(&name));
             }
         }
         layers.into_iter().for_each(|(top, layer)| self.overlay(&layer, &top, attr));
     }
 
-    /// Strikes out a name of a directory in a layer that is for a tree around it.
-    pub(super) fn strike_out(&mut self, layer: &str, top: &Path, dir: &Path, name: &Path) {
+    /// Adds a whiteout to a layer over `top`, with the directories that lead to it.
+    pub(super) fn add_whiteout(&mut self, layer: &str, top: &Path, dir: &Path, name: &Path) {
         let (mut inside, mut outside) = (PathBuf::from(layer), top.to_path_buf());
         for part in dir.strip_prefix(top).unwrap_or(Path::new("")) {
             inside.push(part);
             outside.push(part);
-            // The merged directory has the bits of the uppermost layer that has it.
+            // A merged directory has the mode of its uppermost layer.
             let mode = std::fs::symlink_metadata(&outside).map_or(0o755, |m| m.permissions().mode() & 0o7777);
-            self.push(Op::Dir { at: cpath(&inside), mode });
+            self.push(Op::Dir { at: self.cpath(&inside), mode });
         }
-        if self.struck.insert(inside.join(name).into()) {
-            self.push(Op::StrikeOut { at: cpath(&inside.join(name)) });
+        if self.whiteouts.insert(inside.join(name).into()) {
+            self.push(Op::Whiteout { at: self.cpath(&inside.join(name)) });
         }
     }
 
-    /// Takes away once more what lies in a directory that was bound anew.
+    /// Applies the covers again below a directory that was bound anew.
     pub(super) fn cover_below(&mut self, dir: &Path) {
-        let request = self.request;
-        self.hide_futures(QUIET, |at| at.starts_with(dir));
-        for mask in request.plan.masks.iter().filter(|mask| mask.path.starts_with(dir) && mask.path != dir) {
+        let spec = self.spec;
+        self.hide_missing_names(QUIET, |at| at.starts_with(dir));
+        for mask in spec.plan.masks.iter().filter(|mask| mask.path.starts_with(dir) && mask.path != dir) {
             self.cover(mask);
         }
     }
 
     pub(super) fn overlay(&mut self, layer: &str, dir: &Path, attr: Attr) {
-        let options = path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
-        self.push(Op::Overlay { at: cpath(dir), options, attr: attr.with(QUIET).with(Attr::READ_ONLY) });
+        let options = self.path_of(&[b"userxattr,lowerdir=", layer.as_bytes(), b":", dir.as_os_str().as_bytes()]);
+        self.push(Op::Overlay { at: self.cpath(dir), options, attr: attr.with(QUIET).with(Attr::READ_ONLY) });
     }
 
     pub(super) fn cover(&mut self, mask: &Mask) {
@@ -92,19 +92,15 @@ impl Builder<'_> {
     }
 
     pub(super) fn rebind(&mut self, at: &Path, attr: Attr) {
-        // It keeps what the tree has and only adds.
-        self.push(Op::Bind { from: cpath(at), at: cpath(at), attr });
+        // A bind onto itself keeps the mount's attributes and adds to them.
+        self.push(Op::Bind { from: self.cpath(at), at: self.cpath(at), attr });
     }
 
-    /// A directory that is a mount point cannot be renamed or removed inside. Without this a guest could move the
-    /// parent of a covered path away and put another tree in its place.
+    /// Pins the parents of a covered path: a mount point cannot be renamed or removed inside. Otherwise a guest could
+    /// move a parent away and put another tree in its place.
     pub(super) fn pin_above(&mut self, covered: &Path) {
         let writable = |p: &&Path| {
-            self.request
-                .plan
-                .grants
-                .iter()
-                .any(|g| g.covers(p) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty())
+            self.spec.plan.grants.iter().any(|g| g.covers(p) && *p != g.path && !g.perms.and(Perms::CHANGES).is_empty())
         };
         let mut above: Vec<PathBuf> = covered.ancestors().skip(1).take_while(writable).map(Path::to_path_buf).collect();
         above.reverse();
@@ -118,8 +114,8 @@ impl Builder<'_> {
     }
 }
 
-/// The directory that a plain name would appear in, and the first part of it that is missing there.
-fn future(pattern: &str) -> Option<(PathBuf, OsString)> {
+/// Returns the directory in which a literal name would appear, and its first missing component.
+fn missing_name(pattern: &str) -> Option<(PathBuf, OsString)> {
     let denied = Path::new(pattern);
     let plain = !pattern.bytes().any(|b| b":,\\*?[".contains(&b));
     let dir = denied.ancestors().skip(1).find(|a| a.is_dir()).filter(|_| plain)?;

@@ -1,17 +1,18 @@
-//! The steps that every guest has, whatever its plan.
+//! Steps that are the same for every guest.
 
-use super::{MADE, OLD, QUIET, cpath, cstring, path};
+use super::{MADE, OLD, QUIET, empty};
 use crate::guest::Guest;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use sys::arena;
+use sys::arena::{Arena, Text};
 use sys::op::{Attr, Op};
 use terms::{ErrorKind, Fault};
 
 pub(super) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Files of /proc that tell about the machine, not about the guest. Those that more than root may read are covered;
-/// a guest is never root.
+/// Files of /proc about the machine rather than the guest. Those readable by others than root are covered; a guest is
+/// never root.
 const HIDDEN_PROC: [&str; 15] = [
     "kcore",
     "kmsg",
@@ -30,40 +31,41 @@ const HIDDEN_PROC: [&str; 15] = [
     "ioports",
 ];
 
-/// Directories that the frame has.
+/// Directories of the frame.
 pub(super) const FRAME_DIRS: [&str; 7] = ["/", "/dev", "/dev/pts", "/dev/mqueue", "/dev/shm", "/proc", "/tmp"];
 
-/// The first steps of every guest, whatever its plan: its ids, a new root, and the devices in it. They can be walked
-/// before there is a plan, and before there is a first process.
-pub fn frame(guest: &Guest) -> Result<Vec<Op>, Fault> {
+/// Returns the first steps of every guest: its ids, a new root, and the devices in it. They can be carried out before
+/// there is a plan, and before there is a first process.
+pub fn frame(guest: &Guest, arena: &Arena) -> Result<Vec<Op>, Fault> {
     let mut ops = Vec::with_capacity(128);
-    // What needs no ids is done while the supervisor writes their maps.
+    // Steps that need no ids overlap with the supervisor's writing of the id maps.
     ops.extend([Op::PrivateMounts, Op::Loopback, Op::AwaitSupervisor]);
     ops.push(Op::Identity { uid: guest.uid, gid: guest.gid, drop_groups: guest.privileged });
-    // Any directory will do as the place to stand on; it is uncovered again by the pivot.
+    // Any directory can be the mount point of the new root; pivot_root uncovers it again.
     let stand = ["/tmp", "/mnt", "/run", "/var", "/usr"].into_iter().find(|d| Path::new(d).is_dir());
     let stand = stand.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "no directory to build a root on"))?;
-    ops.push(Op::Tmpfs { at: cstring(stand), options: c"mode=755", attr: QUIET });
-    ops.push(Op::Pivot { root: cstring(stand), old: c".old" });
-    ops.push(Op::Dir { at: cstring(MADE), mode: 0o700 });
-    ops.push(Op::File { at: path(&[MADE, "/file"]), mode: 0, bytes: &[] });
-    ops.push(Op::Dir { at: path(&[MADE, "/dir"]), mode: 0 });
-    ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: cstring(at), mode: 0o755 }));
-    devices(&mut ops);
+    ops.push(Op::Tmpfs { at: arena.text(stand), options: c"mode=755".into(), attr: QUIET });
+    ops.push(Op::Pivot { root: arena.text(stand), old: c".old".into() });
+    ops.push(Op::Dir { at: arena.text(MADE), mode: 0o700 });
+    ops.push(Op::File { at: joined(arena, &[MADE, "/file"]), mode: 0, bytes: empty() });
+    ops.push(Op::Dir { at: joined(arena, &[MADE, "/dir"]), mode: 0 });
+    ops.extend(FRAME_DIRS.into_iter().skip(1).map(|at| Op::Dir { at: arena.text(at), mode: 0o755 }));
+    devices(&mut ops, arena);
     ops.push(Op::BoundCapabilities);
     Ok(ops)
 }
 
-fn devices(ops: &mut Vec<Op>) {
+fn devices(ops: &mut Vec<Op>, arena: &Arena) {
     for name in DEVICES {
-        let at = path(&["/dev/", name]);
-        ops.push(Op::File { at, mode: 0o666, bytes: &[] });
-        // A device is written to on a read-only mount as well; its node is the host's, and no lock on it may get there.
+        let at = joined(arena, &["/dev/", name]);
+        ops.push(Op::File { at: at.clone(), mode: 0o666, bytes: empty() });
+        // Devices are writable on a read-only mount as well. The node is the host's, and a read-only mount keeps the
+        // guest's file locks from it.
         let attr = Attr::NO_SUID.with(Attr::NO_EXEC).with(Attr::READ_ONLY);
-        ops.push(Op::BindKnown { from: path(&[OLD, "/dev/", name]), at, attr });
+        ops.push(Op::BindKnown { from: joined(arena, &[OLD, "/dev/", name]), at, attr });
     }
-    ops.push(Op::Terminals { at: c"/dev/pts" });
-    ops.push(Op::Queues { at: c"/dev/mqueue" });
+    ops.push(Op::Devpts { at: c"/dev/pts".into() });
+    ops.push(Op::Mqueue { at: c"/dev/mqueue".into() });
     for (name, target) in [
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),
@@ -71,25 +73,33 @@ fn devices(ops: &mut Vec<Op>) {
         ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ] {
-        ops.push(Op::Link { at: path(&["/dev/", name]), target: cstring(target) });
+        ops.push(Op::Link { at: joined(arena, &["/dev/", name]), target: arena.text(target) });
     }
 }
 
-/// The first steps of every guest's first process, whatever its plan: they need its pid namespace.
-pub fn early() -> Vec<Op> {
-    let mut ops = vec![Op::TieToSupervisor, Op::Proc { at: c"/proc" }];
+/// Returns the early steps of every guest's first process, which need its pid namespace.
+pub fn early(arena: &Arena) -> Vec<Op> {
+    let mut ops = vec![Op::TieToSupervisor, Op::Proc { at: c"/proc".into() }];
     let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
     for at in HIDDEN_PROC.iter().map(|name| Path::new("/proc").join(name)).filter(|at| is_open_to_all(at)) {
-        ops.push(Op::BindKnown { from: path(&[MADE, "/file"]), at: cpath(&at), attr });
+        ops.push(Op::BindKnown {
+            from: joined(arena, &[MADE, "/file"]),
+            at: arena.text(at.as_os_str().as_bytes()),
+            attr,
+        });
     }
     for (name, value) in crate::limits::shared_caps() {
-        let bytes = arena::list(value.to_string().as_bytes());
-        ops.push(Op::Put { at: path(&["/proc/sys/user/", name]), bytes });
+        let bytes = arena.list(value.to_string().as_bytes());
+        ops.push(Op::WriteFile { at: joined(arena, &["/proc/sys/user/", name]), bytes });
     }
-    ops.push(Op::BindKnown { from: c"/proc/sys", at: c"/proc/sys", attr });
+    ops.push(Op::BindKnown { from: c"/proc/sys".into(), at: c"/proc/sys".into(), attr });
     ops
 }
 
 fn is_open_to_all(at: &Path) -> bool {
     std::fs::symlink_metadata(at).is_ok_and(|m| m.mode() & 0o077 != 0)
+}
+
+fn joined(arena: &Arena, parts: &[&str]) -> Text {
+    arena.text(parts.concat())
 }

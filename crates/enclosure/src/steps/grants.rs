@@ -1,9 +1,9 @@
-//! The steps that show a guest what it was granted: each path at its own place, with no more rights than its mount must have.
-//! Where its owner is another, the mount says that it is the guest's.
+//! Steps that show a guest its grants: each path in its place, with the narrowest mount attributes. Where the owner
+//! differs, an id-mapped mount makes it the guest's.
 
 use super::frame::DEVICES;
-use super::{Builder, OLD, cpath, path_of};
-use crate::shift::{Purpose, Wanted};
+use super::{Builder, OLD};
+use crate::idmap::{IdMapped, Purpose, is_system};
 use policy::{ExecPlan, Grant, Kind, Perm, Perms};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -12,13 +12,9 @@ use sys::op::{Attr, Op};
 use sys::spawn;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Directories whose owners need no shifting: root's, readable by all.
-const SYSTEM: [&str; 10] =
-    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"];
-
 impl Builder<'_> {
     pub(super) fn grants(&mut self) -> Result<(), Fault> {
-        let grants = self.with_workspace(self.request.plan.grants.iter().flat_map(top_level).collect());
+        let grants = self.with_workspace(self.spec.plan.grants.iter().flat_map(top_level).collect());
         for grant in &grants {
             match self.workspace_at(&grant.path) {
                 Some(_) => self.grant_in_workspace(grant, &grants)?,
@@ -26,7 +22,7 @@ impl Builder<'_> {
                     self.grant(grant)?;
                     let innermost = |dir: &Path| grants.iter().rfind(|g| g.covers(dir));
                     let is_here = |dir: &Path| innermost(dir).is_some_and(|g| g.path == grant.path);
-                    self.hide_futures(self.attr_of(grant), is_here);
+                    self.hide_missing_names(self.attr_of(grant), is_here);
                 }
             }
         }
@@ -46,8 +42,8 @@ impl Builder<'_> {
         }
         let attr = self.attr_of(grant);
         if !self.guest.privileged || is_system(&grant.path) {
-            let from = path_of(&[OLD.as_bytes(), grant.path.as_os_str().as_bytes()]);
-            self.push(Op::Bind { from, at: cpath(&grant.path), attr });
+            let from = self.path_of(&[OLD.as_bytes(), grant.path.as_os_str().as_bytes()]);
+            self.push(Op::Bind { from, at: self.cpath(&grant.path), attr });
         } else {
             self.shifted(&grant.path, &grant.path, attr, &grant.rule, Purpose::Shown);
         }
@@ -58,11 +54,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A socket without its directory, unless a grant shows it: to be seen, and with no right to it. Connections to it are
-    /// made from outside.
+    /// Shows a socket without its directory, unless a grant shows it: visible, and without any right. The supervisor
+    /// connects to it on the guest's behalf.
     pub(super) fn sockets(&mut self) -> Result<(), Fault> {
-        let request = self.request;
-        for socket in &request.plan.sockets {
+        let spec = self.spec;
+        for socket in &spec.plan.sockets {
             let (path, rule) = (socket.path.clone(), socket.rule.clone());
             if self.is_own(&path)? {
                 let message = format!("{rule}: {} is in a place that a guest has of its own", path.display());
@@ -76,7 +72,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Places that every guest has of its own; a rule about them has nothing to add.
+    /// True for places that every guest has of its own; a rule about them has no effect.
     pub(super) fn is_own(&self, path: &Path) -> Result<bool, Fault> {
         let own = |dir: &str| path.starts_with(dir);
         if path == Path::new("/dev") || path == Path::new("/proc") {
@@ -99,9 +95,9 @@ impl Builder<'_> {
         if !writes {
             attr = attr.with(Attr::READ_ONLY);
         }
-        let runs = match &self.request.plan.exec {
+        let runs = match &self.spec.plan.exec {
             ExecPlan::AllowBut(_) => grant.perms.contains(Perm::Execute),
-            // Libraries must be mapped; anything else that can be mapped could be started by way of the loader.
+            // Libraries must be mappable; any other mappable file could be started through the loader.
             ExecPlan::Only { .. } => !writes && self.holds_libraries(&grant.path),
         };
         if !runs {
@@ -112,22 +108,22 @@ impl Builder<'_> {
 
     fn holds_libraries(&self, path: &Path) -> bool {
         let places = ["/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
-        places.iter().any(|p| path.starts_with(p)) || self.request.toolchains.iter().any(|t| path.starts_with(t))
+        places.iter().any(|p| path.starts_with(p)) || self.spec.toolchains.iter().any(|t| path.starts_with(t))
     }
 
-    /// A mount of `path` on which the files of its owner belong to the guest's user.
+    /// Adds an id-mapped mount of `path`, on which the files of its owner belong to the guest's user.
     pub(super) fn shifted(&mut self, path: &Path, at: &Path, attr: Attr, rule: &str, purpose: Purpose) {
         let slot = self.mounts.len() % spawn::MOST_HANDLES;
         if slot == 0 {
             self.push(Op::ReceiveMounts);
         }
-        self.mounts.push(Wanted { path: path.to_path_buf(), attr, rule: rule.to_string(), purpose });
-        self.push(Op::Attach { slot, at: cpath(at) });
+        self.mounts.push(IdMapped { path: path.to_path_buf(), attr, rule: rule.to_string(), purpose });
+        self.push(Op::Attach { slot, at: self.cpath(at) });
     }
 }
 
-/// The private /tmp may be written, and landlock's rights are inherited by what is mounted below. Mounts can take
-/// away writing or running as a whole, but not single permissions.
+/// Refuses a partial grant below a private directory, which is writable: landlock rights are inherited by what is
+/// mounted below. Mount attributes can remove writing or execution as a whole, but not single permissions.
 pub(super) fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     let reads = grant.kind != Kind::Dir || grant.perms.and(Perms::READ) == Perms::READ;
     let changes = grant.perms.and(Perms::WRITE);
@@ -144,7 +140,7 @@ pub(super) fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
     Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
 }
 
-/// A grant of the whole host becomes grants of what is in its root, but for the places the guest has of its own.
+/// Expands a grant of `/` into grants of the root's entries, except for the directories that the guest has of its own.
 pub(super) fn top_level(grant: &Grant) -> Vec<Grant> {
     const OWN: [&str; 4] = ["proc", "dev", "tmp", "sys"];
     if grant.path != Path::new("/") {
@@ -166,8 +162,4 @@ pub(super) fn top_level(grant: &Grant) -> Vec<Grant> {
         .collect();
     grants.sort_by(|a, b| a.path.cmp(&b.path));
     grants
-}
-
-pub(crate) fn is_system(path: &Path) -> bool {
-    SYSTEM.iter().any(|dir| path.starts_with(dir))
 }

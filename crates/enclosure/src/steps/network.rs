@@ -1,63 +1,65 @@
-//! The steps of a guest that has a network: the doors, and the files by which its programs find names and trust.
+//! Steps of a guest with a network: the doors, and the files for name resolution and certificates.
 
-use super::{Builder, LAYERS, QUIET, cpath, cstring};
+use super::{Builder, LAYERS, QUIET};
 use crate::trust;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
+use sys::arena::Text;
 use sys::doors::{OWN_V4, RESOLVER};
 use sys::op::{Attr, Op};
-use sys::{arena, knock, net, netfilter, netlink};
+use sys::{net, netfilter, netlink, syn_capture};
 
-/// Links that are followed before we take it that they go round in a circle.
+/// Symbolic links followed before the chain counts as a loop.
 const MOST_LINKS: usize = 8;
 
-/// Where a program inside that opens a path will look.
+/// The location that a path resolves to inside.
 enum Place {
-    /// Nothing is there but what we put there.
+    /// Outside of all mounts: only generated files are there.
     Bare(PathBuf),
     /// A file of the host's, by its real path.
     File(PathBuf),
-    /// A directory of the host's that has no such file.
+    /// A directory of the host without such a file.
     Missing(PathBuf),
 }
 
 impl Builder<'_> {
-    /// Early among the guest's own steps, while it has privileges over its network.
+    /// Adds the steps that open the doors: early among the first process's own steps, while it has CAP_NET_ADMIN.
     pub(super) fn doors(&mut self) {
-        let Some(plan) = &self.request.network else { return };
+        let Some(plan) = &self.spec.network else { return };
         let ipv6 = net::has_ipv6();
         let loopback = plan.loopback.iter().filter(|place| ipv6 || place.is_ipv4()).copied().collect::<Vec<_>>();
         self.own.push(Op::Netlink {
             family: netlink::ROUTE,
-            batch: arena::list(&netlink::routes(ipv6)),
+            batch: self.arena.list(&netlink::routes(ipv6)),
             what: "routes",
         });
         self.own.push(Op::Netlink {
             family: netlink::NETFILTER,
-            batch: arena::list(&netfilter::rules(ipv6, &loopback)),
+            batch: self.arena.list(&netfilter::rules(ipv6, &loopback)),
             what: "rules",
         });
-        let filters = [false, true].map(|ipv6| arena::list(&knock::filter(ipv6, &loopback)));
-        self.own.push(Op::OpenDoors { ipv6, loopback: arena::list(&loopback), filters });
+        let filters = [false, true].map(|ipv6| self.arena.list(&syn_capture::filter(ipv6, &loopback)));
+        self.own.push(Op::OpenDoors { ipv6, loopback: self.arena.list(&loopback), filters });
         if plan.echoes {
             self.let_echo();
         }
     }
 
-    /// Gives the guest's group the sockets that `ping` uses, which a new network gives to nobody. Its settings cannot be
-    /// written by now, so they are uncovered for that long.
+    /// Permits ICMP echo sockets to the guest's group, which a new network namespace permits to no group. /proc/sys is
+    /// read-only by then, so its cover is removed for that one write.
     fn let_echo(&mut self) {
         let gid = self.guest.gid;
-        let (at, attr) = (c"/proc/sys", QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC));
-        self.own.push(Op::Unmount { at });
-        let bytes = arena::list(format!("{gid} {gid}").as_bytes());
-        self.own.push(Op::Put { at: c"/proc/sys/net/ipv4/ping_group_range", bytes });
-        self.own.push(Op::BindKnown { from: at, at, attr });
+        let (at, attr) = (Text::from(c"/proc/sys"), QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC));
+        self.own.push(Op::Unmount { at: at.clone() });
+        let bytes = self.arena.list(format!("{gid} {gid}").as_bytes());
+        self.own.push(Op::WriteFile { at: c"/proc/sys/net/ipv4/ping_group_range".into(), bytes });
+        self.own.push(Op::BindKnown { from: at.clone(), at, attr });
     }
 
-    /// What the host's own files say about names is for the broker; a guest asks the broker for everything but itself.
+    /// Generates resolv.conf, hosts and CA bundles. The host's own files are for the broker, which a guest asks for
+    /// every name but its own.
     pub(super) fn network_files(&mut self) {
-        let Some(plan) = &self.request.network else { return };
+        let Some(plan) = &self.spec.network else { return };
         self.show("resolv.conf", resolver_file(plan.asks), Path::new("/etc/resolv.conf"));
         self.show("hosts", hosts_file(&rustix::system::uname().nodename().to_string_lossy()), Path::new("/etc/hosts"));
         let Some(authority) = &plan.authority else { return };
@@ -71,7 +73,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Shows a file of ours at `at`, whatever the host has there.
+    /// Shows a generated file at `at`, whatever the host has there.
     fn show(&mut self, name: &str, bytes: Vec<u8>, at: &Path) {
         match self.place(at) {
             Place::File(real) => self.made_file(name, bytes, 0o444, &real),
@@ -80,13 +82,13 @@ impl Builder<'_> {
                 if let Some(parent) = path.parent() {
                     self.dir(parent);
                 }
-                self.push(Op::File { at: cpath(&path), mode: 0o444, bytes: arena::list(&bytes) });
-                self.shown.push(path);
+                self.push(Op::File { at: self.cpath(&path), mode: 0o444, bytes: self.arena.list(&bytes) });
+                self.generated_files.push(path);
             }
         }
     }
 
-    /// Follows links as they will be inside: those of the host where a mount shows them, and none elsewhere.
+    /// Follows symbolic links as they will be inside: the host's where a mount shows them, and none elsewhere.
     fn place(&self, at: &Path) -> Place {
         let mut at = at.to_path_buf();
         for _ in 0..MOST_LINKS {
@@ -104,31 +106,31 @@ impl Builder<'_> {
         }
     }
 
-    /// Nothing can be made in a directory that is shown read-only; so it is shown through a layer that has the file.
+    /// Adds a file to a read-only directory, by an overlay whose upper layer has the file.
     fn layered_file(&mut self, bytes: Vec<u8>, at: &Path) {
         let (Some(dir), Some(name)) = (at.parent().filter(|d| d.is_dir()), at.file_name()) else { return };
         let layer = self.new_layer();
         let file = Path::new(&layer).join(name);
-        self.push(Op::File { at: cpath(&file), mode: 0o444, bytes: arena::list(&bytes) });
+        self.push(Op::File { at: self.cpath(&file), mode: 0o444, bytes: self.arena.list(&bytes) });
         self.overlay(&layer, dir, QUIET);
     }
 
     pub(super) fn layers_place(&mut self) {
         if !std::mem::replace(&mut self.layers, true) {
-            self.push(Op::Tmpfs { at: cstring(LAYERS), options: c"mode=700", attr: QUIET });
+            self.push(Op::Tmpfs { at: self.cstring(LAYERS), options: c"mode=700".into(), attr: QUIET });
         }
     }
 
-    /// An empty directory to lay over another.
+    /// Creates an empty directory as a layer.
     pub(super) fn new_layer(&mut self) -> String {
         self.layers_place();
         let layer = format!("{LAYERS}/layer-{}", self.ops.len());
-        self.push(Op::Dir { at: cstring(&layer), mode: 0o755 });
+        self.push(Op::Dir { at: self.cstring(&layer), mode: 0o755 });
         layer
     }
 }
 
-/// A link's target from the root on. A guest's tree has no `..` that a link could turn elsewhere.
+/// Returns a symbolic link's target as an absolute path. The guest's tree has no `..` that a link could redirect.
 fn joined(link: &Path, target: &Path) -> PathBuf {
     let mut whole: Vec<OsString> = Vec::new();
     let base = link.parent().unwrap_or(Path::new("/"));
@@ -142,14 +144,14 @@ fn joined(link: &Path, target: &Path) -> PathBuf {
     Path::new("/").join(whole.iter().collect::<PathBuf>())
 }
 
-/// One resolver, which answers at once: no second try is worth waiting for, and no search list makes names of names.
+/// Generates resolv.conf: one resolver that answers at once, so a second try is not worth waiting for; no search list.
 fn resolver_file(asks: bool) -> Vec<u8> {
-    // The longest that resolvers take.
+    // The maxima that resolvers accept.
     let patience = if asks { "timeout:30 attempts:5" } else { "timeout:10 attempts:2" };
     format!("nameserver {RESOLVER}\noptions {patience}\n").into_bytes()
 }
 
-/// The guest's own names.
+/// Generates /etc/hosts with the guest's own names.
 fn hosts_file(name: &str) -> Vec<u8> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     let own = if plain && name != "localhost" { format!("{OWN_V4} {name}\n") } else { String::new() };

@@ -1,7 +1,7 @@
-//! What only the first process can do for itself: limits, the call filter, landlock; and the rules that landlock holds.
+//! Steps that only the first process can do for itself: limits, seccomp, landlock; and the landlock rules.
 
 use super::grants::top_level;
-use super::{Builder, VAR_TMP, cpath, cstring, of_kind};
+use super::{Builder, VAR_TMP, of_kind};
 use policy::{ExecPlan, Kind, Perm, Perms};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,16 +10,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use sys::op::Op;
 use sys::seccomp::Watch;
-use sys::{arena, landlock, seccomp, spawn};
+use sys::{landlock, seccomp, spawn};
 
 impl Builder<'_> {
     pub(super) fn limits(&mut self) {
-        if crate::limits::wants_group(&self.request.limits, &self.request.cpus) {
+        if crate::limits::wants_group(&self.spec.limits, &self.spec.cpus) {
             self.own.push(Op::JoinGroups);
         }
-        // After the groups, or the namespace would be rooted in the caller's.
+        // After joining the groups, or the cgroup namespace would be rooted in the caller's group.
         self.own.push(Op::NewNamespace { flags: spawn::NEW_CGROUP, name: "cgroup" });
-        self.own.extend(crate::limits::ops(&self.request.cpus));
+        self.own.extend(crate::limits::ops(&self.spec.cpus, &self.arena));
     }
 
     pub(super) fn restrict(&mut self) -> Watch {
@@ -28,16 +28,17 @@ impl Builder<'_> {
         for (at, rights) in self.rules() {
             let rights = rights & landlock::rights(abi);
             if rights != 0 {
-                self.push(Op::LandlockRule { ruleset, at: cstring(at.as_bytes()), rights });
+                self.push(Op::LandlockRule { ruleset, at: self.cstring(at.as_bytes()), rights });
             }
         }
-        let watch = self.request.watch(&self.guest);
-        let filter = Op::Seccomp { program: arena::list(&seccomp::program(&watch)), listener: watch.listener };
-        let standing = [Op::AwaitPlaces, Op::ChangeDir { at: cpath(&self.request.cwd) }];
+        let watch = self.spec.watch(&self.guest);
+        let filter = Op::Seccomp { program: self.arena.list(&seccomp::program(&watch)), listener: watch.listener };
+        let standing = [Op::AwaitPlaces, Op::ChangeDir { at: self.cpath(&self.spec.cwd) }];
         let landlock = Op::LandlockRestrict { ruleset };
         self.own.extend([Op::NoNewPrivileges, Op::DropCapabilities]);
-        // The filter takes the kernel as long to build as the places take to make. But nobody hears its questions until
-        // all is ready. So where it asks about looking, or about calls that a policy chose, it stands last.
+        // The kernel takes as long to build the filter as the helper takes for the mounts, so they overlap. But
+        // notifications are not answered before setup is complete: where the filter notifies reads or calls of the
+        // policy's choice, it is installed last.
         if watch.reads || watch.asks || watch.looks || !watch.deny.is_empty() {
             self.own.extend(standing);
             self.own.extend([landlock, filter]);
@@ -51,12 +52,12 @@ impl Builder<'_> {
     }
 
     fn rules(&self) -> BTreeMap<OsString, u64> {
-        let plan = &self.request.plan;
+        let plan = &self.spec.plan;
         let mut rules: BTreeMap<OsString, u64> = BTreeMap::new();
         let mut add = |at: &Path, rights: u64| *rules.entry(at.into()).or_default() |= rights;
         let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
         if listing {
-            // The directories that lead to the grants can be listed; a grant without read_dir must not inherit that.
+            // Directories that lead to grants can be listed; a grant without read_dir must not inherit that.
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());
         }
         let execute = if self.lists_programs() { Perms::NONE } else { Perms::of(&[Perm::Execute]) };
@@ -73,7 +74,7 @@ impl Builder<'_> {
                 if self.lists_programs() { grant.perms.minus(Perms::of(&[Perm::Execute])) } else { grant.perms };
             add(&grant.path, of_kind(perms.bits(), grant.kind));
         }
-        for file in &self.shown {
+        for file in &self.generated_files {
             add(file, Perms::of(&[Perm::ReadFile]).bits());
         }
         if let Some(directory) = &self.settings {
@@ -81,7 +82,7 @@ impl Builder<'_> {
         }
         if let ExecPlan::Only { programs, loaders } = &plan.exec {
             let run = Perms::of(&[Perm::Execute, Perm::ReadFile]).bits();
-            // Who may read what is asked about may by a rule about files.
+            // Reading a program that a person is asked about needs a file rule.
             let rights = |asked: bool| if asked { Perms::of(&[Perm::Execute]).bits() } else { run };
             programs.iter().for_each(|p| add(&p.path, rights(p.asked)));
             loaders.iter().for_each(|l| add(l, run));

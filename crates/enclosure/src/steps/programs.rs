@@ -1,28 +1,30 @@
-//! The steps that decide what can be started, where exec rules name it: denied programs lose execution, and where programs are
-//! listed everything else does. What a person is asked about loses it, too, on a mount of its own that can be changed later.
+//! Steps for exec rules: denied programs become noexec, and where programs are listed everything else does. A program
+//! that a person is asked about becomes noexec on a mount of its own, which can be changed later.
 
-use super::grants::is_system;
-use super::{Builder, QUIET, cpath};
-use crate::shift::Purpose;
+use super::{Builder, QUIET};
+use crate::idmap::{Purpose, is_system};
 use policy::{ExecPlan, Grant, Kind, Perms};
 use rustix::fs::StatVfsMountFlags;
+use sha2::Digest;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+use sys::arena::{Arena, ArenaRef};
 use sys::op::{Attr, Op};
-use terms::{ErrorKind, Fault, Phase};
+use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// Directories that hold programs rather than libraries; covered without execution when exec rules list programs.
+/// Directories of programs rather than libraries; noexec when exec rules list programs.
 const PROGRAM_DIRS: [&str; 7] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/usr/games", "/bin", "/sbin"];
 
 impl Builder<'_> {
     pub(super) fn lists_programs(&self) -> bool {
-        matches!(self.request.plan.exec, ExecPlan::Only { .. })
+        matches!(self.spec.plan.exec, ExecPlan::Only { .. })
     }
 
     pub(super) fn programs(&mut self) -> Result<(), Fault> {
-        match &self.request.plan.exec {
+        match &self.spec.plan.exec {
             ExecPlan::AllowBut(programs) => {
                 for program in programs {
                     self.except(program)?;
@@ -50,7 +52,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Takes execution from a program, wherever it is shown: grants may show parts of a directory, and not itself.
+    /// Makes a program noexec wherever it is shown: grants may show parts of a directory, and not itself.
     fn except(&mut self, program: &policy::Program) -> Result<(), Fault> {
         if program.asked && self.is_mounted(&program.path) {
             self.pin_above(&program.path);
@@ -67,26 +69,26 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What is mounted below a path, but for what every guest has of its own.
+    /// Lists the mounts below a path, except for the guest's own.
     fn mounted_below(&self, path: &Path) -> Vec<PathBuf> {
         let places = self.mounted.iter().map(PathBuf::from);
         places.filter(|at| at.starts_with(path) && at != Path::new("/proc")).collect()
     }
 
-    /// Takes execution from a program until somebody says yes, and what could change it in between.
+    /// Makes a program noexec and read-only until a person permits it.
     fn bar(&mut self, program: &policy::Program) -> Result<(), Fault> {
         self.check_unwritten(program)?;
         self.check_runs_on_host(program)?;
         match program.sha256 {
             None => self.rebind(&program.path, Attr::NO_EXEC.with(Attr::READ_ONLY)),
-            // One that is listed was copied already, to a mount that bars it.
+            // A listed program was copied to a noexec mount already.
             Some(digest) if !self.lists_programs() => self.copy(program, digest)?,
             Some(_) => {}
         }
         Ok(())
     }
 
-    /// What the host lets nobody run is not run because of a yes.
+    /// Refuses a question about a program on a noexec mount of the host: a yes must not make it executable.
     fn check_runs_on_host(&self, program: &policy::Program) -> Result<(), Fault> {
         let flags = rustix::fs::statvfs(&program.path).map(|found| found.f_flag);
         if self.workspace_at(&program.path).is_some() || !flags.is_ok_and(|f| f.contains(StatVfsMountFlags::NOEXEC)) {
@@ -100,7 +102,7 @@ impl Builder<'_> {
 
     fn check_unwritten(&self, program: &policy::Program) -> Result<(), Fault> {
         let writes = |g: &&Grant| g.covers(&program.path) && !g.perms.and(Perms::CHANGES).is_empty();
-        let (Kind::Dir, Some(grant)) = (program.kind, self.request.plan.grants.iter().find(writes)) else {
+        let (Kind::Dir, Some(grant)) = (program.kind, self.spec.plan.grants.iter().find(writes)) else {
             return Ok(());
         };
         let what = program.path.display();
@@ -112,7 +114,8 @@ impl Builder<'_> {
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     }
 
-    /// Binds a listed program executable. With a digest, its bytes are copied first: what was hashed is what runs.
+    /// Binds a listed program executable. With a digest, its bytes are copied first, so that the hashed bytes are the
+    /// ones executed.
     fn program(&mut self, program: &policy::Program) -> Result<(), Fault> {
         self.check_unwritten(program)?;
         if !self.is_mounted(&program.path) {
@@ -128,7 +131,7 @@ impl Builder<'_> {
                 self.shifted(&program.path, &program.path, attr, &program.rule, Purpose::Shown);
             } else {
                 let from = self.source(&program.path);
-                self.push(Op::Bind { from, at: cpath(&program.path), attr });
+                self.push(Op::Bind { from, at: self.cpath(&program.path), attr });
             }
             self.mounted.insert(program.path.clone().into());
             self.cover_below(&program.path);
@@ -146,30 +149,71 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn read_verified(&self, path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
+    /// Returns the bytes of a program for the guest, checked against a digest. A plan that is only explained gets zeros
+    /// of that length.
+    fn read_verified(&self, path: &Path, digest: [u8; 32]) -> Result<ArenaRef<[u8]>, Fault> {
         let opened = match self.workspace_at(path) {
             Some(workspace) => (workspace.open)(path),
             None => File::open(path),
         };
-        let refuse = |e: io::Error| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {e}", path.display()));
-        verified(opened.map_err(refuse)?, path, digest)
+        let file = opened.map_err(|e| unreadable(path, &e.to_string()))?;
+        let Some(deadline) = self.explained_by else {
+            return verified(file, path, digest).map(|bytes| self.arena.list(&bytes));
+        };
+        let len = measured(file, path, digest, deadline)?;
+        Arena::zeros(len).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Planning))
     }
 }
 
-/// The bytes of a program, which must have this digest.
+/// Bytes of the largest program with a digest.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Reads a program and checks its digest.
 fn verified(mut file: File, path: &Path, digest: [u8; 32]) -> Result<Vec<u8>, Fault> {
-    use sha2::Digest;
-    const MOST: u64 = 1 << 30;
-    let refuse = |why: &str| Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {why}", path.display()));
-    if file.metadata().map_or(0, |m| m.len()) > MOST {
-        return Err(refuse("larger than 1 GiB"));
-    }
+    check_size(&file, path)?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|e| refuse(&e.to_string()))?;
-    let found: [u8; 32] = sha2::Sha256::digest(&bytes).into();
-    if found != digest {
-        let message = format!("{}: changed while the run was being prepared", path.display());
-        return Err(Fault::new(ErrorKind::Conflict, message).phase(Phase::Preparation));
-    }
+    file.read_to_end(&mut bytes).map_err(|e| unreadable(path, &e.to_string()))?;
+    check_digest(path, sha2::Sha256::digest(&bytes).into(), digest)?;
     Ok(bytes)
+}
+
+/// Checks a program's digest without keeping its bytes, up to the deadline; returns its length.
+fn measured(mut file: File, path: &Path, digest: [u8; 32], deadline: Instant) -> Result<usize, Fault> {
+    check_size(&file, path)?;
+    let (mut hash, mut len, mut piece) = (sha2::Sha256::new(), 0, vec![0; 256 << 10]);
+    loop {
+        if Instant::now() > deadline {
+            let message = format!("{}: checking the digests of programs takes too long", path.display());
+            let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Planning);
+            return Err(fault.hint("explain the run on the host itself, without --server"));
+        }
+        match file.read(&mut piece).map_err(|e| unreadable(path, &e.to_string()))? {
+            0 => break,
+            n => {
+                hash.update(&piece[..n]);
+                len += n;
+            }
+        }
+    }
+    check_digest(path, hash.finalize().into(), digest)?;
+    Ok(len)
+}
+
+fn check_size(file: &File, path: &Path) -> Result<(), Fault> {
+    match file.metadata().map_or(0, |m| m.len()) {
+        len if len > MOST_BYTES => Err(unreadable(path, "larger than 1 GiB")),
+        _ => Ok(()),
+    }
+}
+
+fn check_digest(path: &Path, found: [u8; 32], digest: [u8; 32]) -> Result<(), Fault> {
+    if found == digest {
+        return Ok(());
+    }
+    let message = format!("{}: changed while the run was being prepared", path.display());
+    Err(Fault::new(ErrorKind::Conflict, message).phase(Phase::Preparation))
+}
+
+fn unreadable(path: &Path, why: &str) -> Fault {
+    Fault::new(ErrorKind::UnsupportedPolicy, format!("{}: {why}", path.display()))
 }

@@ -1,28 +1,29 @@
-//! The steps that lay a workspace over its directory. Its parts are attached at short places that vanish with the former root,
-//! so a guest reaches them by no path but the one of the whole.
+//! Steps that mount a workspace over its directory. Its layers are attached at short paths that disappear with the old
+//! root, so the guest can reach them only through the whole.
 
-use super::{Builder, LAYERS, OLD, QUIET, cpath, cstring, path_of};
-use crate::shift::Purpose;
+use super::{Builder, LAYERS, OLD, QUIET};
+use crate::idmap::Purpose;
 use crate::workspace::{MOST_LAYERS, Over, Workspace};
 use policy::{Grant, Guard, Perm};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use sys::arena::Text;
 use sys::op::{Attr, Op};
 use terms::{ErrorKind, Fault, Phase};
 
-/// Where the whole stands when parts of it need other attributes than the rest.
+/// Mount point of the whole workspace, where parts of it need other attributes than the rest.
 const WHOLE: &str = "/.old/sys/whole";
 
 impl Builder<'_> {
-    /// The workspace, where `path` is in it.
+    /// Returns the workspace, where `path` is in it.
     pub(super) fn workspace_at(&self, path: &Path) -> Option<&Workspace> {
-        self.request.workspace.as_ref().filter(|w| path.starts_with(&w.at))
+        self.spec.workspace.as_ref().filter(|w| path.starts_with(&w.at))
     }
 
-    /// All grants, with one for the workspace itself, which those above it may have left nothing to add.
+    /// Adds a grant for the workspace itself, where only a grant above covers it.
     pub(super) fn with_workspace(&self, mut grants: Vec<Grant>) -> Vec<Grant> {
-        let Some(workspace) = &self.request.workspace else { return grants };
+        let Some(workspace) = &self.spec.workspace else { return grants };
         if grants.iter().any(|g| g.path == workspace.at) {
             return grants;
         }
@@ -34,17 +35,17 @@ impl Builder<'_> {
         grants
     }
 
-    /// A grant at or below the workspace's directory: all of it is the workspace's to show.
+    /// Shows a grant at or below the workspace's directory, from the workspace.
     pub(super) fn grant_in_workspace(&mut self, grant: &Grant, all: &[Grant]) -> Result<(), Fault> {
-        let request = self.request;
-        let Some(workspace) = &request.workspace else { return Ok(()) };
+        let spec = self.spec;
+        let Some(workspace) = &spec.workspace else { return Ok(()) };
         if grant.path == workspace.at {
             return self.lay(workspace, grant, all);
         }
         let outer = all.iter().find(|g| g.path == workspace.at);
         if grant.perms.contains(Perm::Execute) && outer.is_some_and(|g| !g.perms.contains(Perm::Execute)) {
             let (from, attr) = (self.source(&grant.path), self.attr_of(grant));
-            self.push(Op::Bind { from, at: cpath(&grant.path), attr });
+            self.push(Op::Bind { from, at: self.cpath(&grant.path), attr });
         }
         Ok(())
     }
@@ -57,27 +58,27 @@ impl Builder<'_> {
         match &workspace.over {
             Over::Tree(tree) if self.asks_in_workspace() => {
                 self.layers_place();
-                self.push(Op::Dir { at: cstring(WHOLE), mode: 0o755 });
+                self.push(Op::Dir { at: self.cstring(WHOLE), mode: 0o755 });
                 self.lay_tree(tree, Path::new(WHOLE), QUIET, &grant.rule);
-                self.push(Op::Bind { from: cstring(WHOLE), at: cpath(at), attr });
-                self.whole = Some(WHOLE.into());
+                self.push(Op::Bind { from: self.cstring(WHOLE), at: self.cpath(at), attr });
+                self.workspace_source = Some(WHOLE.into());
             }
             Over::Tree(tree) => {
                 self.lay_tree(tree, at, attr, &grant.rule);
-                self.whole = Some(cpath(at).to_bytes().to_vec());
+                self.workspace_source = Some(self.cpath(at).to_bytes().to_vec());
             }
             Over::Layers(layers) => {
                 let options = self.options(workspace, layers, &grant.rule)?;
                 let inner = |g: &Grant| g.path != *at && g.path.starts_with(at) && g.perms.contains(Perm::Execute);
                 let varies = !grant.perms.contains(Perm::Execute) && all.iter().any(inner);
                 if varies || self.lists_programs() || self.asks_in_workspace() {
-                    self.push(Op::Dir { at: cstring(WHOLE), mode: 0o755 });
-                    self.push(Op::Overlay { at: cstring(WHOLE), options, attr: QUIET });
-                    self.push(Op::Bind { from: cstring(WHOLE), at: cpath(at), attr });
-                    self.whole = Some(WHOLE.into());
+                    self.push(Op::Dir { at: self.cstring(WHOLE), mode: 0o755 });
+                    self.push(Op::Overlay { at: self.cstring(WHOLE), options, attr: QUIET });
+                    self.push(Op::Bind { from: self.cstring(WHOLE), at: self.cpath(at), attr });
+                    self.workspace_source = Some(WHOLE.into());
                 } else {
-                    self.push(Op::Overlay { at: cpath(at), options, attr });
-                    self.whole = Some(at.as_os_str().as_bytes().to_vec());
+                    self.push(Op::Overlay { at: self.cpath(at), options, attr });
+                    self.workspace_source = Some(at.as_os_str().as_bytes().to_vec());
                 }
             }
         }
@@ -85,12 +86,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn options(
-        &mut self,
-        workspace: &Workspace,
-        layers: &[PathBuf],
-        rule: &str,
-    ) -> Result<&'static std::ffi::CStr, Fault> {
+    fn options(&mut self, workspace: &Workspace, layers: &[PathBuf], rule: &str) -> Result<Text, Fault> {
         if layers.is_empty() || layers.len() > MOST_LAYERS {
             let message = format!("a workspace has 1 to {MOST_LAYERS} layers; this one has {}", layers.len());
             let hint = "`cofferdam gc` joins layers that nothing else needs";
@@ -100,7 +96,7 @@ impl Builder<'_> {
         self.layers_place();
         let read_only = QUIET.with(Attr::READ_ONLY);
         let base = self.lay_part(&workspace.at, 0, read_only, rule);
-        let struck = self.struck_out(workspace);
+        let struck = self.whiteout_layer(workspace);
         let places: Vec<String> = layers
             .iter()
             .enumerate()
@@ -114,18 +110,18 @@ impl Builder<'_> {
         for layer in frozen.iter().rev() {
             let _ = write!(options, "{layer}/up:");
         }
-        // Right over the base: what the guest makes under such a name is its own.
+        // Directly above the base: a file that the guest creates under such a name is its own.
         if let Some(struck) = struck {
             let _ = write!(options, "{struck}:");
         }
         let _ = write!(options, "{base},upperdir={top}/up,workdir={top}/work");
-        Ok(cstring(options))
+        Ok(self.cstring(options))
     }
 
-    /// Attaches a part at a place of its own.
+    /// Attaches a layer at a path of its own.
     fn lay_part(&mut self, part: &Path, number: usize, attr: Attr, rule: &str) -> String {
         let place = format!("{LAYERS}/{number}");
-        self.push(Op::Dir { at: cstring(&place), mode: 0o755 });
+        self.push(Op::Dir { at: self.cstring(&place), mode: 0o755 });
         self.lay_tree(part, Path::new(&place), attr, rule);
         place
     }
@@ -134,37 +130,37 @@ impl Builder<'_> {
         if self.guest.privileged {
             self.shifted(tree, at, attr, rule, Purpose::Layer);
         } else {
-            let from = path_of(&[OLD.as_bytes(), tree.as_os_str().as_bytes()]);
-            self.push(Op::Bind { from, at: cpath(at), attr });
+            let from = self.path_of(&[OLD.as_bytes(), tree.as_os_str().as_bytes()]);
+            self.push(Op::Bind { from, at: self.cpath(at), attr });
         }
     }
 
-    /// A layer in which names are struck out that rules hide and nobody has used yet: should one of them appear on the host,
-    /// it does not appear inside.
-    fn struck_out(&mut self, workspace: &Workspace) -> Option<String> {
-        let request = self.request;
+    /// Creates a layer of whiteouts for hidden names that do not exist yet: should one of them appear on the host, it
+    /// stays hidden inside.
+    fn whiteout_layer(&mut self, workspace: &Workspace) -> Option<String> {
+        let spec = self.spec;
         let hidden: Vec<(PathBuf, PathBuf)> =
-            request.plan.guards.iter().filter_map(|guard| place_of(guard, &workspace.at)).collect();
+            spec.plan.guards.iter().filter_map(|guard| place_of(guard, &workspace.at)).collect();
         let mut layer = None;
         for (dir, name) in hidden {
             let layer: &String = layer.get_or_insert_with(|| self.new_layer());
-            self.strike_out(layer, &workspace.at, &workspace.at.join(dir), &name);
+            self.add_whiteout(layer, &workspace.at, &workspace.at.join(dir), &name);
         }
         layer
     }
 
-    /// Where the tree that will be at `path` can be bound from.
-    pub(super) fn source(&self, path: &Path) -> &'static std::ffi::CStr {
+    /// Returns the bind source for the tree at `path`.
+    pub(super) fn source(&self, path: &Path) -> Text {
         let inside = self.workspace_at(path).and_then(|w| path.strip_prefix(&w.at).ok());
-        match (inside, &self.whole) {
-            (Some(rest), Some(whole)) if rest.as_os_str().is_empty() => cstring(whole),
-            (Some(rest), Some(whole)) => path_of(&[whole, b"/", rest.as_os_str().as_bytes()]),
-            _ => path_of(&[OLD.as_bytes(), path.as_os_str().as_bytes()]),
+        match (inside, &self.workspace_source) {
+            (Some(rest), Some(whole)) if rest.as_os_str().is_empty() => self.cstring(whole),
+            (Some(rest), Some(whole)) => self.path_of(&[whole, b"/", rest.as_os_str().as_bytes()]),
+            _ => self.path_of(&[OLD.as_bytes(), path.as_os_str().as_bytes()]),
         }
     }
 }
 
-/// The directory below `top` that a hidden name would appear in, and the name; of the first that is missing on the way.
+/// Returns the directory below `top` in which a hidden name would appear, and its first missing component.
 fn place_of(guard: &Guard, top: &Path) -> Option<(PathBuf, PathBuf)> {
     let denied = Path::new(&guard.pattern);
     let plain = !guard.pattern.contains(['*', '?', '[', '\\']);
@@ -173,7 +169,7 @@ fn place_of(guard: &Guard, top: &Path) -> Option<(PathBuf, PathBuf)> {
     for part in rest {
         match std::fs::symlink_metadata(top.join(&dir).join(part)) {
             Ok(found) if found.is_dir() => dir.push(part),
-            // A link there leads elsewhere, and what it leads to has a rule of its own.
+            // A symbolic link leads elsewhere, and its target has rules of its own.
             Ok(_) => return None,
             Err(_) => return Some((dir, part.into())),
         }

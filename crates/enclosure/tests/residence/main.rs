@@ -1,11 +1,11 @@
-//! An enclosure that stands, end to end, as root and as an ordinary user. Without a role the binary copies itself to where
-//! every user can read it and starts one supervisor for each case and user, which is this binary again.
+//! A live enclosure, end to end, as root and as an ordinary user. Without a role the binary copies itself to where
+//! every user can read it, and starts one supervisor for each case and user, which is this binary again.
 
 mod commands;
+mod fixture;
 mod inside;
 mod limits;
 mod stand;
-mod world;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     if let Ok(name) = std::env::var(CASE) {
         match cases().find(|(case, _)| *case == name) {
             Some((_, case)) => case(),
-            None => world::role(&name),
+            None => fixture::role(&name),
         }
         return ExitCode::SUCCESS;
     }

@@ -1,23 +1,24 @@
-//! Why user namespaces or mounts are refused, and the narrowest change that would allow them to this program only.
+//! Diagnosis of refused user namespaces and mounts, with the narrowest change that would allow them to this program
+//! only.
 
 use super::Env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use sys::CallError;
 
-/// What files and variables tell about the host; read once, so that the reasoning below is a pure function.
+/// Facts about the host from files and variables; read once, so that the reasoning below is a pure function.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub release: String,
     pub privileged: bool,
     pub exe: PathBuf,
     pub container: Option<&'static str>,
-    /// A seccomp filter already applies to us.
+    /// A seccomp filter already applies to this process.
     pub filtered: bool,
     pub lsms: Option<String>,
     /// `kernel.apparmor_restrict_unprivileged_userns`
     pub apparmor_restricts: bool,
-    /// The AppArmor profile that confines us.
+    /// The AppArmor profile of this process.
     pub apparmor_profile: Option<String>,
     /// `kernel.unprivileged_userns_clone` is 0.
     pub clone_sysctl_off: bool,
@@ -65,7 +66,7 @@ fn status_field(name: &str) -> Option<String> {
     status.lines().find_map(|l| l.strip_prefix(name)).map(|v| v.trim().to_owned())
 }
 
-/// `none [integrity] confidentiality` means integrity.
+/// Returns the selected word of a list: `none [integrity] confidentiality` means integrity.
 fn chosen(list: &str) -> Option<String> {
     list.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']')).map(str::to_owned)
 }
@@ -82,7 +83,7 @@ fn variable<'a>(env: &'a Env, name: &str) -> Option<&'a OsStr> {
     env.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_os_str())
 }
 
-/// The kind of container this process is in, by the marks that each leaves.
+/// Detects the container runtime of this process, by the marks that each leaves.
 fn container(env: &Env) -> Option<&'static str> {
     let exists = |path: &str| Path::new(path).exists();
     if variable(env, "KUBERNETES_SERVICE_HOST").is_some() || exists("/var/run/secrets/kubernetes.io") {
@@ -105,7 +106,7 @@ fn container(env: &Env) -> Option<&'static str> {
     if exists("/.dockerenv") {
         return Some("docker");
     }
-    // Only root may read the first process's environment; systemd writes the same word to a file for all.
+    // Only root may read the environment of pid 1; systemd writes the same word to a file for all.
     let said =
         variable(env, "container").map(OsStr::to_owned).or_else(|| read("/run/systemd/container").map(Into::into));
     match said?.to_str() {
@@ -117,19 +118,19 @@ fn container(env: &Env) -> Option<&'static str> {
     }
 }
 
-/// Why, and what to do about it.
+/// The reason for a refusal, and a fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub why: String,
     pub fix: String,
 }
 
-/// What stands in the way of a namespace of this kind (`user`, `mnt`, …), or of a mount in one.
+/// Explains why a namespace of this kind (`user`, `mnt`, …), or a mount in one, was refused.
 pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
     const ENOSPC: i32 = 28;
     const ENOSYS: i32 = 38;
     const EINVAL: i32 = 22;
-    // Every other kind is made inside a user namespace, so a limit on those counts for all.
+    // Namespaces of other kinds are made inside a user namespace, so a limit on those counts for all.
     let zero = facts.zero_limits.iter().find(|k| *k == kind || *k == "user");
     if let (ENOSPC, Some(kind)) = (error.errno, zero) {
         return Blocked {
@@ -188,7 +189,7 @@ fn container_why(facts: &Facts) -> String {
     }
 }
 
-/// The calls that a container's own filter must let through, beside its defaults.
+/// System calls that a container's own filter must allow, beside its defaults.
 const CALLS: &str =
     "clone, clone3, unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr, sethostname";
 
@@ -211,7 +212,7 @@ fn container_fix(kind: Option<&str>) -> String {
     }
 }
 
-/// A profile that gives user namespaces back to this one binary and confines nothing else of it.
+/// Returns an AppArmor profile that permits user namespaces to this one binary and confines nothing else of it.
 pub fn apparmor_profile_text(exe: &Path) -> String {
     format!(
         "abi <abi/4.0>,\ninclude <tunables/global>\nprofile cofferdam \"{}\" flags=(unconfined) {{\n  userns,\n}}\n",
@@ -236,6 +237,7 @@ mod tests {
         CallError { call: "clone3", errno }
     }
 
+    // promise 10
     #[test]
     fn each_blocker_has_its_own_narrow_fix() {
         const EPERM: i32 = 1;
@@ -300,7 +302,7 @@ mod tests {
             let found = blocked(&facts, kind, &error(errno));
             assert!(found.why.contains(why), "{kind} {errno}: {found:?}");
             assert!(found.fix.contains(fix), "{kind} {errno}: {found:?}");
-            // No fix may take a protection away from every program where one for this program would do.
+            // No fix may remove a protection from every program where a fix for this program would do.
             assert!(!found.fix.contains("restrict_unprivileged_userns=0"), "{found:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What the kernel itself offers, each thing tried rather than looked up.
+//! Kernel features, each tried rather than looked up.
 
 use super::Check;
 use super::blocker::{Facts, blocked};
@@ -16,7 +16,7 @@ pub fn version(facts: &Facts) -> Check {
 
 pub fn namespaces(facts: &Facts) -> Vec<Check> {
     const USER: &str = "every run: the guest is nobody on the host";
-    let mut checks = vec![tried("namespace.user", USER, facts, "user", probe::attempt(NEW_USER, Trial::Stand))];
+    let mut checks = vec![tried("namespace.user", USER, facts, "user", probe::attempt(NEW_USER, Trial::Namespaces))];
     for (name, kind, flag, needed_for) in [
         ("namespace.mount", "mnt", NEW_MOUNT, "every run: a file tree of its own"),
         ("namespace.pid", "pid", NEW_PID, "every run: the guest sees and signals only its own processes"),
@@ -26,18 +26,19 @@ pub fn namespaces(facts: &Facts) -> Vec<Check> {
         ("namespace.cgroup", "cgroup", NEW_CGROUP as u64, "every run: the host's groups are not shown"),
         ("namespace.time", "time", NEW_TIME, "every run: the host's uptime is not shown"),
     ] {
-        checks.push(tried(name, needed_for, facts, kind, probe::attempt(NEW_USER | flag, Trial::Stand)));
+        checks.push(tried(name, needed_for, facts, kind, probe::attempt(NEW_USER | flag, Trial::Namespaces)));
     }
     checks
 }
 
-/// What a guest with network rules needs beyond a network of its own: packet rules that lead everything to our sockets.
+/// Checks what a guest with network rules needs beyond a network namespace: packet rules that redirect all traffic to
+/// our sockets.
 pub fn doors(facts: &Facts) -> Check {
     const NAME: &str = "network.doors";
     const NEEDED_FOR: &str = "runs with network rules: connections are led to the broker (nf_tables with tproxy)";
     let ipv6 = sys::net::has_ipv6();
     let (routes, rules) = (sys::netlink::routes(ipv6), sys::netfilter::rules(ipv6, &[]));
-    let filters = [false, true].map(|ipv6| sys::knock::filter(ipv6, &[]));
+    let filters = [false, true].map(|ipv6| sys::syn_capture::filter(ipv6, &[]));
     let filters = filters.each_ref().map(Vec::as_slice);
     let trial = Trial::Doors { routes: &routes, rules: &rules, filters, ipv6 };
     match probe::attempt(NEW_USER | NEW_NET, trial) {
@@ -96,12 +97,12 @@ pub fn mounts(facts: &Facts) -> Vec<Check> {
 }
 
 fn id_mapped() -> Result<(), CallError> {
-    const SOMEBODY: u32 = 0x7000_0000;
-    let ids = host::id_map(0, SOMEBODY, 0, SOMEBODY)?;
+    const GUEST_UID: u32 = 0x7000_0000;
+    let ids = host::id_map(0, GUEST_UID, 0, GUEST_UID)?;
     probe::attempt(NEW_MOUNT, Trial::IdMapped { ids: ids.namespace.as_fd() })
 }
 
-/// Each right we rely on: the ABI that brought it, the kernel that brought the ABI, what it is for.
+/// Landlock rights that we rely on: the ABI and kernel that introduced each, and its purpose.
 const LANDLOCK: [(&str, u32, &str, &str); 5] = [
     ("landlock", 1, "5.13", "every run: the second wall around files"),
     ("landlock.refer", 2, "5.19", "every run: renames between directories follow the rules"),
@@ -142,7 +143,7 @@ fn landlock_fix(facts: &Facts) -> String {
         Some(list) if list.split(',').any(|l| l == "landlock") => {
             "let the container's seccomp profile pass landlock_create_ruleset, landlock_add_rule, landlock_restrict_self".into()
         }
-        // The list replaces the default one, so what is active now must stay in it.
+        // The list replaces the default one, so the modules that are active now must stay in it.
         Some(list) => format!("boot with lsm=landlock,{list} (kernel built with CONFIG_SECURITY_LANDLOCK=y)"),
         None => "use a kernel built with CONFIG_SECURITY_LANDLOCK=y, with landlock in its lsm= list".into(),
     }
@@ -152,15 +153,15 @@ pub fn seccomp(facts: &Facts) -> Vec<Check> {
     const ERRNO: u32 = 0x0005_0000;
     const USER_NOTIF: u32 = 0x7fc0_0000;
     const KILL_PROCESS: u32 = 0x8000_0000;
-    let answers = [ERRNO, KILL_PROCESS].into_iter().try_for_each(probe::seccomp_answer);
+    let answers = [ERRNO, KILL_PROCESS].into_iter().try_for_each(probe::seccomp_action);
     let filter = plain("seccomp.filter", "every run: only known system calls", answers)
         .fix("use a kernel built with CONFIG_SECCOMP_FILTER=y");
-    let sizes = probe::seccomp_answer(USER_NOTIF).and_then(|()| probe::notification_sizes());
+    let sizes = probe::seccomp_action(USER_NOTIF).and_then(|()| probe::notification_sizes());
     let listens = probe::attempt(0, Trial::Listener);
     let works = sizes.is_ok() && listens.is_ok();
     let detail = match (&sizes, &listens) {
         (Ok([call, answer, data]), Ok(())) => format!("sizes {call}, {answer}, {data} bytes"),
-        (Err(e), _) | (_, Err(e)) => said(e),
+        (Err(e), _) | (_, Err(e)) => error_text(e),
     };
     const EBUSY: i32 = 16;
     let nested = matches!(&listens, Err(e) if e.errno == EBUSY);
@@ -174,7 +175,7 @@ pub fn seccomp(facts: &Facts) -> Vec<Check> {
     let killable = Check::new(
         "seccomp.wait_killable",
         "every run: a waiting guest is not disturbed by signals",
-        probe::waits_killable(),
+        probe::supports_wait_killable(),
         "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 6.0",
     )
     .fix("use Linux 6.0 or newer");
@@ -212,7 +213,7 @@ pub fn calls(facts: &Facts) -> Vec<Check> {
     probe::calls().into_iter().map(check).collect()
 }
 
-/// A check whose failure is explained by what blocks namespaces here.
+/// Builds a check whose failure is explained by what blocks namespaces here.
 fn tried(
     name: &'static str,
     needed_for: &'static str,
@@ -224,7 +225,7 @@ fn tried(
         Ok(()) => Check::new(name, needed_for, true, "works"),
         Err(error) => {
             let found = blocked(facts, kind, &error);
-            Check::new(name, needed_for, false, format!("{}: {}", said(&error), found.why)).fix(found.fix)
+            Check::new(name, needed_for, false, format!("{}: {}", error_text(&error), found.why)).fix(found.fix)
         }
     }
 }
@@ -232,12 +233,12 @@ fn tried(
 fn plain(name: &'static str, needed_for: &'static str, result: Result<(), CallError>) -> Check {
     match result {
         Ok(()) => Check::new(name, needed_for, true, "works"),
-        Err(error) => Check::new(name, needed_for, false, said(&error)),
+        Err(error) => Check::new(name, needed_for, false, error_text(&error)),
     }
 }
 
-/// `mount proc: Operation not permitted`, without the number.
-fn said(error: &CallError) -> String {
+/// Formats an error such as `mount proc: Operation not permitted`, without the number.
+fn error_text(error: &CallError) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Which limits can be held for this caller. Some need control groups; the others hold everywhere.
+//! Limits that can be enforced for this caller. Some need control groups; the others work everywhere.
 
 use super::Check;
 use std::path::Path;

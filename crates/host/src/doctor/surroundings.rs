@@ -1,4 +1,4 @@
-//! What surrounds us: container, security modules, control group layout.
+//! Environment of this process: container, security modules, control group layout.
 
 use super::Check;
 use super::blocker::Facts;
@@ -45,7 +45,7 @@ fn selinux(facts: &Facts) -> Check {
     fact("host.selinux", "nothing; may block mounts", facts.selinux.unwrap_or("not active"))
 }
 
-/// 0 to 2 let a supervisor look at its own guest; 3 lets nobody look at anything.
+/// Checks Yama's ptrace_scope: 0 to 2 permit a supervisor to read its own guest's memory; 3 forbids ptrace altogether.
 fn yama(facts: &Facts) -> Check {
     let detail = facts.yama.map_or("not active".to_owned(), |scope| format!("ptrace_scope {scope}"));
     Check::new("host.yama", "refusals are reported with their path", facts.yama != Some(3), detail)

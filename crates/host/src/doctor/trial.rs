@@ -1,4 +1,4 @@
-//! The last word: a real enclosure, started by our own binary as any user would start it.
+//! A real enclosure as the final check, started by our own binary as any user would start it.
 
 use super::{Check, Level};
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub struct Verdict {
     pub check: Check,
 }
 
-/// Exists everywhere and is no project: the guest gets to see nothing of the caller's.
+/// Working directory of the trial: it exists everywhere and is no project, so the guest sees no file of the caller.
 const WORKDIR: &str = "/usr";
 const NEEDED_FOR: &str = "every run: all of the above together";
 
@@ -27,7 +27,7 @@ pub fn enclosure(exe: &Path) -> Verdict {
         Ok(missing) => format!("it ran, without {}", missing.join(", ")),
         Err(error) => error,
     };
-    // Asked again with consent to every gap that can be consented to.
+    // Tried again with consent to every gap that can be consented to.
     let mut degrade: Vec<String> = sys::landlock::missing(sys::landlock::abi()).into_iter().map(String::from).collect();
     if sys::probe::attempt(sys::spawn::NEW_USER | sys::spawn::NEW_MOUNT, sys::probe::Trial::Tmpfs).is_err() {
         degrade.push("namespaces".into());
@@ -38,7 +38,7 @@ pub fn enclosure(exe: &Path) -> Verdict {
     let check = Check::new(name, NEEDED_FOR, false, error).fix("the fixes above; then run `cofferdam doctor` again");
     match run(exe, &[], Some(&policy(&degrade))) {
         Ok(missing) => Verdict { level: Level::Partial, missing, degrade, check },
-        // What consent would have to cover is more than a policy can give; the first error says it best.
+        // A policy cannot consent to the gap; the first error is the best explanation.
         Err(_) => {
             let missing = if degrade.is_empty() { vec![name.to_owned()] } else { degrade };
             Verdict { level: Level::None, missing, degrade: Vec::new(), check }
@@ -46,7 +46,7 @@ pub fn enclosure(exe: &Path) -> Verdict {
     }
 }
 
-/// A limit that seems to hold must also let a run start, with the consent that runs need here; else it is not there.
+/// Verifies each limit by a run, with the consent that runs need here; a limit whose run fails counts as missing.
 pub fn limits(exe: &Path, verdict: &Verdict, limits: &mut [Check]) {
     let policy = policy(&verdict.degrade);
     let consent = (verdict.level == Level::Partial).then_some(policy.as_str());
@@ -76,7 +76,7 @@ fn program() -> &'static str {
         .unwrap_or("true")
 }
 
-/// Runs it to its end. Gives the walls that were missing, or what went wrong.
+/// Runs a program in an enclosure to its end. Returns the missing mechanisms, or the error.
 fn run(exe: &Path, flags: &[&str], policy: Option<&str>) -> Result<Vec<String>, String> {
     let mut command = Command::new(exe);
     command.args(["run", "--read-only", "--json", "--no-stdin"]).args(flags);
@@ -87,7 +87,7 @@ fn run(exe: &Path, flags: &[&str], policy: Option<&str>) -> Result<Vec<String>, 
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir(WORKDIR);
     let mut child = command.spawn().map_err(|e| format!("our own binary cannot be started: {e}"))?;
     if let (Some(policy), Some(mut input)) = (policy, child.stdin.take()) {
-        // One that ended early says why on its own.
+        // A child that ended early explains why itself.
         let _ = input.write_all(policy.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
-//! From a program to the installation it belongs to: environments, prefixes, links, `#!` lines.
-//! Finds and hands to [`Search::add`]; decides nothing about what may be shown.
+//! Resolution from a program to the installation it belongs to: environments, prefixes, links, `#!` lines. Passes paths
+//! to [`Search::add`]; decides nothing about what may be granted.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -10,19 +10,19 @@ use std::rc::Rc;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::look::*;
 use super::managers::CONDA_HOLES;
-use super::{Led, MAX_DEPTH, MAX_PATH_LEN, Search};
+use super::paths::*;
+use super::{MAX_DEPTH, MAX_PATH_LEN, Origin, Search};
 
 impl Search<'_> {
-    /// Grants the installation that has `dir` as its bin directory. True when its kind is known, so
-    /// that its links need no look.
+    /// Grants the installation that has `dir` as its bin directory. True if its kind is known, so that its links need
+    /// not be followed.
     pub(super) fn prefix(&mut self, dir: &Path, cause: &str, depth: usize) -> bool {
         let name = dir.file_name().unwrap_or_default().as_bytes();
         let Some(root) = dir.parent() else {
             return true;
         };
-        if is_bin(name) && (self.venv(root, cause, Led::ByUser, depth) || self.conda(root, cause)) {
+        if is_bin(name) && (self.venv(root, cause, Origin::User, depth) || self.conda(root, cause)) {
             return true;
         }
         match name {
@@ -46,8 +46,8 @@ impl Search<'_> {
         false
     }
 
-    /// The rest of an installation prefix, when `root` looks like one and is not a place that holds
-    /// other things as well. `etc` and `var` stay out: that is where services keep passwords.
+    /// Grants the rest of an installation prefix, if `root` looks like one and holds nothing else. `etc` and `var` are
+    /// excluded: services keep passwords there.
     pub(super) fn beside(&mut self, root: &Path, what: &str, cause: &str) {
         const PREFIX: &[&str] = &["lib", "lib64", "libexec", "share"];
         const REST: &[&str] = &["lib32", "include", "sbin", "bin", "jre", "conf", "jmods", "legal", "release"];
@@ -68,22 +68,22 @@ impl Search<'_> {
         }
     }
 
-    /// Grants a virtual environment and the Python it was made from; false when `root` is none.
-    pub(super) fn venv(&mut self, root: &Path, cause: &str, led: Led, depth: usize) -> bool {
+    /// Grants a virtual environment and the Python it was made from; false if `root` is none.
+    pub(super) fn venv(&mut self, root: &Path, cause: &str, origin: Origin, depth: usize) -> bool {
         const PARTS: &[&str] = &["bin", "lib", "lib64", "include", "share", "pyvenv.cfg", "man"];
         const HARMLESS: &[&str] = &[".gitignore", "CACHEDIR.TAG", ".lock", ".project"];
         let config = root.join("pyvenv.cfg");
-        let Some(text) = head(CWD, &config, [0; 4096]) else {
+        let Some(text) = read_head(CWD, &config, [0; 4096]) else {
             return false;
         };
-        if led == Led::ByUser && self.first_look(&config) {
-            // A venv is granted whole only when nothing else was put in it: `python -m venv .` makes a
-            // project one, and `pip config --site` leaves a pip.conf with passwords.
+        if origin == Origin::User && self.is_first_visit(&config) {
+            // A venv is granted whole only if it holds nothing else: `python -m venv .` makes a project one, and `pip
+            // config --site` leaves a pip.conf with passwords.
             let granted = self.is_granted(root);
             let listing = if granted { Rc::default() } else { self.list(root) };
             let foreign = |name: &OsString| !PARTS.iter().chain(HARMLESS).any(|part| name == part);
             if granted {
-                // Its manager gave it already.
+                // Already granted by its manager.
             } else if listing.is_empty()
                 || listing.iter().any(|(name, _)| foreign(name))
                 || self.refusal(root).is_some()
@@ -95,10 +95,10 @@ impl Search<'_> {
                 self.add(root, "virtual environment", cause);
             }
         }
-        if let Some(base) = base_of(&text)
+        if let Some(base) = parse_venv_home(&text)
             && depth < MAX_DEPTH
         {
-            self.base(&base, cause, led, depth + 1);
+            self.base(&base, cause, origin, depth + 1);
         }
         true
     }
@@ -116,8 +116,8 @@ impl Search<'_> {
         true
     }
 
-    /// The installation around the bin directory of a base interpreter.
-    pub(super) fn base(&mut self, bin: &Path, cause: &str, led: Led, depth: usize) {
+    /// Grants the installation around the bin directory of a base interpreter.
+    pub(super) fn base(&mut self, bin: &Path, cause: &str, origin: Origin, depth: usize) {
         let Some(bin) = plain(bin) else { return };
         if self.is_system(&bin) || self.is_granted(&bin) || self.is_workspace(&bin) {
             return;
@@ -126,7 +126,7 @@ impl Search<'_> {
         for dir in [Some(bin), real].into_iter().flatten() {
             match self.manager_of(&dir) {
                 Some((manager, root)) if self.manage(manager, &root, cause) => {}
-                _ if led == Led::ByUser && is_bin(dir.file_name().unwrap_or_default().as_bytes()) => {
+                _ if origin == Origin::User && is_bin(dir.file_name().unwrap_or_default().as_bytes()) => {
                     self.prefix(&dir, cause, depth);
                 }
                 _ => {}
@@ -142,10 +142,10 @@ impl Search<'_> {
 
     /// Follows the links and scripts of a bin directory to the installations behind them.
     fn scan(&mut self, dir: &Path, cause: &str) {
-        if !self.homes.iter().any(|home| inside(dir, home)) || !self.first_look(dir) {
+        if !self.homes.iter().any(|home| inside(dir, home)) || !self.is_first_visit(dir) {
             return;
         }
-        // Names are looked up from an open directory: with dozens of them the way there is what costs.
+        // Names are looked up relative to an open directory: with dozens of them, path resolution dominates the cost.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(open) = rustix::fs::open(dir, flags, Mode::empty()) else {
             return;
@@ -165,16 +165,16 @@ impl Search<'_> {
                     let link = dir.join(name);
                     let path = Path::new(OsStr::from_bytes(target.to_bytes()));
                     match self.absolute(&link, path) {
-                        // Whether this leaves its installation again is asked for the command only.
+                        // A link out of its installation is followed for the command only.
                         Some(path) if self.is_granted(&path) => self.python_of(&path, cause, 0),
-                        Some(path) => self.follow_to(&link, path, cause, Led::ByUser, 0),
+                        Some(path) => self.follow_to(&link, path, cause, Origin::User, 0),
                         None => {}
                     }
                     buffer = target.into_bytes();
                 }
                 Kind::File if self.scripts_left > 0 => {
                     self.scripts_left -= 1;
-                    if let Some(text) = head(&open, Path::new(name), [0; 256]) {
+                    if let Some(text) = read_head(&open, Path::new(name), [0; 256]) {
                         self.interpreter(&text, cause, 0);
                     }
                 }
@@ -183,39 +183,39 @@ impl Search<'_> {
         }
     }
 
-    /// Follows a chain of symlinks from `link`, granting the installation at each hop, since a path
-    /// in the middle must exist inside as well. Once a hop is in the workspace, the workspace leads.
-    fn follow(&mut self, link: &Path, cause: &str, led: Led, depth: usize) {
+    /// Follows a chain of symlinks from `link` and grants the installation at each hop, since a path in the middle must
+    /// exist inside as well. From the first hop in the workspace on, the origin is the workspace.
+    fn follow(&mut self, link: &Path, cause: &str, origin: Origin, depth: usize) {
         if let Some(target) = self.link_target(link) {
-            self.follow_to(link, target, cause, led, depth);
+            self.follow_to(link, target, cause, origin, depth);
         }
     }
 
-    fn follow_to(&mut self, link: &Path, mut target: PathBuf, cause: &str, mut led: Led, depth: usize) {
+    fn follow_to(&mut self, link: &Path, mut target: PathBuf, cause: &str, mut origin: Origin, depth: usize) {
         let mut at = link.to_path_buf();
         let mut to_read = false;
         for _ in 0..MAX_DEPTH {
-            if self.is_system(&target) || !self.first_look(&target) {
+            if self.is_system(&target) || !self.is_first_visit(&target) {
                 return;
             }
             let granted = self.is_granted(&target);
-            if granted && led == Led::ByUser {
+            if granted && origin == Origin::User {
                 self.python_of(&target, cause, depth);
             } else {
                 let dir = at.parent().unwrap_or(Path::new("/"));
-                if led == Led::ByUser && self.is_workspace(dir) {
-                    led = Led::ByWorkspace;
+                if origin == Origin::User && self.is_workspace(dir) {
+                    origin = Origin::Workspace;
                 }
                 if !is_program(&target) {
                     return;
                 }
                 if self.is_workspace(&target) {
-                    led = Led::ByWorkspace;
+                    origin = Origin::Workspace;
                 } else {
-                    self.installed(&target, cause, led, depth);
+                    self.installed(&target, cause, origin, depth);
                 }
             }
-            to_read = led == Led::ByUser && !granted;
+            to_read = origin == Origin::User && !granted;
             at = target;
             match self.link_target(&at) {
                 Some(next) => target = next,
@@ -227,14 +227,14 @@ impl Search<'_> {
         }
     }
 
-    /// The base of the environment that holds `program`. What its `python` links to says the same as
+    /// Follows the base of the environment that holds `program`. The target of its `python` link says the same as
     /// pyvenv.cfg for a third of the calls, and ~/.local/bin may lead to dozens of environments.
     fn python_of(&mut self, program: &Path, cause: &str, depth: usize) {
         let Some(bin) = program.parent().filter(|dir| dir.ends_with("bin")) else {
             return;
         };
         let mut python = bin.join("python");
-        if !self.first_look(&python) {
+        if !self.is_first_visit(&python) {
             return;
         }
         let mut base = None;
@@ -251,23 +251,23 @@ impl Search<'_> {
         if base.as_ref().is_some_and(|base| self.is_system(base) || self.is_granted(base)) {
             return;
         }
-        let led = if self.is_workspace(bin) { Led::ByWorkspace } else { Led::ByUser };
+        let origin = if self.is_workspace(bin) { Origin::Workspace } else { Origin::User };
         match base {
-            Some(base) => self.base(&base, cause, led, depth + 1),
+            Some(base) => self.base(&base, cause, origin, depth + 1),
             None => {
-                self.venv(bin.parent().unwrap_or(bin), cause, led, depth);
+                self.venv(bin.parent().unwrap_or(bin), cause, origin, depth);
             }
         }
     }
 
     /// Grants the installation that the program `file` belongs to.
-    fn installed(&mut self, file: &Path, cause: &str, led: Led, depth: usize) {
+    fn installed(&mut self, file: &Path, cause: &str, origin: Origin, depth: usize) {
         let Some(dir) = file.parent() else { return };
         let managed = match self.manager_of(file) {
             Some((manager, root)) => self.manage(manager, &root, cause),
             None => false,
         };
-        if led == Led::ByWorkspace {
+        if origin == Origin::Workspace {
             return;
         }
         let in_bin = is_bin(dir.file_name().unwrap_or_default().as_bytes());
@@ -286,7 +286,7 @@ impl Search<'_> {
         }
     }
 
-    /// Directories that hold one installation each, by name of the directory around it.
+    /// Returns the directory of a whole installation, recognised by the name of its parent.
     fn whole_installation(&self, file: &Path) -> Option<PathBuf> {
         let mut path = PathBuf::new();
         for part in file.components() {
@@ -307,18 +307,18 @@ impl Search<'_> {
         }
     }
 
-    /// Follows the interpreter that a script of the user's names.
+    /// Follows the interpreter of a script of the user.
     fn script(&mut self, file: &Path, cause: &str, depth: usize) {
         if depth >= MAX_DEPTH {
             return;
         }
-        if let Some(text) = head(CWD, file, [0; 256]) {
+        if let Some(text) = read_head(CWD, file, [0; 256]) {
             self.interpreter(&text, cause, depth);
         }
     }
 
     fn interpreter(&mut self, text: &[u8], cause: &str, depth: usize) {
-        let Some(words) = first_line(text) else {
+        let Some(words) = parse_shebang(text) else {
             return;
         };
         let Some(program) = words.first().map(|word| Path::new(OsStr::from_bytes(word))) else {
@@ -327,27 +327,27 @@ impl Search<'_> {
         if program.file_name() == Some(OsStr::new("env")) {
             let named = words[1..].iter().find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
             if let Some(named) = named
-                && self.first_look(Path::new(OsStr::from_bytes(named)))
+                && self.is_first_visit(Path::new(OsStr::from_bytes(named)))
             {
-                self.by_name(OsStr::from_bytes(named), cause, depth + 1);
+                self.find_in_path(OsStr::from_bytes(named), cause, depth + 1);
             }
             return;
         }
         let Some(program) = plain(program) else {
             return;
         };
-        if !self.is_system(&program) && self.first_look(&program) && is_program(&program) {
+        if !self.is_system(&program) && self.is_first_visit(&program) && is_program(&program) {
             self.program(&program, cause, depth + 1);
         }
     }
 
-    /// Follows the command that is about to start; true when it was found and is the user's.
+    /// Follows the command that is about to start; true if it was found and belongs to the user.
     pub(super) fn command(&mut self, command: &OsStr) -> bool {
         if command.is_empty() || command.len() > MAX_PATH_LEN {
             return false;
         }
         if !command.as_bytes().contains(&b'/') {
-            return self.by_name(command, &format!("command {}", command.display()), 0);
+            return self.find_in_path(command, &format!("command {}", command.display()), 0);
         }
         let file = self.cwd.join(command);
         if let Some(file) = plain(&file).or_else(|| fs::canonicalize(&file).ok())
@@ -359,9 +359,9 @@ impl Search<'_> {
         false
     }
 
-    /// Finds a command in PATH. Entries in system directories are not searched: what they shadow is
-    /// granted needlessly at worst.
-    fn by_name(&mut self, name: &OsStr, cause: &str, depth: usize) -> bool {
+    /// Finds a command in PATH. Entries in system directories are not searched: at worst a shadowed program is granted
+    /// needlessly.
+    fn find_in_path(&mut self, name: &OsStr, cause: &str, depth: usize) -> bool {
         if name.as_bytes().contains(&b'/') {
             return false;
         }
@@ -369,22 +369,22 @@ impl Search<'_> {
         found.is_some_and(|file| self.program(&file, cause, depth))
     }
 
-    /// Follows one program; true when it is the user's, false when the workspace's.
+    /// Follows a program; true if it belongs to the user, false if to the workspace.
     fn program(&mut self, file: &Path, cause: &str, depth: usize) -> bool {
         if self.is_workspace(file) {
             if let Some(root) = file.parent().and_then(Path::parent) {
-                self.venv(root, cause, Led::ByWorkspace, depth);
+                self.venv(root, cause, Origin::Workspace, depth);
             }
-            self.follow(file, cause, Led::ByWorkspace, depth);
+            self.follow(file, cause, Origin::Workspace, depth);
             return false;
         }
-        self.installed(file, cause, Led::ByUser, depth);
+        self.installed(file, cause, Origin::User, depth);
         self.script(file, cause, depth);
-        self.follow(file, cause, Led::ByUser, depth);
+        self.follow(file, cause, Origin::User, depth);
         true
     }
 
-    /// An installation named by a variable instead of a PATH entry.
+    /// Grants an installation named by a variable instead of a PATH entry.
     pub(super) fn installation_var(&mut self, name: &str) {
         let Some(root) = (self.env)(name).and_then(|value| plain(Path::new(&value))) else {
             return;
@@ -394,7 +394,7 @@ impl Search<'_> {
         }
         let bin = root.join("bin");
         if self.exists(&bin) {
-            self.base(&bin, &format!("{name} {}", self.tilde(&root)), Led::ByUser, 0);
+            self.base(&bin, &format!("{name} {}", self.tilde(&root)), Origin::User, 0);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! What a known manager of toolchains gives: its row of the table, applied to the root that was found, around what may hold
-//! credentials in it.
+//! Grants of a known toolchain manager: its row of the table, applied to its root, without files that may hold
+//! credentials.
 
-use super::look::*;
 use super::managers::{MANAGERS, Manager};
-use super::{Led, Search, sensitive};
+use super::paths::*;
+use super::{Origin, Search, sensitive};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 impl Search<'_> {
-    /// The manager whose root holds `path`; of several the one with the longest root.
+    /// Returns the manager whose root contains `path`; of several the one with the longest root.
     pub(super) fn manager_of(&self, path: &Path) -> Option<(&'static Manager, PathBuf)> {
         let mut best: Option<(&'static Manager, PathBuf)> = None;
         let mut better = |manager, root: PathBuf| {
@@ -43,7 +43,7 @@ impl Search<'_> {
         best
     }
 
-    /// Grants what a manager's row says; false when this is not that manager's root after all.
+    /// Grants the paths of a manager's row; false if this is not that manager's root after all.
     pub(super) fn manage(&mut self, manager: &'static Manager, root: &Path, cause: &str) -> bool {
         let key = (manager.name, root.as_os_str().to_os_string());
         if let Some(settled) = self.settled.get(&key) {
@@ -114,7 +114,7 @@ impl Search<'_> {
         }
     }
 
-    /// Installations that a manager was told of by a symlink: `rustup toolchain link`, jenv, pyenv.
+    /// Follows installations that a manager knows by a symlink: `rustup toolchain link`, jenv, pyenv.
     pub(super) fn linked_installations(&mut self, dir: &Path, root: &Path, cause: &str) {
         if self.is_workspace(dir) {
             return;
@@ -131,12 +131,12 @@ impl Search<'_> {
             }
             let bin = target.join("bin");
             if self.exists(&bin) {
-                self.base(&bin, cause, Led::ByUser, 0);
+                self.base(&bin, cause, Origin::User, 0);
             }
         }
     }
 
-    /// Paths below `root` that fit the patterns and exist.
+    /// Returns the existing paths below `root` that match the patterns.
     pub(super) fn holes(&mut self, root: &Path, patterns: &[&str]) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for pattern in patterns {
@@ -158,14 +158,14 @@ impl Search<'_> {
         found
     }
 
-    /// Names right in an unknown directory that are sensitive wherever they are, such as `.env`.
+    /// Returns names directly in an unknown directory that are sensitive anywhere, such as `.env`.
     pub(super) fn secrets_in(&mut self, dir: &Path) -> Vec<PathBuf> {
         let hidden = self.list(dir);
         let hidden = hidden.iter().filter(|(name, _)| name.as_bytes().starts_with(b"."));
         hidden.map(|(name, _)| dir.join(name)).filter(|path| sensitive(path, Path::new("/")).is_some()).collect()
     }
 
-    /// Grants `path` but for the holes in it.
+    /// Grants `path` except for the holes in it.
     pub(super) fn add_around(&mut self, path: &Path, holes: &[PathBuf], what: &str, cause: &str) {
         if !holes.iter().any(|hole| inside(hole, path)) {
             self.add(path, what, cause);

@@ -1,26 +1,26 @@
-//! Where each toolchain manager keeps its installation, and how much of it makes its tools start.
-//! Data only; `super` reads it.
+//! Table of toolchain managers: where each keeps its installation, and which part of it its tools need. Data only;
+//! `super` reads it.
 
-/// One manager. Paths in `give`, `holes`, `links` and `marks` are relative to its root; the others
-/// to the home directory.
+/// A toolchain manager. Paths in `give`, `holes`, `links` and `marks` are relative to its root; the others to the home
+/// directory.
 pub(super) struct Manager {
     pub name: &'static str,
     /// Usual roots. A leading slash makes one absolute.
     pub roots: &'static [&'static str],
     /// Variables that name the root.
     pub vars: &'static [&'static str],
-    /// One of these must exist, or a directory of that name is something else. Empty: the root is enough.
+    /// Marks of which one must exist, or the directory is something else. Empty: the root is enough.
     pub marks: &'static [&'static str],
-    /// What is granted. Empty: the whole root, which then never holds credentials.
+    /// Granted paths. Empty: the whole root, which then never holds credentials.
     pub give: &'static [&'static str],
     /// Files in the root that may hold credentials; where one exists, its neighbours are granted
     /// one by one instead of the directory. `*` is any one name.
     pub holes: &'static [&'static str],
     /// Directories whose symlinks lead to installations elsewhere.
     pub links: &'static [&'static str],
-    /// What its tools need outside the root.
+    /// Paths outside the root that its tools need.
     pub also: &'static [&'static str],
-    /// Settings granted only when nothing in them looks like a secret.
+    /// Settings that are granted only if they contain nothing like a secret.
     pub settings: &'static [&'static str],
     /// Managers that come along.
     pub with: &'static [&'static str],
@@ -42,11 +42,11 @@ const BLANK: Manager = Manager {
     env: &[],
 };
 
-/// A conda prefix may keep channel tokens in these; its environments likewise.
+/// Files of a conda prefix, and of its environments, that may contain channel tokens.
 pub(super) const CONDA_HOLES: &[&str] =
     &[".condarc", "condarc", "condarc.d", "pip.conf", ".npmrc", "envs/*/.condarc", "envs/*/condarc", "envs/*/pip.conf"];
 
-/// Variables that name an installation or a version of whatever PATH leads to.
+/// Variables that name an installation or a version of a toolchain in PATH.
 pub(super) const COMMON_ENV: &[&str] = &[
     "ANDROID_HOME",
     "ANDROID_SDK_ROOT",
@@ -74,8 +74,8 @@ pub(super) const INSTALLATION_VARS: &[&str] =
     &["JAVA_HOME", "GOROOT", "MAVEN_HOME", "M2_HOME", "GRADLE_HOME", "CONDA_PREFIX", "VIRTUAL_ENV"];
 
 pub(super) const MANAGERS: &[Manager] = &[
-    // Directories of links and scripts. What they lead to is followed one by one; the usual
-    // destinations come along without a look at each link.
+    // Directories of links and scripts. Their targets are followed one by one; the usual destinations are granted
+    // without following each link.
     Manager {
         name: "user commands",
         roots: &[".local/bin", "bin", ".bin", ".local/sbin"],
@@ -425,7 +425,7 @@ pub(super) const MANAGERS: &[Manager] = &[
     },
     Manager { name: "chruby", roots: &[".rubies"], env: &["RUBY_ROOT", "GEM_ROOT", "RUBY_VERSION"], ..BLANK },
     Manager { name: "gem", roots: &[".gem", ".local/share/gem"], marks: &["ruby"], give: &["ruby"], ..BLANK },
-    // Haskell, OCaml, Lean, Julia, Swift, Perl, PHP and smaller houses.
+    // Haskell, OCaml, Lean, Julia, Swift, Perl, PHP and smaller languages.
     Manager {
         name: "ghcup",
         roots: &[".ghcup"],
@@ -607,7 +607,7 @@ pub(super) const MANAGERS: &[Manager] = &[
         env: &["EMSDK_NODE", "EM_CONFIG"],
         ..BLANK
     },
-    // Systems of packages.
+    // Package managers.
     Manager {
         name: "homebrew",
         roots: &["/home/linuxbrew/.linuxbrew", ".linuxbrew"],
@@ -640,7 +640,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A row that the final check would refuse is a row that does nothing.
+    /// A row that the final check would refuse has no effect.
     #[test]
     fn no_row_asks_for_a_sensitive_place() {
         let home = Path::new("/home/u");

@@ -1,17 +1,16 @@
-//! What a home directory holds that no guest may see: keys, tokens, histories, mail, browser profiles.
-//! A table and one question about it; it never looks at the disk.
+//! Files of a home directory that no guest may see: keys, tokens, histories, mail, browser profiles. A table and a
+//! lookup; the disk is never read.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Paths relative to a home directory, each with the kind of thing it keeps. `*` stands for any
-/// run of characters inside one component. A directory here means everything below it.
+/// Paths relative to a home directory, each with its kind. `*` matches any characters inside one component. A directory
+/// includes everything below it.
 ///
-/// Sorted by first component, those with a `*` in it last, because this is searched some dozen
-/// times in a launch of two milliseconds. Kinds: `keys`, `passwords`, `tokens`, `cloud`, `cluster`,
-/// `registry` (package registries), `forge`, `wallet`, `browser`, `mail`, `messages`, `history`,
-/// `editor` (sign-ins and unsaved files), `agent`, `ours`, and `personal`: people's own files, since
-/// a PATH that names them is a mistake and not a toolchain.
+/// Sorted by first component, those with a `*` in it last, because the table is searched some dozen times in a start of
+/// two milliseconds. Kinds: `keys`, `passwords`, `tokens`, `cloud`, `cluster`, `registry` (package registries),
+/// `forge`, `wallet`, `browser`, `mail`, `messages`, `history`, `editor` (sign-ins and unsaved files), `agent`, `ours`,
+/// and `personal`: people's own files, since a PATH that names them is a mistake and not a toolchain.
 pub const SENSITIVE: &[(&str, &str)] = &[
     (".1password", "passwords"),
     (".ICEauthority", "cookies"),
@@ -431,14 +430,14 @@ pub const SENSITIVE: &[(&str, &str)] = &[
     ("OneDrive*", "personal"),
 ];
 
-/// Installations that their makers put inside a sensitive directory.
+/// Installations inside a sensitive directory.
 const INSTALLED_WITHIN: &[&str] = &[".claude/local"];
 
-/// Why `path` may not be shown: it is, contains or lies in a place of [`SENSITIVE`], below `home`
-/// or below anyone else's home. Only the names count, so a file that does not exist yet is covered.
+/// Returns the kind of sensitive path that `path` is, contains or lies in (see [`SENSITIVE`]), below `home` or another
+/// user's home. Only names count, so a file that does not exist yet is covered.
 ///
-/// A name with a leading dot counts wherever it occurs (`/data/backup/.ssh/id`), since copies of a
-/// home are as good as the home.
+/// A name with a leading dot counts anywhere (`/data/backup/.ssh/id`), since copies of a home are as sensitive as the
+/// home.
 pub fn sensitive(path: &Path, home: &Path) -> Option<&'static str> {
     if home.starts_with(path) {
         return Some("home");
@@ -446,11 +445,11 @@ pub fn sensitive(path: &Path, home: &Path) -> Option<&'static str> {
     let bytes = path.as_os_str().as_bytes();
     let own = path.strip_prefix(home).ok().filter(|_| home != Path::new("/"));
     let own = own.map(|below| below.as_os_str().as_bytes());
-    let below = own.or_else(|| of_another(bytes));
+    let below = own.or_else(|| below_other_home(bytes));
     if below == Some(b"") {
         return Some("home");
     }
-    // The first component below a home is compared whole; further ones wherever they start.
+    // The first component below a home is compared whole; further ones at any position.
     let mut rest = bytes;
     if let Some(below) = below {
         if let Some(why) = at_home(below) {
@@ -473,9 +472,9 @@ fn after_slash(path: &[u8]) -> &[u8] {
     path.iter().position(|b| *b == b'/').map_or(&[], |slash| &path[slash + 1..])
 }
 
-/// The part of `path` below somebody's home: `/home/x/…`, `/Users/x/…`, `/root/…`. Empty for the
-/// home itself, and for the directory of homes.
-fn of_another(path: &[u8]) -> Option<&[u8]> {
+/// Returns the part of `path` below a home directory: `/home/x/…`, `/Users/x/…`, `/root/…`. Empty for the home itself,
+/// and for the directory of homes.
+fn below_other_home(path: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = path.strip_prefix(b"/root") {
         return match rest.first() {
             None => Some(rest),
@@ -540,9 +539,9 @@ fn first(path: &[u8]) -> &[u8] {
 #[derive(PartialEq, Eq)]
 enum Relation {
     Apart,
-    /// The path is the place or lies below it.
+    /// The path is the table's entry or lies below it.
     Within,
-    /// The place lies below the path.
+    /// The table's entry lies below the path.
     Around,
 }
 
@@ -551,20 +550,20 @@ fn compare(path: &[u8], place: &[u8]) -> Relation {
     for wanted in place.split(|b| *b == b'/') {
         match path.next() {
             None => return Relation::Around,
-            Some(part) if !like(part, wanted) => return Relation::Apart,
+            Some(part) if !glob_matches(part, wanted) => return Relation::Apart,
             Some(_) => {}
         }
     }
     Relation::Within
 }
 
-/// Whether a name fits a pattern in which `*` stands for any run of characters.
-fn like(name: &[u8], pattern: &[u8]) -> bool {
+/// Returns true if a name matches a pattern in which `*` matches any characters.
+fn glob_matches(name: &[u8], pattern: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|b| *b == b'*') else {
         return name == pattern;
     };
     let (head, tail) = (&pattern[..star], &pattern[star + 1..]);
-    name.starts_with(head) && (star..=name.len()).any(|from| like(&name[from..], tail))
+    name.starts_with(head) && (star..=name.len()).any(|from| glob_matches(&name[from..], tail))
 }
 
 #[cfg(test)]

@@ -31,13 +31,13 @@ impl Home {
         made
     }
 
-    /// Each place of the table, as a directory so that a test can put files in it.
+    /// Returns each entry of the table, as a directory so that a test can put files in it.
     pub fn secrets(&self) -> Vec<PathBuf> {
         let places = SENSITIVE.iter().map(|(place, _)| place.replace('*', "x"));
         places.map(|place| self.home.join(place)).collect()
     }
 
-    /// `~/…` is below this home, `T/…` beside it, `W/…` in the workspace.
+    /// Resolves a path: `~/…` is below this home, `T/…` beside it, `W/…` in the workspace.
     pub fn at(&self, path: &str) -> PathBuf {
         match path.split_once('/') {
             Some(("~", rest)) => self.home.join(rest),
@@ -48,7 +48,8 @@ impl Home {
         }
     }
 
-    /// `path` a program, `path/` a directory, `path = text` a program of that text, `path -> target` a symlink.
+    /// Makes a file: `path` a program, `path/` a directory, `path = text` a program of that text, `path -> target` a
+    /// symlink.
     pub fn make(&self, what: &str) {
         if let Some((link, target)) = what.split_once(" -> ") {
             let link = self.at(link);
@@ -90,7 +91,7 @@ impl Home {
         found
     }
 
-    /// What holds for every answer.
+    /// Checks the invariants of every result.
     pub fn check_shape(&self, found: &Toolchains) {
         for pair in found.grants.windows(2) {
             assert!(pair[0].path < pair[1].path, "sorted: {found:#?}");

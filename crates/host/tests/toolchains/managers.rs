@@ -1,4 +1,4 @@
-//! Every manager of the table: it brings its installation, whatever stands beside it, and no credential.
+//! Every manager of the table: it brings its installation, independent of the files beside it, and no credential.
 
 use crate::home::Home;
 
@@ -346,7 +346,7 @@ pub const MANAGERS: &[Case] = &[
     },
 ];
 
-/// One home with every manager in it, so that each case also shows what the others' files do to it.
+/// A home with every manager in it, so that each case also shows the effect of the others' files.
 pub fn full_home() -> Home {
     let home = Home::new();
     for case in MANAGERS {
@@ -356,6 +356,7 @@ pub fn full_home() -> Home {
     home
 }
 
+// promise 4
 #[test]
 fn each_manager_brings_its_installation_and_no_credential() {
     let home = full_home();

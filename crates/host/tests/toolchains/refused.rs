@@ -1,4 +1,5 @@
-//! What never widens a grant: variables, links, PATH entries and the workspace, where they lead to credentials or to somebody's home.
+//! Variables, links, PATH entries and the workspace never widen a grant where they lead to credentials or to another
+//! user's home.
 
 use crate::home::{Home, granted};
 use host::toolchains::{Toolchains, discover, sensitive};
@@ -42,6 +43,7 @@ fn settings_come_only_without_secrets() {
     }
 }
 
+// promise 4
 #[test]
 fn a_link_never_leads_to_credentials() {
     let home = Home::new();

@@ -1,11 +1,13 @@
 //! Being at a run: what it says goes to our standard streams, and what we are given goes to it. Who leaves does not end it.
 
-use super::client::{Follow, Keeper};
 use super::runs::unread;
-use super::spool::{Kind, Page, Reader};
-use super::wire::{self, Ask, Frame, Line, Pulled, Waited};
-use super::{lost, place::Place};
 pub use enclosure::terminal;
+use runtime::Node;
+use runtime::keeper::client::{Follow, Keeper};
+use runtime::keeper::lost;
+use runtime::keeper::place::Place;
+use runtime::keeper::spool::{Kind, Page, Reader};
+use runtime::keeper::wire::{self, Frame, Line, Pulled, Request, Waited};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::Write;
@@ -47,13 +49,13 @@ const MOST_KEPT: usize = 16 << 20;
 const LEAVE: [u8; 2] = [16, 17];
 
 /// Stays with a run until its end, or until we are told to leave.
-pub fn attach(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
-    visit(state, sandbox, run, manner, Bond::Guest)
+pub fn attach(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
+    visit(node, state, sandbox, run, manner, Bond::Guest)
 }
 
 /// The same with a run that was begun for us: it is told when nobody reads what it says, as it would be in a pipe.
-pub fn attend(state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
-    visit(state, sandbox, run, manner, Bond::Owner)
+pub fn attend(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
+    visit(node, state, sandbox, run, manner, Bond::Owner)
 }
 
 /// What a run is to whoever is at it.
@@ -65,8 +67,8 @@ enum Bond {
     Owner,
 }
 
-fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> Result<Left, Fault> {
-    let find = || Keeper::heard(state, sandbox);
+fn visit(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> Result<Left, Fault> {
+    let find = || Keeper::heard(node, state, sandbox);
     let gone = || {
         let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
         fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
@@ -103,7 +105,7 @@ fn visit(state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> 
         signals,
         voice: Voice::new(manner.capture),
     };
-    visit.stay()
+    visit.stay(node)
 }
 
 struct Visit {
@@ -204,26 +206,26 @@ pub fn count_missing(outcome: &mut Outcome, seen: u64, speaks: [bool; 2]) {
 }
 
 impl Visit {
-    fn stay(mut self) -> Result<Left, Fault> {
+    fn stay(mut self, node: &Node) -> Result<Left, Fault> {
         if self.manner.terminal {
-            self.resize();
+            self.resize(node);
         }
         loop {
-            if let Some(outcome) = self.show()? {
+            if let Some(outcome) = self.show(node)? {
                 return Ok(Left::Ended(Box::new(self.voice.told(outcome))));
             }
             if self.ended {
-                return self.unwritten().map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
+                return self.unwritten(node).map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
             }
             let [heard, answered, typed, signalled] = self.wait();
             if heard && self.hear().is_err() {
-                return self.lost().map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
+                return self.lost(node).map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
             }
             if answered {
                 self.answered();
             }
             if signalled {
-                self.pass_signals();
+                self.pass_signals(node);
             }
             if typed && self.read() {
                 return Ok(Left::Detached);
@@ -263,7 +265,7 @@ impl Visit {
     }
 
     /// Passes on what it said; the outcome, once it has ended.
-    fn show(&mut self) -> Result<Option<Outcome>, Fault> {
+    fn show(&mut self, node: &Node) -> Result<Option<Outcome>, Fault> {
         loop {
             let Page { records, next, gap, ended } =
                 self.reader.read(self.next, PAGE).map_err(|e| unread(&self.run, e))?;
@@ -274,8 +276,8 @@ impl Visit {
             let nothing = records.is_empty();
             for record in records {
                 match record.kind {
-                    Kind::Stdout | Kind::Terminal => self.say(0, &record.bytes),
-                    Kind::Stderr => self.say(1, &record.bytes),
+                    Kind::Stdout | Kind::Terminal => self.say(node, 0, &record.bytes),
+                    Kind::Stderr => self.say(node, 1, &record.bytes),
                     Kind::Dropped => {}
                     Kind::End => {
                         let read = serde_json::from_slice(&record.bytes);
@@ -300,17 +302,17 @@ impl Visit {
     }
 
     /// It has ended, and its log does not say so: there was no room for that on the disk.
-    fn unwritten(&mut self) -> Result<Outcome, Fault> {
-        match self.again().map(|mut keeper| keeper.wait(&self.run, Duration::ZERO)).transpose()? {
+    fn unwritten(&mut self, node: &Node) -> Result<Outcome, Fault> {
+        match self.again(node).map(|mut keeper| keeper.wait(&self.run, Duration::ZERO)).transpose()? {
             Some(Waited { outcome: Some(outcome), .. }) => Ok(outcome),
-            _ => self.lost(),
+            _ => self.lost(node),
         }
     }
 
     /// The keeper is gone without a word of the run's end.
-    fn lost(&mut self) -> Result<Outcome, Fault> {
+    fn lost(&mut self, node: &Node) -> Result<Outcome, Fault> {
         lost::settle(&self.state, &self.sandbox)?;
-        match self.show()? {
+        match self.show(node)? {
             Some(outcome) => Ok(outcome),
             None => {
                 let message =
@@ -334,7 +336,7 @@ impl Visit {
         if self.manner.terminal && self.leaves(&bytes) {
             return true;
         }
-        let frame = Frame::of(&Ask::Input { run: self.run.clone(), eof: self.over, by: None }).with(bytes);
+        let frame = Frame::of(&Request::Input { run: self.run.clone(), eof: self.over, by: None }).with(bytes);
         if let Some(line) = &mut self.speak {
             self.asked = line.put(frame).and_then(|()| line.push()).is_ok();
         }
@@ -369,38 +371,38 @@ impl Visit {
     }
 
     /// A reader that left early is no error of ours. What is said after that is told to whoever says it.
-    fn say(&mut self, stream: usize, bytes: &[u8]) {
+    fn say(&mut self, node: &Node, stream: usize, bytes: &[u8]) {
         if self.voice.say(stream, bytes) || self.bond == Bond::Guest {
             return;
         }
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
         if let Some(signal) = self.unread.due(since) {
-            self.signal(signal);
+            self.signal(node, signal);
         }
     }
 
     /// Asked on a line of its own: the other may wait for the command to read.
-    fn signal(&self, signal: i32) {
-        let _it_is_gone = self.again().map(|mut keeper| keeper.signal(&self.run, signal));
+    fn signal(&self, node: &Node, signal: i32) {
+        let _it_is_gone = self.again(node).map(|mut keeper| keeper.signal(&self.run, signal));
     }
 
-    fn pass_signals(&mut self) {
+    fn pass_signals(&mut self, node: &Node) {
         while let Some((signal, _)) = sys::process::next_signal(self.signals.as_fd()) {
             match signal {
-                WINCH if self.manner.terminal => self.resize(),
+                WINCH if self.manner.terminal => self.resize(node),
                 WINCH => {}
-                _ => self.signal(signal),
+                _ => self.signal(node, signal),
             }
         }
     }
 
-    fn resize(&mut self) {
+    fn resize(&mut self, node: &Node) {
         let (rows, columns) = terminal::size(rustix::stdio::stdin());
-        let _it_is_gone = self.again().map(|mut keeper| keeper.resize(&self.run, rows, columns));
+        let _it_is_gone = self.again(node).map(|mut keeper| keeper.resize(&self.run, rows, columns));
     }
 
-    fn again(&self) -> Option<Keeper> {
-        Keeper::heard(&self.state, &self.sandbox).ok().flatten()
+    fn again(&self, node: &Node) -> Option<Keeper> {
+        Keeper::heard(node, &self.state, &self.sandbox).ok().flatten()
     }
 }
 

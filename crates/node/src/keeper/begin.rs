@@ -1,30 +1,27 @@
-//! Commands that are begun from afar: described by a document, started once under a key, listed with those before them.
+//! Commands that a document requests: started once under an idempotency key, and listed with those before them.
 
-use super::client::{ATTEMPTS, Keeper, sent_away};
-use super::resting;
 use super::runs::{self, Found};
-use super::watch::Watch;
-use super::wire::{Hidden, Start, Started, Word, words_of};
-use crate::Caller;
-use crate::fresh;
-use crate::lifecycle::live;
-use crate::questions;
-use crate::sandbox::{self, Run, Sandbox};
-use crate::state::State;
+use runtime::Node;
+use runtime::keeper::client::{ATTEMPTS, Keeper, sent_away};
+use runtime::keeper::request_digest;
+use runtime::keeper::watch::Watch;
+use runtime::keeper::wire::{Hidden, Start, Started, Word, words_of};
+use runtime::questions;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use state::sandbox::{self, Run, Sandbox};
+use state::{Caller, State};
+use std::collections::BTreeMap;
 use std::path::Path;
 use store::Kept;
-use terms::{ErrorKind, Fault, Limits, Outcome, Phase, Verdict, check_amounts};
+use terms::{Fault, Limits, Outcome, Phase, Verdict, check_amounts};
 use utoipa::ToSchema;
 use workspace::Target;
 
 /// A command to be run. The sandbox becomes live for it where it is not.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schema(as = RunCreate)]
-pub struct Ask {
+pub struct RunCreate {
     /// The command and its arguments; with `shell`, the arguments after the shell's text.
     pub command: Vec<Target>,
     /// Run this text with `sh -c`.
@@ -122,8 +119,8 @@ fn given(word: &Target) -> String {
     }
 }
 
-impl Ask {
-    /// All that is handed to the command, each with the field that it is in.
+impl RunCreate {
+    /// Returns all words that are handed to the command, each with the field that it is in.
     fn words(&self) -> impl Iterator<Item = (&'static str, &Target)> {
         let command = self.command.iter().map(|word| ("command", word));
         let shell = self.shell.iter().map(|word| ("shell", word));
@@ -167,7 +164,7 @@ impl Ask {
         self.ask_timeout_ms.map_or(Ok(()), |ms| questions::patience("ask_timeout_ms", ms).map(drop))
     }
 
-    /// What its keeper is asked; under a key where there is one.
+    /// Returns the message that has a keeper start the command.
     fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start {
         Start {
             command: self.command.iter().map(Word::spelled).collect(),
@@ -189,22 +186,22 @@ impl Ask {
         }
     }
 
-    /// All variables with their values.
+    /// Returns all variables with their values, as `NAME=VALUE`.
     pub(crate) fn assignments(&self) -> Vec<Word> {
         self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect()
     }
 
-    /// How it counts on being watched.
+    /// Returns how the command expects to be watched.
     pub(crate) fn watch(&self) -> Watch {
         Watch { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
     }
 
-    /// Of all that is asked for, and behind it of each field. It is a digest because variables may be secrets; of what is known to be one
-    /// there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
+    /// Returns a digest of the whole request, and behind it one of each field. Digests, because variables may be secrets; of what is known
+    /// to be a secret there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
     fn digest(&self) -> String {
         const SHORT: usize = 4;
-        let bare = Ask { secrets: BTreeMap::new(), ..self.clone() };
-        let digest = |text: &[u8]| workspace::spelled::hex(&Sha256::digest(text));
+        let bare = RunCreate { secrets: BTreeMap::new(), ..self.clone() };
+        let digest = |text: &[u8]| terms::hex::encode(Sha256::digest(text));
         let mut all = digest(&serde_json::to_vec(&bare).unwrap_or_default());
         let fields = serde_json::to_value(&bare).ok().and_then(|bare| bare.as_object().cloned()).unwrap_or_default();
         for (name, value) in fields {
@@ -212,25 +209,6 @@ impl Ask {
         }
         all
     }
-}
-
-/// Whether two requests are the same, by their digests. Earlier versions had none of single fields.
-pub(super) fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
-    let whole = |digest: Option<&str>| digest.and_then(|text| text.split(' ').next()).map(str::to_owned);
-    whole(one) == whole(other)
-}
-
-/// The fields in which two requests differ, as far as their digests tell.
-fn differing<'a>(one: &'a str, other: &'a str) -> Vec<&'a str> {
-    let fields = |digest: &'a str| -> BTreeMap<&str, &str> {
-        digest.split(' ').skip(1).filter_map(|field| field.split_once('=')).collect()
-    };
-    let (one, other) = (fields(one), fields(other));
-    if one.is_empty() || other.is_empty() {
-        return Vec::new();
-    }
-    let names: BTreeSet<&str> = one.keys().chain(other.keys()).copied().collect();
-    names.into_iter().filter(|name| one.get(name) != other.get(name)).collect()
 }
 
 /// A variable with its value, byte for byte.
@@ -266,16 +244,16 @@ pub enum Waits {
 }
 
 /// Starts a command in a sandbox; under a key once.
-pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Result<Begun, Fault> {
-    ask.check()?;
-    crate::bounds::check_command(&ask.limits, caller)?;
-    let state = State::lend(caller)?;
+pub fn begin(node: &Node, caller: &Caller, request: &RunCreate, word: &str, key: Option<&str>) -> Result<Begun, Fault> {
+    request.check()?;
+    state::bounds::check_command(&request.limits, caller)?;
+    let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Before it becomes live for nothing; its keeper asks again, which knows how it was built.
-    ask.watch().check(&Watch::as_made(&record), &id)?;
+    request.watch().check(&Watch::as_made(&record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
-        && let Some(known) = begun_before(&state, ask, run)?
+        && let Some(known) = begun_before(&state, request, run)?
     {
         let found = Found::new(known.id, known.record, state.path.clone());
         return Ok(Begun { existed: true, found, keeper: None });
@@ -284,12 +262,12 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
     // Others can have it while this one waits.
     drop(state);
     // It has its id before anybody is asked: what is asked twice is begun once.
-    let run = run.unwrap_or_else(|| terms::id("run", fresh::random()));
-    let (keeper, started) = start_in(&path, &id, &ask.start(run, key, caller), caller)?;
+    let run = run.unwrap_or_else(|| terms::id("run", sys::random::id_bytes()));
+    let (keeper, started) = start_in(node, &path, &id, &request.start(run, key, caller), caller)?;
     let Started { run, existed, command, started_ms, waits, .. } = started;
     if existed {
         // Without a key it was this very request that began it, and did not hear so.
-        return Ok(Begun { existed: key.is_some(), found: runs::find(&run, caller)?, keeper: None });
+        return Ok(Begun { existed: key.is_some(), found: runs::find(node, caller, &run)?, keeper: None });
     }
     let card = &keeper.card;
     let record = Run {
@@ -303,15 +281,21 @@ pub fn begin(ask: &Ask, word: &str, key: Option<&str>, caller: &Caller) -> Resul
         verdict: None,
         status: None,
         service: None,
-        request: key.map(|_| ask.digest()),
+        request: key.map(|_| request.digest()),
     };
     let keeper = if waits { Waits::Told(keeper) } else { Waits::Ask(keeper) };
     Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
 }
 
 /// Has a command started by the keeper that was asked last, or by whoever keeps the sandbox now.
-fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Result<(Keeper, Started), Fault> {
-    while let Some(mut keeper) = resting::take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
+fn start_in(
+    node: &Node,
+    state: &Path,
+    sandbox: &str,
+    start: &Start,
+    caller: &Caller,
+) -> Result<(Keeper, Started), Fault> {
+    while let Some(mut keeper) = node.keepers.take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
         match keeper.start_if_there(start) {
             Ok(Some(started)) => return Ok((keeper, started)),
             // It left meanwhile.
@@ -320,7 +304,7 @@ fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Resu
         }
     }
     for _ in 0..ATTEMPTS {
-        let (mut keeper, hello) = Keeper::ensure_told(state, sandbox, caller)?;
+        let (mut keeper, hello) = Keeper::ensure_told(node, caller, state, sandbox)?;
         if start.input || start.terminal.is_some() {
             keeper.check_counts(&hello)?;
         }
@@ -333,39 +317,36 @@ fn start_in(state: &Path, sandbox: &str, start: &Start, caller: &Caller) -> Resu
 }
 
 /// What an earlier request under the same key started.
-pub fn earlier(ask: &Ask, word: &str, key: &str, caller: &Caller) -> Result<Option<Found>, Fault> {
-    ask.check()?;
-    let state = State::lend(caller)?;
+pub fn earlier(
+    node: &Node,
+    caller: &Caller,
+    request: &RunCreate,
+    word: &str,
+    key: &str,
+) -> Result<Option<Found>, Fault> {
+    request.check()?;
+    let state = node.states.lend(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
-    let known = begun_before(&state, ask, &id_of(&id, key))?;
+    let known = begun_before(&state, request, &id_of(&id, key))?;
     Ok(known.map(|known| Found::new(known.id, known.record, state.path.clone())))
 }
 
-fn begun_before(state: &State, ask: &Ask, run: &str) -> Result<Option<Kept<Run>>, Fault> {
+fn begun_before(state: &State, request: &RunCreate, run: &str) -> Result<Option<Kept<Run>>, Fault> {
     match state.store.read(|tx| tx.get::<Run>(run))? {
         None => Ok(None),
         Some(known) => {
-            let (before, now) = (known.record.request.as_deref(), ask.digest());
-            match is_same(before, Some(&now)) {
+            let (before, now) = (known.record.request.as_deref(), request.digest());
+            match request_digest::is_same(before, Some(&now)) {
                 true => Ok(Some(known)),
-                false => Err(other_request(run, before, Some(&now))),
+                false => Err(request_digest::other_request(run, before, Some(&now))),
             }
         }
     }
 }
 
-/// A key that stands for another request.
-pub(super) fn other_request(run: &str, before: Option<&str>, now: Option<&str>) -> Fault {
-    let fields = differing(before.unwrap_or_default(), now.unwrap_or_default()).join(", ");
-    let what = if fields.is_empty() { "request".to_owned() } else { fields };
-    let message = format!("the key was used with another {what}, for the request that started {run}");
-    let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
-    fault.hint("repeat the request as it was, or take another key")
-}
-
 /// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
-pub fn list(word: Option<&str>, running: bool, caller: &Caller) -> Result<Vec<Shown>, Fault> {
-    let state = State::open(caller)?;
+pub fn list(node: &Node, caller: &Caller, word: Option<&str>, running: bool) -> Result<Vec<Shown>, Fault> {
+    let state = node.states.open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
         let mut found = match (&of, running) {
@@ -391,7 +372,7 @@ pub fn ended(found: &Found) -> Shown {
 
 /// A run as its record has it.
 pub fn shown(run: String, record: Run) -> Shown {
-    let running = live::handle(&record).is_some();
+    let running = state::process::handle(&record).is_some();
     told(run, record, running)
 }
 
@@ -415,10 +396,10 @@ fn told(run: String, record: Run, running: bool) -> Shown {
 
 impl Found {
     /// The run as it is now.
-    pub fn show(&self) -> Result<Shown, Fault> {
+    pub fn show(&self, node: &Node) -> Result<Shown, Fault> {
         let mut shown = shown(self.id.clone(), self.now()?);
         if shown.running {
-            let listed = self.glance().and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
+            let listed = self.glance(node).and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
             let listed = listed.into_iter().find(|listed| listed.run == self.id);
             shown.at = listed.map(|l| At { input: l.input, terminal: l.terminal, offset: l.offset });
         }
@@ -432,8 +413,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_command_is_refused() {
-        let ask =
-            |text: &str| serde_json::from_str::<Ask>(text).map_err(|e| e.to_string()).map(|ask| ask.check().is_ok());
+        let ask = |text: &str| {
+            serde_json::from_str::<RunCreate>(text).map_err(|e| e.to_string()).map(|request| request.check().is_ok())
+        };
         for good in [
             r#"{"command":["true"]}"#,
             r#"{"shell":"echo $X","env":{"X":"1"}}"#,

@@ -1,12 +1,12 @@
 //! Runs by their id, whether a keeper has them or nobody is left: what they said, how they ended, and what can still be done.
 
-use super::client::{Contact, Follow, INSPECTION, Keeper};
-use super::place::{Card, Place};
-use super::spool::{Kind, Page, Reader, Unread};
-use super::{lost, wire};
-use crate::Caller;
-use crate::sandbox::Run;
-use crate::state::State;
+use runtime::Node;
+use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
+use runtime::keeper::place::{Card, Place};
+use runtime::keeper::spool::{Kind, Page, Reader, Unread};
+use runtime::keeper::{lost, wire};
+use state::Caller;
+use state::sandbox::Run;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ pub struct Found {
 }
 
 /// By id, or by the beginning of one that no other has.
-pub fn find(word: &str, caller: &Caller) -> Result<Found, Fault> {
-    let state = State::lend(caller)?;
+pub fn find(node: &Node, caller: &Caller, word: &str) -> Result<Found, Fault> {
+    let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word, caller))?;
     Ok(Found { id, run: record, state: state.path.clone() })
 }
@@ -66,18 +66,18 @@ impl Found {
     }
 
     /// A connection to the keeper that has it, if it still goes on there. That keeper may be silent.
-    pub fn keeper(&self) -> Option<Keeper> {
-        Keeper::find(&self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
+    pub fn keeper(&self, node: &Node) -> Option<Keeper> {
+        Keeper::find(node, &self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
     }
 
     /// The same once it has answered; a fault where it is silent.
-    pub fn heard(&self) -> Result<Option<Keeper>, Fault> {
-        Ok(Keeper::heard(&self.state, &self.run.sandbox)?.filter(|keeper| keeper.card.pid == self.run.pid))
+    pub fn heard(&self, node: &Node) -> Result<Option<Keeper>, Fault> {
+        Ok(Keeper::heard(node, &self.state, &self.run.sandbox)?.filter(|keeper| keeper.card.pid == self.run.pid))
     }
 
     /// The same within the deadline of a look; none where it is silent.
-    pub fn glance(&self) -> Option<Keeper> {
-        match Keeper::contact(&self.state, &self.run.sandbox, INSPECTION) {
+    pub fn glance(&self, node: &Node) -> Option<Keeper> {
+        match Keeper::contact(node, &self.state, &self.run.sandbox, INSPECTION) {
             Contact::Answered(keeper, _) if keeper.card.pid == self.run.pid => {
                 Some(keeper.answering_within(INSPECTION))
             }
@@ -100,7 +100,7 @@ impl Found {
         let store = Store::open(&self.state)?;
         let get = || store.read(|tx| tx.get::<Run>(&self.id));
         let now = get()?.map_or_else(|| self.run.clone(), |kept| kept.record);
-        if now.ended_ms.is_none() && crate::lifecycle::live::handle(&now).is_none() {
+        if now.ended_ms.is_none() && state::process::handle(&now).is_none() {
             lost::settle(&self.state, &now.sandbox)?;
             return Ok(get()?.map_or(now, |kept| kept.record));
         }
@@ -108,20 +108,20 @@ impl Found {
     }
 
     /// How it ended, if it has: as its log says it, else as far as its record does.
-    pub fn outcome(&self) -> Result<Option<Outcome>, Fault> {
+    pub fn outcome(&self, node: &Node) -> Result<Option<Outcome>, Fault> {
         let now = self.now()?;
         if now.ended_ms.is_none() {
             return Ok(None);
         }
         // A keeper whose log of it is gone knows no more than that; the record does.
         let agrees = |outcome: &Outcome| now.verdict.is_none_or(|verdict| verdict == outcome.verdict);
-        Ok(self.logged().or_else(|| self.told().filter(agrees)).or_else(|| recorded(&self.id, &now)))
+        Ok(self.logged().or_else(|| self.told(node).filter(agrees)).or_else(|| recorded(&self.id, &now)))
     }
 
     /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet; on a full disk it
     /// never is.
-    fn told(&self) -> Option<Outcome> {
-        let waited = self.glance()?.wait(&self.id, MOMENT).ok()?;
+    fn told(&self, node: &Node) -> Option<Outcome> {
+        let waited = self.glance(node)?.wait(&self.id, MOMENT).ok()?;
         self.logged().or(waited.outcome)
     }
 
@@ -131,10 +131,10 @@ impl Found {
     }
 
     /// Waits for its end; none when the time is over first.
-    pub fn wait(&self, time: Duration) -> Result<Option<Outcome>, Fault> {
+    pub fn wait(&self, node: &Node, time: Duration) -> Result<Option<Outcome>, Fault> {
         let end = Instant::now().checked_add(time);
         loop {
-            if let Some(outcome) = self.outcome()? {
+            if let Some(outcome) = self.outcome(node)? {
                 return Ok(Some(outcome));
             }
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
@@ -142,7 +142,7 @@ impl Found {
                 return Ok(None);
             }
             // A keeper that went away is seen in the records, and one that forgot it wrote it down.
-            let waited = self.keeper().map(|mut keeper| keeper.wait(&self.id, left.min(STEP)));
+            let waited = self.keeper(node).map(|mut keeper| keeper.wait(&self.id, left.min(STEP)));
             match waited {
                 Some(Ok(wire::Waited { outcome: Some(outcome), .. })) => return Ok(Some(outcome)),
                 Some(Ok(_)) => {}
@@ -170,34 +170,34 @@ impl Found {
     }
 
     /// Ends the whole tree at once, by its keeper where it has one; false when it is gone already.
-    pub fn kill(&self) -> Result<bool, Fault> {
+    pub fn kill(&self, node: &Node) -> Result<bool, Fault> {
         match self.run.ended_ms {
-            None => match self.heard()? {
+            None => match self.heard(node)? {
                 Some(mut keeper) => keeper.kill(&self.id),
-                None => self.signal(9),
+                None => self.signal(node, 9),
             },
-            Some(_) => self.signal(9),
+            Some(_) => self.signal(node, 9),
         }
     }
 
     /// Wakes its sandbox where that is frozen, for whoever comes to the run; nothing to do for one that has ended.
-    pub fn wake(&self) -> Result<(), Fault> {
+    pub fn wake(&self, node: &Node) -> Result<(), Fault> {
         if self.now()?.ended_ms.is_some() {
             return Ok(());
         }
-        self.heard()?.map_or(Ok(()), |mut keeper| keeper.thaw())
+        self.heard(node)?.map_or(Ok(()), |mut keeper| keeper.thaw())
     }
 
     /// Sends a signal to the command, or ends the whole tree at once; false when it is gone already.
-    pub fn signal(&self, signal: i32) -> Result<bool, Fault> {
+    pub fn signal(&self, node: &Node, signal: i32) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_some() {
             return Ok(false);
         }
-        match self.heard()? {
+        match self.heard(node)? {
             Some(mut keeper) => keeper.signal(&self.id, signal),
             // It would not pass the signal on but follow it, with all that it keeps.
             None if self.is_kept() => Err(unheard(&self.run.sandbox)),
-            None => match crate::lifecycle::live::handle(&self.run) {
+            None => match state::process::handle(&self.run) {
                 // Whoever supervises it passes the signal on.
                 Some(supervisor) => Ok(sys::process::signal(std::os::fd::AsFd::as_fd(&supervisor), signal)),
                 None => Ok(false),
@@ -261,7 +261,7 @@ impl Log {
     }
 
     /// What is there, or comes within `patience`.
-    pub fn next(&mut self, patience: Duration) -> Result<Heard, Fault> {
+    pub fn next(&mut self, node: &Node, patience: Duration) -> Result<Heard, Fault> {
         let end = Instant::now() + patience;
         loop {
             let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
@@ -272,7 +272,7 @@ impl Log {
             if page.ended || !self.follows {
                 return Ok(Heard::Over);
             }
-            if !self.listen()? {
+            if !self.listen(node)? {
                 // Nobody has it any more: what is there now is all there will be.
                 let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
                 self.next = page.next;
@@ -294,11 +294,11 @@ impl Log {
     }
 
     /// Makes sure that we hear of news; false where nobody is left to tell, and the records say so.
-    fn listen(&mut self) -> Result<bool, Fault> {
+    fn listen(&mut self, node: &Node) -> Result<bool, Fault> {
         if self.follow.is_some() {
             return Ok(true);
         }
-        if let Some(keeper) = self.found.keeper()
+        if let Some(keeper) = self.found.keeper(node)
             && let Ok(follow) = keeper.follow(Some(vec![self.found.id.clone()]))
         {
             self.follow = Some(follow);

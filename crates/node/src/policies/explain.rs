@@ -1,13 +1,13 @@
 //! `policy explain`: what holds for a path, a program or a place on the network, and what becomes of what is written there.
 
-use super::{Flag, Source, effective, find_program, surroundings};
-use crate::Caller;
-use crate::reach::BaseFault;
-use crate::sandbox;
-use crate::state::State;
 use enclosure::LocalHost;
 use policy::{Explanation, Format, Perm, Perms, Policy, Resolved};
+use runtime::Node;
+use runtime::policies::{Flag, Source, effective, find_program, surroundings};
 use serde::{Deserialize, Serialize};
+use state::Caller;
+use state::reach::BaseFault;
+use state::sandbox;
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -88,8 +88,8 @@ pub fn explain_sources(
 }
 
 /// What the policy of a sandbox says.
-pub fn explain_sandbox(what: &OsStr, word: &str, look: Look, caller: &Caller) -> Result<Explained, Fault> {
-    let state = State::open(caller)?;
+pub fn explain_sandbox(node: &Node, caller: &Caller, what: &OsStr, word: &str, look: Look) -> Result<Explained, Fault> {
+    let state = node.states.open(caller)?;
     let kept = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let document = policy::parse(&kept.record.policy.to_string(), Format::Json, &kept.id)?;
     // Paths in it are seen from the directory that it covers.
@@ -117,10 +117,10 @@ fn explain_under(
     }
     let real = |path: &Path| if look == Look::Host { real(path) } else { plain(path) };
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(told(policy::explain_net(&resolved, &policy::NetAsk::unix(&real(&expand(path, caller))))));
+        return Ok(told(policy::explain_net(&resolved, &policy::NetRequest::unix(&real(&expand(path, caller))))));
     }
     if let Some(host) = text.strip_prefix("icmp:") {
-        let ask = policy::NetAsk { addr: host.parse().ok(), ..policy::NetAsk::icmp(host) };
+        let ask = policy::NetRequest { addr: host.parse().ok(), ..policy::NetRequest::icmp(host) };
         return Ok(told(policy::explain_net(&resolved, &ask)));
     }
     let is_file = look == Look::Host && caller.cwd.join(what).symlink_metadata().is_ok();
@@ -128,7 +128,7 @@ fn explain_under(
         let path = real(&expand(&text, caller));
         let mut about = policy::explain_fs(&resolved, &path);
         if look == Look::Host && path.metadata().is_ok_and(|m| m.file_type().is_socket()) {
-            about.rows.extend(policy::explain_net(&resolved, &policy::NetAsk::unix(&path)).rows);
+            about.rows.extend(policy::explain_net(&resolved, &policy::NetRequest::unix(&path)).rows);
         }
         return Ok(Explained { changes: changes(&resolved, &path, &real(workspace)), ..told(about) });
     }
@@ -144,7 +144,7 @@ fn explain_under(
     });
     let port = port.transpose()?.unwrap_or(443);
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    let ask = policy::NetAsk { addr: address.parse().ok(), ..policy::NetAsk::tcp(host, port) };
+    let ask = policy::NetRequest { addr: address.parse().ok(), ..policy::NetRequest::tcp(host, port) };
     Ok(told(policy::explain_net(&resolved, &ask)))
 }
 

@@ -1,17 +1,19 @@
 //! `approve`: lets chosen changes of a sandbox through to its base. What lands is what was reviewed, or nothing.
 
-use super::batch::{Batch, Verb};
-use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Of, Reviewed, commit, conflicted, past, recover, reject};
-use crate::Caller;
-use crate::denied;
-use crate::fresh::now_ms;
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::sandbox::{self, Anchored, Run, Sandbox};
-use crate::state::State;
+use super::{Of, Reviewed, commit, merge_base, reject};
+use runtime::Node;
+use runtime::denied;
+use runtime::liveness;
+use state::batch::{Batch, Verb};
+use state::landing::{self, Job, PATIENCE};
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::{self, Anchored, Run, Sandbox};
+use state::{Caller, State};
+use state::{conflicted, landing_recovery};
 use std::collections::BTreeSet;
 use store::Kept;
+use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
@@ -46,17 +48,17 @@ pub enum Seen {
     Unseen,
 }
 
-pub fn approve(caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
-    let state = State::open(caller)?;
+pub fn approve(node: &Node, caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
+    let state = node.states.open(caller)?;
     let (sandbox, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
     let wish = selection(paths, ask)?;
-    let desk = Desk::open(&state, &sandbox.id)?;
+    let desk = Desk::open(node, &state, &sandbox.id)?;
     desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
 }
 
 /// Whether somebody has been shown the whole diff of the sandbox that is meant.
-pub fn was_shown(caller: &Caller, of: &Of) -> Result<bool, Fault> {
-    let state = State::open(caller)?;
+pub fn was_shown(node: &Node, caller: &Caller, of: &Of) -> Result<bool, Fault> {
+    let state = node.states.open(caller)?;
     state.store.read(|tx| {
         let (sandbox, _) = of.find(tx, caller)?;
         Ok(tx.get::<Reviewed>(&sandbox.id)?.is_some())
@@ -75,8 +77,8 @@ pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<
 }
 
 /// The sandbox that is meant, and the paths in it.
-pub fn meant(caller: &Caller, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
-    let state = State::open(caller)?;
+pub fn meant(node: &Node, caller: &Caller, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+    let state = node.states.open(caller)?;
     state.store.read(|tx| of.find(tx, caller).map(|(sandbox, paths)| (sandbox.id, paths)))
 }
 
@@ -104,17 +106,19 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn open<'a>(state: &'a State, id: &str) -> Result<Desk<'a>, Fault> {
+    fn open<'a>(node: &Node, state: &'a State, id: &str) -> Result<Desk<'a>, Fault> {
         let first = state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id))?;
         let stack = sandbox::stack(state, &first)?;
         let held = Held::take(&stack.base, PATIENCE)?;
-        recover::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
+        landing_recovery::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
         // What others landed while we waited is known only now.
-        let Hold { sandbox, whose } = live::hold_patiently(state, id)?;
-        let lock = match whose {
-            Whose::Mine(lock) => lock,
-            Whose::Taken if state.store.read(|tx| live::runs(tx, id))?.is_empty() => return Err(reject::running(id)),
-            Whose::Taken => None,
+        let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, id)?;
+        let lock = match result {
+            LockResult::Locked(lock) => lock,
+            LockResult::Busy if state.store.read(|tx| state::process::runs(tx, id))?.is_empty() => {
+                return Err(reject::running(id));
+            }
+            LockResult::Busy => None,
         };
         let anchors = state.store.read(|tx| tx.get::<Anchored>(id))?;
         let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
@@ -201,7 +205,7 @@ impl Desk<'_> {
     fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
         let options = Options { exclude, ..Options::default() };
         let mut diff = workspace::diff::diff(&self.stack, &self.anchors, &options)?;
-        past::settle(self.state, &self.sandbox.record, &self.stack, &self.anchors, &mut diff)?;
+        merge_base::settle(self.state, &self.sandbox.record, &self.stack, &self.anchors, &mut diff)?;
         Ok(diff)
     }
 

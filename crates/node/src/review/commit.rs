@@ -1,12 +1,11 @@
 //! A commit of what lands, for the verb that lands it: everything that can be refused is refused before, the rest is told after.
 
-use super::batch::Batch;
-use crate::Caller;
-use crate::fresh::now_ms;
-use crate::sandbox::Sandbox;
-use crate::state::State;
 use serde_json::json;
+use state::batch::Batch;
+use state::sandbox::Sandbox;
+use state::{Caller, State};
 use store::{Entry, Kept, Step};
+use terms::clock::now_ms;
 use terms::{Fault, Phase};
 use workspace::git::{self, Committed, Plan as Words, Prepared, Staged, Surroundings};
 use workspace::plan::{Goal, Plan};

@@ -1,12 +1,12 @@
 //! `conflicts`: who else is changing the same files. Looks at all sandboxes whose directories overlap, and at what each of them
 //! has in dispute with its base.
 
-use super::conflicted::Conflicted;
-use super::past;
-use crate::Caller;
-use crate::sandbox::{self, Anchored, Sandbox};
-use crate::state::State;
+use super::merge_base;
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::conflicted::Conflicted;
+use state::sandbox::{self, Anchored, Sandbox};
+use state::{Caller, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
@@ -73,8 +73,8 @@ const MOST_SANDBOXES: usize = 256;
 /// More lines than this are not told.
 const MOST_TOLD: usize = 10_000;
 
-pub fn conflicts(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
+pub fn conflicts(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
     let (base, only, found) = state.store.read(|tx| gather(tx, caller, ask))?;
     let mut notes = Vec::new();
     let mut writers: BTreeMap<Rel, Vec<Writer>> = BTreeMap::new();
@@ -191,7 +191,7 @@ fn nearest(tx: &Tx<'_>, caller: &Caller) -> Result<PathBuf, Fault> {
 fn look(state: &State, sandbox: &Kept<Sandbox>, anchored: &Anchored) -> Result<(Stack, Diff), Fault> {
     let stack = sandbox::stack(state, sandbox)?;
     let mut diff = diff(&stack, &anchored.anchors, &Options::default())?;
-    past::settle(state, &sandbox.record, &stack, &anchored.anchors, &mut diff)?;
+    merge_base::settle(state, &sandbox.record, &stack, &anchored.anchors, &mut diff)?;
     Ok((stack, diff))
 }
 

@@ -1,18 +1,17 @@
 //! `diff`: what changed in a sandbox. Changes nothing but the record of what was shown.
 
-use super::{Of, Reviewed, past};
-use crate::Caller;
-use crate::denied;
-use crate::fresh::now_ms;
-use crate::keeper::place::Place;
-use crate::lifecycle::live;
-use crate::sandbox::{self, Anchored, Sandbox};
-use crate::state::State;
+use super::{Of, Reviewed, merge_base};
+use runtime::Node;
+use runtime::denied;
+use runtime::keeper::place::Place;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use state::sandbox::{self, Anchored, Sandbox};
+use state::{Caller, State};
 use std::io::Write;
 use std::path::PathBuf;
 use store::{Entry, Kept, Step, Tx};
+use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use workspace::diff::Options;
@@ -88,8 +87,8 @@ impl Answer {
     }
 }
 
-pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
+pub fn diff(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
     let opened = state.store.read(|tx| Opened::of(tx, &state, caller, &ask.of))?;
     let Opened { sandbox, stack, anchors, running, only } = opened;
     let exclude = if ask.everything { Exclude::Nothing } else { Exclude::Artefacts };
@@ -98,7 +97,7 @@ pub fn diff(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let mut diff = workspace::diff::diff(&stack, &anchors.anchors, &options).map_err(|f| f.subject(&sandbox.id))?;
     // What was read of the base is worth knowing: who touches it later has not changed it.
     let _without_it_times_decide = sight::keep_of(&stack, &anchors.anchors, &diff, before);
-    past::settle(&state, &sandbox.record, &stack, &anchors.anchors, &mut diff)?;
+    merge_base::settle(&state, &sandbox.record, &stack, &anchors.anchors, &mut diff)?;
     denied::mark(&sandbox, caller, &mut diff)?;
     if running {
         diff.notes.push("a command is running in it; it may change more while you read".to_owned());
@@ -139,7 +138,8 @@ impl Opened {
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
         // A keeper holds it, too, and may have nothing to do.
         let kept = Place::of(&state.path, &sandbox.id).card().is_some_and(|card| card.handle().is_some());
-        let running = live::is_held(state, &sandbox.record) && (!kept || !live::runs(tx, &sandbox.id)?.is_empty());
+        let running = state::lock::is_held(state, &sandbox.record)
+            && (!kept || !state::process::runs(tx, &sandbox.id)?.is_empty());
         Ok(Opened { sandbox, stack, anchors, running, only })
     }
 }

@@ -1,10 +1,10 @@
 //! `provenance`: which approvals brought a path to how it is. Reads records only.
 
-use super::batch::{Batch, Paths, Verb};
-use crate::Caller;
-use crate::lifecycle::stop::{self, Which};
-use crate::state::State;
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::batch::{Batch, Paths, Verb};
+use state::sandbox::Which;
+use state::{Caller, State};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -42,15 +42,15 @@ pub struct Landed {
 const MOST_BATCHES: usize = 1_000;
 const MOST_PATHS: usize = 100;
 
-pub fn provenance(caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
+pub fn provenance(node: &Node, caller: &Caller, path: &OsStr) -> Result<Answer, Fault> {
     super::check_named(path)?;
-    of_path(&State::open(caller)?, absolute(&caller.cwd.join(path)), caller)
+    of_path(&node.states.open(caller)?, absolute(&caller.cwd.join(path)), caller)
 }
 
 /// Of a path in the directory that a sandbox covers.
-pub fn of_sandbox(caller: &Caller, which: &Which, path: &Rel) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
-    let base = state.store.read(|tx| stop::pick(tx, which, caller))?.record.base;
+pub fn of_sandbox(node: &Node, caller: &Caller, which: &Which, path: &Rel) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
+    let base = state.store.read(|tx| state::sandbox::pick(tx, which, caller))?.record.base;
     of_path(&state, absolute(&base.join(path.as_path())), caller)
 }
 

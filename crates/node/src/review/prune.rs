@@ -1,15 +1,15 @@
 //! `prune`: takes build artefacts, caches and ignored files out of a sandbox. What is up for review is not touched.
 
-use crate::Caller;
-use crate::fresh::now_ms;
-use crate::lifecycle::admission::{self, Standing, Verb};
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::lifecycle::stop::{self, Which};
-use crate::sandbox;
-use crate::state::State;
+use runtime::Node;
+use runtime::liveness;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use state::Caller;
+use state::admission::{self, Standing, Verb};
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::{self, Which};
 use store::{Entry, Step};
+use terms::clock::now_ms;
 use terms::{Fault, PROTOCOL_VERSION};
 use utoipa::ToSchema;
 
@@ -23,12 +23,12 @@ pub struct Answer {
     pub bytes: u64,
 }
 
-pub fn prune(caller: &Caller, which: &Which) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
-    let found = state.store.read(|tx| stop::pick(tx, which, caller))?;
+pub fn prune(node: &Node, caller: &Caller, which: &Which) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
+    let found = state.store.read(|tx| state::sandbox::pick(tx, which, caller))?;
     // Held until the end: nobody begins to write meanwhile.
-    let Hold { sandbox, whose } = live::hold_patiently(&state, &found.id)?;
-    let standing = if matches!(whose, Whose::Taken) { Standing::Running } else { Standing::Active };
+    let LockAttempt { sandbox, result } = liveness::lock_patiently(node, &state, &found.id)?;
+    let standing = if matches!(result, LockResult::Busy) { Standing::Running } else { Standing::Active };
     admission::check(standing, Verb::Rewrite, &sandbox.id)?;
     let stack = sandbox::stack(&state, &sandbox)?;
     let note = |step: Step, body: Value| {

@@ -1,18 +1,19 @@
 //! `rebase`: brings a sandbox onto its base as it is now. Files that both changed are merged where their past is known; what
 //! does not go together is left in the workspace, told, and remembered.
 
-use super::conflicted::{Conflicted, Dispute};
-use super::past::Past;
-use crate::Caller;
-use crate::denied;
-use crate::fresh::now_ms;
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::lifecycle::stop::{self, Which};
-use crate::sandbox::{self, Anchored, Sandbox};
-use crate::state::State;
+use super::merge_base::Past;
+use runtime::Node;
+use runtime::denied;
+use runtime::liveness;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use state::conflicted::{Conflicted, Dispute};
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::Which;
+use state::sandbox::{self, Anchored, Sandbox};
+use state::{Caller, State};
 use store::{Entry, Kept, Step, Tx};
+use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
@@ -46,11 +47,12 @@ pub struct Answer {
     pub notes: Vec<String>,
 }
 
-pub fn rebase(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
-    let found = state.store.read(|tx| stop::pick(tx, &ask.which, caller))?;
+pub fn rebase(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
+    let found = state.store.read(|tx| state::sandbox::pick(tx, &ask.which, caller))?;
     // A guest that writes meanwhile would have its files changed under its hands.
-    let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
+    let LockAttempt { sandbox, result: LockResult::Locked(_lock) } = liveness::lock_patiently(node, &state, &found.id)?
+    else {
         return Err(busy(&found.id));
     };
     let stack = sandbox::stack(&state, &sandbox)?;

@@ -2,14 +2,15 @@
 
 use super::Of;
 use super::receipt::{LandedChange, bounded};
-use crate::Caller;
-use crate::fresh::now_ms;
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::sandbox::{self, Anchored};
-use crate::state::State;
+use runtime::Node;
+use runtime::liveness;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use state::Caller;
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::{self, Anchored};
 use store::{Entry, Step};
+use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use utoipa::ToSchema;
 use workspace::diff::Options;
@@ -38,10 +39,11 @@ pub struct Answer {
     pub left_more: Option<u64>,
 }
 
-pub fn reject(caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
-    let state = State::open(caller)?;
+pub fn reject(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+    let state = node.states.open(caller)?;
     let (found, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
-    let Hold { sandbox, whose: Whose::Mine(_lock) } = live::hold_patiently(&state, &found.id)? else {
+    let LockAttempt { sandbox, result: LockResult::Locked(_lock) } = liveness::lock_patiently(node, &state, &found.id)?
+    else {
         return Err(running(&found.id));
     };
     let anchors = state.store.read(|tx| tx.get::<Anchored>(&sandbox.id))?;

@@ -1,37 +1,39 @@
 //! `undo`: takes a landed batch back, all of it or nothing, unless the base moved since. Works when the sandbox is gone; where it
 //! is not, the changes wait in it again.
 
-use super::batch::{self, Batch, Verb};
-use super::landing::{self, Job, PATIENCE};
 use super::receipt::{LandedChange, Receipt};
-use super::{recover, reject};
-use crate::Caller;
-use crate::fresh::{date, now_ms};
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::lifecycle::stop::{self, Which};
-use crate::sandbox::{self, Sandbox};
-use crate::state::State;
+use super::reject;
+use runtime::Node;
+use runtime::liveness;
+use state::batch::{self, Batch, Verb};
+use state::landing::{self, Job, PATIENCE};
+use state::landing_recovery;
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::Sandbox;
+use state::sandbox::{self, Which};
+use state::{Caller, State};
 use std::collections::BTreeSet;
 use std::path::Path;
 use store::{Kept, Tx};
+use terms::clock::{date, now_ms};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::land::Held;
 use workspace::plan::{Item, Shape};
 use workspace::{Dir, FileKind, Lock, Rel};
 
 /// The batch that is meant: by id or the beginning of one, or the last of a sandbox, or the last that landed here.
-pub fn undo(caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
-    let state = State::open(caller)?;
+pub fn undo(node: &Node, caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
+    let state = node.states.open(caller)?;
     let target = state.store.read(|tx| find(tx, word, caller))?;
-    undo_found(&state, caller, target)
+    undo_found(node, &state, caller, target)
 }
 
 /// A batch of one sandbox, which may be gone if its whole id is given; the last that stands where none is named.
-pub fn undo_of(caller: &Caller, which: &Which, batch: Option<&str>) -> Result<Receipt, Fault> {
-    let state = State::open(caller)?;
+pub fn undo_of(node: &Node, caller: &Caller, which: &Which, batch: Option<&str>) -> Result<Receipt, Fault> {
+    let state = node.states.open(caller)?;
     let word = which.word.as_deref().unwrap_or_default();
     let target = state.store.read(|tx| {
-        let there = match stop::pick(tx, which, caller) {
+        let there = match state::sandbox::pick(tx, which, caller) {
             Err(fault) if fault.error_kind == ErrorKind::NotFound && batch.is_some() => None,
             found => Some(found?.id),
         };
@@ -39,13 +41,13 @@ pub fn undo_of(caller: &Caller, which: &Which, batch: Option<&str>) -> Result<Re
         let is_its = found.record.sandbox == there.as_deref().unwrap_or(word);
         if is_its { Ok(found) } else { Err(unknown(batch.unwrap_or(word))) }
     })?;
-    undo_found(&state, caller, target)
+    undo_found(node, &state, caller, target)
 }
 
-fn undo_found(state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Receipt, Fault> {
+fn undo_found(node: &Node, state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Receipt, Fault> {
     let base = open_base(&target)?;
     let held = Held::take(&base, PATIENCE)?;
-    recover::recover_held(state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
+    landing_recovery::recover_held(state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
     // Somebody may have undone it while we waited.
     let target = state.store.read(|tx| by_id(tx, &target.id))?;
     if let Some(by) = &target.record.undone_by {
@@ -53,15 +55,22 @@ fn undo_found(state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Rec
         let hint = "`cofferdam provenance` tells which approvals stand";
         return Err(fault.hint(hint).subject(&target.id).phase(Phase::Review));
     }
-    take_back(state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
+    take_back(node, state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
 }
 
-fn take_back(state: &State, caller: &Caller, target: &Kept<Batch>, base: &Dir, held: &Held) -> Result<Receipt, Fault> {
+fn take_back(
+    node: &Node,
+    state: &State,
+    caller: &Caller,
+    target: &Kept<Batch>,
+    base: &Dir,
+    held: &Held,
+) -> Result<Receipt, Fault> {
     let dir = batch::copies(state, &target.id)?.ok_or_else(|| collected(target))?;
     let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
     let (goals, mut notes) = workspace::undo::goals(base, &plan, &landed)?;
     // Held until it is done: what the sandbox knows of its base changes with it.
-    let _lock = put_back(state, target, &plan)?;
+    let _lock = put_back(node, state, target, &plan)?;
     let batch = Batch {
         verb: Verb::Undo,
         actor: caller.user.clone(),
@@ -117,22 +126,27 @@ fn taken_back(item: &Item) -> LandedChange {
 }
 
 /// Before the base changes: what was dropped from the workspace because it had landed is written to its layer again.
-fn put_back(state: &State, target: &Kept<Batch>, plan: &workspace::plan::Plan) -> Result<Option<Lock>, Fault> {
+fn put_back(
+    node: &Node,
+    state: &State,
+    target: &Kept<Batch>,
+    plan: &workspace::plan::Plan,
+) -> Result<Option<Lock>, Fault> {
     let Batch { sandbox, base, verb, .. } = &target.record;
     let there = state.store.read(|tx| tx.get::<Sandbox>(sandbox))?;
     if there.is_none_or(|kept| kept.record.base != *base) {
         return Ok(None);
     }
-    let Hold { sandbox, whose } = live::hold_patiently(state, sandbox)?;
-    match (verb, whose) {
+    let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, sandbox)?;
+    match (verb, result) {
         // Nothing was dropped from the workspace when it was taken back.
-        (Verb::Undo, Whose::Mine(lock)) => Ok(lock),
-        (Verb::Undo, Whose::Taken) => Ok(None),
-        (Verb::Approve, Whose::Mine(lock)) => {
+        (Verb::Undo, LockResult::Locked(lock)) => Ok(lock),
+        (Verb::Undo, LockResult::Busy) => Ok(None),
+        (Verb::Approve, LockResult::Locked(lock)) => {
             workspace::undo::put_back(&sandbox::stack(state, &sandbox)?, plan)?;
             Ok(lock)
         }
-        (Verb::Approve, Whose::Taken) => Err(reject::running(&sandbox.id)),
+        (Verb::Approve, LockResult::Busy) => Err(reject::running(&sandbox.id)),
     }
 }
 

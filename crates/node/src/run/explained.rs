@@ -1,56 +1,39 @@
-//! What a run would do, told and not done: its policy, what a person should know of it, where its secrets would come from, and the
-//! steps of its setup. Nothing is started, no secret is looked up and nothing is kept.
+//! Explains a run without starting it: its policy, its notes, where its secrets would come from, and the steps of its setup.
+//! Looks up no secret and keeps nothing: the plan and the layer that it is made over are dropped with the answer.
 //!
-//! For a caller from afar the rules are found out here, as for a sandbox that is made; the steps by ourselves once more (`errand`).
+//! A daemon plans in its own process. It starts no helper for that, keeps no contents of programs, and gives up after a while.
 
-use super::Ready;
-use super::errand::{self, Errand};
-use super::record;
-use crate::Caller;
-use crate::bounds;
-use crate::keeper::begin;
-use crate::keeper::watch::Watch;
-use crate::lifecycle::create;
-use crate::sandbox::{self, Sandbox};
-use crate::secrets::Secrets;
-use crate::state::State;
-use serde::{Deserialize, Serialize};
+use crate::create;
+use crate::keeper::begin::RunCreate;
+use runtime::Node;
+use runtime::policies;
+use runtime::request::Word;
+pub use runtime::run::Explained;
+use runtime::run::{Fresh, Place, Refused, RunPlan, RunRequest, Stdio, record, sandboxed};
+use runtime::secrets::Secrets;
+use runtime::watch::Watch;
+use state::sandbox::{self, Sandbox};
+use state::{Caller, bounds};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
 use store::Kept;
 use terms::{Fault, Phase};
-use utoipa::ToSchema;
+use workspace::Target;
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = RunExplained)]
-pub struct Explained {
-    /// The whole policy that the command would run under.
-    #[schema(value_type = Object)]
-    pub policy: serde_json::Value,
-    pub notes: Vec<String>,
-    /// Where each secret would come from.
-    pub secrets: Vec<String>,
-    /// The steps of the setup, in order. They name places of the host: none where whoever asks does not have it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub setup: Option<Vec<String>>,
-}
+/// How long a daemon plans a run that it explains.
+const PLANNING: Duration = Duration::from_secs(60);
+/// The longest list of steps that a daemon answers with, in bytes.
+const LONGEST: usize = 16 << 20;
 
-impl Ready {
-    pub fn explained(&self) -> Result<Explained, Fault> {
-        Ok(Explained {
-            policy: serde_json::from_str(&self.policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?,
-            notes: self.warnings.iter().chain(&self.notes).cloned().collect(),
-            secrets: self.secrets(),
-            setup: Some(self.prepared.explain()),
-        })
-    }
-}
-
-/// How much is told.
+/// How much an explanation tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// What whoever makes a sandbox and looks at it is told.
+    /// The same as a sandbox tells of itself.
     Rules,
-    /// And every step, for who has the host.
+    /// And every step of the setup, for the operator of the host.
     Steps,
 }
 
@@ -63,8 +46,14 @@ pub enum Within {
     Sandbox(String),
 }
 
-/// What a run that somebody asks for from afar would do.
-pub fn explain(within: &Within, run: &begin::Ask, depth: Depth, caller: &Caller) -> Result<Explained, Fault> {
+/// Explains a run that a client asks a daemon for.
+pub fn explain(
+    node: &Node,
+    caller: &Caller,
+    within: &Within,
+    run: &RunCreate,
+    depth: Depth,
+) -> Result<Explained, Fault> {
     run.check()?;
     if !run.secrets.is_empty() {
         let fault = Fault::invalid("run.secrets: no value is looked at to explain a run");
@@ -72,64 +61,125 @@ pub fn explain(within: &Within, run: &begin::Ask, depth: Depth, caller: &Caller)
             .hint("leave the values out; `create.secrets` says that they would be brought")
             .phase(Phase::Admission));
     }
-    let (told, errand) = match within {
-        Within::Fresh(ask) => in_fresh(ask, run, caller)?,
-        Within::Sandbox(word) => in_sandbox(word, run, caller)?,
+    let (told, request, cwd) = match within {
+        Within::Fresh(ask) => in_fresh(node, caller, ask, run)?,
+        Within::Sandbox(word) => in_sandbox(node, caller, word, run)?,
     };
     if depth == Depth::Rules {
         return Ok(told);
     }
-    let mut whole = errand::send(&errand, caller)?;
+    let mut whole = plan(node, caller, &request, cwd)?;
     let more: Vec<String> = whole.notes.iter().filter(|note| !told.notes.contains(note)).cloned().collect();
     whole.notes = told.notes.into_iter().chain(more).collect();
     Ok(whole)
 }
 
-fn in_fresh(ask: &create::Ask, run: &begin::Ask, caller: &Caller) -> Result<(Explained, Errand), Fault> {
+/// Returns the rules of a run in a sandbox that would be made for it, the request to plan, and the directory from which it is made.
+fn in_fresh(
+    node: &Node,
+    caller: &Caller,
+    ask: &create::Ask,
+    run: &RunCreate,
+) -> Result<(Explained, RunRequest, PathBuf), Fault> {
     bounds::check_command(&run.limits, caller)?;
     if ask.dir.is_none() || ask.template.is_some() {
         let fault = Fault::invalid("create: only a run over a directory can be explained before there is a sandbox");
         let hint = "give `create.dir` and no template; or make the sandbox, and name it as `sandbox`";
         return Err(fault.hint(hint).phase(Phase::Admission));
     }
-    let (sandbox, notes) = create::outline(ask, caller)?;
-    let errand = Errand {
-        sandbox: None,
-        dir: sandbox.base.clone(),
-        read_only: ask.read_only,
+    let (sandbox, notes) = create::outline(node, ask, caller)?;
+    let fresh = Fresh { dir: Some(sandbox.base.clone()), driver: ask.driver, ..Fresh::default() };
+    let request = RunRequest {
+        place: if ask.read_only { Place::ReadOnly } else { Place::Fresh(fresh) },
         policies: ask.policies.clone(),
         limits: sandbox.limits.tightest(run.limits),
         cpus: sandbox.cpus,
-        driver: ask.driver,
         secrets: sandbox.secrets.clone(),
         report_reads: sandbox.report_reads,
-        run: run.clone(),
+        ..command(run)?
     };
     run.watch().check(&Watch::as_made(&sandbox), "the sandbox of this run")?;
-    Ok((told(sandbox, notes, caller)?, errand))
+    let cwd = sandbox.base.clone();
+    Ok((told(sandbox, notes, caller)?, request, cwd))
 }
 
-fn in_sandbox(word: &str, run: &begin::Ask, caller: &Caller) -> Result<(Explained, Errand), Fault> {
+/// The same for a run in an existing sandbox.
+fn in_sandbox(
+    node: &Node,
+    caller: &Caller,
+    word: &str,
+    run: &RunCreate,
+) -> Result<(Explained, RunRequest, PathBuf), Fault> {
     bounds::check_command(&run.limits, caller)?;
-    let state = State::lend(caller)?;
+    let state = node.states.lend(caller)?;
     let found: Kept<Sandbox> = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     record::check_active(&found)?;
     run.watch().check(&Watch::as_made(&found.record), &found.id)?;
-    let errand = Errand {
-        sandbox: Some(found.id),
-        dir: found.record.base.clone(),
+    let request = RunRequest {
+        place: Place::Sandbox(found.id),
         limits: run.limits,
         secrets: found.record.secrets.clone(),
-        run: run.clone(),
-        ..Errand::default()
+        ..command(run)?
     };
-    Ok((told(found.record, Vec::new(), caller)?, errand))
+    let cwd = run.cwd.as_ref().and_then(path).unwrap_or("/".into());
+    Ok((told(found.record, Vec::new(), caller)?, request, cwd))
 }
 
-/// What the record of a sandbox says of its commands.
+/// Returns what the record of a sandbox says of its commands.
 fn told(sandbox: Sandbox, notes: Vec<String>, caller: &Caller) -> Result<Explained, Fault> {
     let document = policy::parse(&sandbox.policy.to_string(), policy::Format::Json, "policy").map_err(Fault::from)?;
     let named: BTreeSet<&str> = document.secrets.iter().map(|secret| secret.name.as_str()).collect();
     let secrets = Secrets::find(&named, &sandbox.secrets, caller)?.explain();
     Ok(Explained { policy: sandbox.policy, notes, secrets, setup: None })
+}
+
+/// Plans the run as the keeper of its sandbox would, and explains the plan.
+fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Result<Explained, Fault> {
+    let caller = as_of_keeper(caller, cwd);
+    let ground = enclosure::begin_explained(PLANNING);
+    let plan = match &request.place {
+        Place::Sandbox(id) => sandboxed::plan_as_recorded(node, request, id, &caller, ground),
+        _ => {
+            let effective = policies::effective(&request.policies, &[], &caller)?;
+            RunPlan::under(request, &caller, effective, ground)
+        }
+    };
+    let explained = plan.map_err(|refused: Refused| *refused.fault)?.explained()?;
+    match explained.setup.iter().flatten().map(String::len).sum::<usize>() {
+        len if len > LONGEST => {
+            let message = format!("the steps of this run are {len} bytes; at most {LONGEST} can be explained");
+            Err(Fault::invalid(message).hint("explain it with fewer rules").phase(Phase::Planning))
+        }
+        _ => Ok(explained),
+    }
+}
+
+/// Returns a request that has a document's command.
+fn command(run: &RunCreate) -> Result<RunRequest, Fault> {
+    let unread = || Fault::internal("a command with a word that cannot be read");
+    let command: Option<Vec<OsString>> = run.command.iter().map(text).collect();
+    let env: Option<Vec<OsString>> = run.assignments().iter().map(Word::text).collect();
+    Ok(RunRequest {
+        command: command.ok_or_else(unread)?,
+        shell: run.shell.as_ref().and_then(text),
+        env: env.ok_or_else(unread)?,
+        workdir: run.workdir.as_ref().and_then(path),
+        events: true,
+        stdio: Stdio { input: run.input, terminal: run.terminal.is_some(), ..Stdio::default() },
+        ..RunRequest::default()
+    })
+}
+
+/// The surroundings of a keeper that the caller starts: it has the caller's variables, and its user's name from them.
+fn as_of_keeper(caller: &Caller, cwd: PathBuf) -> Caller {
+    let user = caller.var("USER").or_else(|| caller.var("LOGNAME")).and_then(|user| user.to_str());
+    Caller { cwd, user: user.unwrap_or("user").to_owned(), ..caller.clone() }
+}
+
+fn text(word: &Target) -> Option<OsString> {
+    word.bytes().map(OsString::from_vec)
+}
+
+fn path(word: &Target) -> Option<PathBuf> {
+    text(word).map(PathBuf::from)
 }

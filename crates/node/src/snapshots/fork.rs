@@ -1,12 +1,15 @@
 //! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
 
 use super::take::{Purpose, fresh_layer, take_of, unmade};
-use super::{Ground, check_name, discard, earlier, look, note, set_anchors, still_there};
-use crate::lifecycle::keys::Once;
-use crate::sandbox::{self, Sandbox, TTL_MS, Tombstone};
-use crate::state::State;
-use crate::{Caller, Reach, bounds, fresh, total};
+use super::{discard, earlier, look, note, set_anchors, still_there};
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::State;
+use state::idempotency::Once;
+use state::names::check_name;
+use state::sandbox::{self, Sandbox, TTL_MS, Tombstone};
+use state::snapshot::Ground;
+use state::{Caller, Reach, bounds, total};
 use store::Tx;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
@@ -37,25 +40,20 @@ pub struct Made {
 }
 
 /// From a snapshot, or from a sandbox, of which a snapshot is taken first.
-pub fn fork(
-    state: &State,
-    caller: &Caller,
-    word: Option<&str>,
-    name: Option<&str>,
-    count: u32,
-) -> Result<Forked, Fault> {
-    fork_once(state, caller, word, name, count, None)
+pub fn fork(node: &Node, caller: &Caller, word: Option<&str>, name: Option<&str>, count: u32) -> Result<Forked, Fault> {
+    fork_once(node, caller, word, name, count, None)
 }
 
 /// The same, once under a key.
 pub fn fork_once(
-    state: &State,
+    node: &Node,
     caller: &Caller,
     word: Option<&str>,
     name: Option<&str>,
     count: u32,
     once: Option<&Once>,
 ) -> Result<Forked, Fault> {
+    let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, once)? {
         return Ok(Forked { existed: true, ..known });
     }
@@ -64,10 +62,10 @@ pub fn fork_once(
         let fault = Fault::invalid(format!("count is {count}")).hint(format!("from 1 to {MOST}"));
         return Err(fault.phase(Phase::Admission));
     }
-    let Origin { snapshot, sandbox: of, ground } = origin(state, caller, word)?;
+    let Origin { snapshot, sandbox: of, ground } = origin(node, state, caller, word)?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
-    let at_ms = fresh::now_ms();
+    let at_ms = terms::clock::now_ms();
     let mut grown = Vec::new();
     for _ in 0..count {
         let copies = |tree: &Layer| total::admit_copy(&state.layers, &state.path, caller, (&tree.up, ground.driver));
@@ -90,7 +88,7 @@ pub fn fork_once(
         still_there(tx, &ground.layers)?;
         let last = in_force(tx, &of, caller)?;
         for (name, (layers, _)) in names.zip(&grown) {
-            let id = terms::id("sbx", fresh::random());
+            let id = terms::id("sbx", sys::random::id_bytes());
             let sandbox = sandbox_on(&ground, name.clone(), layers.clone(), at_ms, &snapshot);
             let sandbox = match last.clone() {
                 Some(Sandbox { policy, ceiling, limits, cpus, secrets, .. }) => {
@@ -142,7 +140,7 @@ pub struct Origin {
 }
 
 /// The snapshot that a word means, or one that is taken of the sandbox that it means.
-pub fn origin(state: &State, caller: &Caller, word: Option<&str>) -> Result<Origin, Fault> {
+pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -> Result<Origin, Fault> {
     let known = match word {
         Some(word) => state.store.read(|tx| look(tx, word, caller))?,
         None => None,
@@ -157,7 +155,7 @@ pub fn origin(state: &State, caller: &Caller, word: Option<&str>) -> Result<Orig
         }
         _ => fault,
     })?;
-    let taken = take_of(state, caller, found, None, Purpose::Automatic)?;
+    let taken = take_of(node, state, caller, found, None, Purpose::Automatic)?;
     let snapshot = taken.snapshot.ok_or_else(|| Fault::internal("the snapshot is not there"))?;
     Ok(Origin { snapshot: taken.id, sandbox: snapshot.sandbox, ground: snapshot.ground })
 }
@@ -190,7 +188,7 @@ pub fn grow(
 ) -> Result<(Vec<String>, Lock), Fault> {
     let (top, lock) = match frozen.last() {
         Some(below) => fresh_layer(state, below)?,
-        None => state.layers.make(base, fresh::random()).map_err(|e| unmade(&e))?,
+        None => state.layers.make(base, sys::random::id_bytes()).map_err(|e| unmade(&e))?,
     };
     match (ground.driver, frozen.last()) {
         (Driver::Overlay, _) => Ok((ground.layers.iter().cloned().chain([top.id]).collect(), lock)),

@@ -2,12 +2,13 @@
 
 use super::fork::grow;
 use super::take::{below, no_orphan, sealed};
-use super::{Ground, Snapshot, anchors_of, discard, drop_unused, find, note, running, set_anchors, still_there};
-use crate::lifecycle::stop::{self, Which};
-use crate::sandbox::{self, Sandbox};
-use crate::state::State;
-use crate::{Caller, fresh};
+use super::{anchors_of, discard, drop_unused, find, note, running, set_anchors, still_there};
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::Caller;
+use state::sandbox::Sandbox;
+use state::sandbox::{self, Which};
+use state::snapshot::{Ground, Snapshot};
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::ToSchema;
@@ -33,16 +34,17 @@ pub enum Since {
 }
 
 /// The sandbox that is meant, or else the one that the snapshot was taken of.
-pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
+pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
+    let state = &node.states.lend(caller)?;
     let (snapshot, found) = state.store.read(|tx| {
         let snapshot = find(tx, snapshot, caller)?;
         let word = which.word.as_ref().unwrap_or(&snapshot.record.sandbox).clone();
-        let sandbox = stop::pick(tx, &Which { word: Some(word), version: which.version }, caller)?;
+        let sandbox = state::sandbox::pick(tx, &Which { word: Some(word), version: which.version }, caller)?;
         Ok((snapshot, sandbox))
     })?;
     fits(&snapshot, &found)?;
     let ground = &snapshot.record.ground;
-    let (sandbox, top, lock) = running::lock(state, &found.id)?;
+    let (sandbox, top, lock) = running::lock(node, state, &found.id)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "restore")) };
     let answer = |kept, unchanged| Restored {
         protocol_version: terms::PROTOCOL_VERSION,
@@ -53,7 +55,7 @@ pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, si
     };
     let former = below(state, &sandbox.record)?;
     let overlay = sandbox.record.driver == Driver::Overlay;
-    let empty = overlay && top.is_empty().map_err(|e| super::lost(&top.id, &e))?;
+    let empty = overlay && top.is_empty().map_err(|e| state::snapshot::lost(&top.id, &e))?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
     if empty && former == ground.frozen && sandbox.record.since == ground.since {
@@ -69,7 +71,7 @@ pub fn restore(state: &State, caller: &Caller, snapshot: &str, which: &Which, si
     };
     no_orphan(&top)?;
     let (layers, _held) = grow(state, ground, &frozen, &base)?;
-    let (at_ms, kept_id) = (fresh::now_ms(), terms::id("snp", fresh::random()));
+    let (at_ms, kept_id) = (terms::clock::now_ms(), terms::id("snp", sys::random::id_bytes()));
     let done = state.store.write(|tx| {
         let mut now = tx.get::<Sandbox>(&sandbox.id)?.ok_or_else(|| sandbox::unknown(&sandbox.id))?;
         if now.record.layers != sandbox.record.layers {

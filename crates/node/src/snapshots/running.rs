@@ -1,12 +1,14 @@
 //! The live run of a sandbox: who holds its top layer, and how its guest is held still.
 
 use super::take::top_of;
-use crate::lifecycle::live::{self, Hold, Whose};
-use crate::sandbox::{Run, Sandbox};
-use crate::state::State;
+use runtime::Node;
+use runtime::liveness;
+use state::State;
+use state::lock::{LockAttempt, LockResult};
+use state::sandbox::{Run, Sandbox};
 use std::time::{Duration, Instant};
 use store::Kept;
-use sys::freeze::{Frozen, Trouble};
+use sys::freeze::{FreezeError, Frozen};
 use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock};
 
@@ -17,17 +19,17 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The run that holds the sandbox, as far as the records say.
 pub fn of(state: &State, sandbox: &str) -> Result<Option<Kept<Run>>, Fault> {
-    let open = state.store.read(|tx| live::runs(tx, sandbox))?.into_iter();
-    Ok(open.filter(|run| live::handle(&run.record).is_some()).max_by_key(|run| run.record.started_ms))
+    let open = state.store.read(|tx| state::process::runs(tx, sandbox))?.into_iter();
+    Ok(open.filter(|run| state::process::handle(&run.record).is_some()).max_by_key(|run| run.record.started_ms))
 }
 
 /// A sandbox as it is under its lock, with its top layer; no lock where a run has it.
-pub fn lock(state: &State, id: &str) -> Result<(Kept<Sandbox>, Layer, Option<Lock>), Fault> {
-    let Hold { sandbox, whose } = live::hold_patiently(state, id)?;
+pub fn lock(node: &Node, state: &State, id: &str) -> Result<(Kept<Sandbox>, Layer, Option<Lock>), Fault> {
+    let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, id)?;
     let top = top_of(state, &sandbox)?;
-    match whose {
-        Whose::Mine(lock) => Ok((sandbox, top, lock)),
-        Whose::Taken => Ok((sandbox, top, None)),
+    match result {
+        LockResult::Locked(lock) => Ok((sandbox, top, lock)),
+        LockResult::Busy => Ok((sandbox, top, None)),
     }
 }
 
@@ -51,9 +53,9 @@ pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<Frozen, Fault> {
     let begun = Instant::now();
     loop {
         let run = of(state, &sandbox.id)?.ok_or_else(|| busy(state, sandbox, "the snapshot"))?;
-        match sys::freeze::guest_of(run.record.pid, PATIENCE) {
+        match sys::freeze::freeze_guest(run.record.pid, PATIENCE) {
             Ok(frozen) => return Ok(frozen),
-            Err(Trouble::NoGuest) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(FreezeError::NoGuest) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(trouble) => {
                 let message = format!("{} could not be held still: {trouble}", run.id);
                 let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Preparation);

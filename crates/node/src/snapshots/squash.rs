@@ -2,9 +2,9 @@
 
 use super::take::{below, fresh_layer, sealed, settle};
 use super::{discard, drop_unused, note, running};
-use crate::sandbox::{self, Sandbox};
-use crate::state::State;
-use crate::{Caller, fresh};
+use runtime::Node;
+use state::sandbox::{self, Sandbox};
+use state::{Caller, State};
 use terms::{ErrorKind, Fault};
 use workspace::{Dir, Driver, copy, manifest, sight};
 
@@ -14,8 +14,13 @@ pub const DEEP: usize = 32;
 pub const DEEPEST: usize = 64;
 
 /// Merges; gives whether there was something to merge. A sandbox with a live run is left alone.
-pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
-    let (sandbox, top, lock) = running::lock(state, id)?;
+pub fn squash(node: &Node, caller: &Caller, id: &str) -> Result<bool, Fault> {
+    merge(node, &*node.states.lend(caller)?, caller, id)
+}
+
+/// The same in a state that is open.
+pub fn merge(node: &Node, state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
+    let (sandbox, top, lock) = running::lock(node, state, id)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
     if sandbox.record.driver != Driver::Overlay || sandbox.record.layers.len() < 3 {
         return Ok(false);
@@ -23,7 +28,7 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
     let frozen = below(state, &sandbox.record)?;
     let mut layers = Vec::new();
     for one in &frozen {
-        let layer = state.layers.get(&one.id).map_err(|e| super::lost(&one.id, &e))?;
+        let layer = state.layers.get(&one.id).map_err(|e| state::snapshot::lost(&one.id, &e))?;
         // What was tampered with must not become part of something that looks whole.
         manifest::verify(&layer, &one.digest, sandbox.record.driver.marks())?;
         layers.push(layer);
@@ -44,7 +49,7 @@ pub fn squash(state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
             tx.change(now)?;
             let body = serde_json::json!({ "merged": frozen.len(), "layer": merged.id, "digest": seal.digest });
             tx.add(&merged.id, seal)?;
-            note(tx, fresh::now_ms(), "squash", &sandbox.id, &caller.user, body)
+            note(tx, terms::clock::now_ms(), "squash", &sandbox.id, &caller.user, body)
         })
     });
     if let Err(fault) = recorded {

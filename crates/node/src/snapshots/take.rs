@@ -1,16 +1,18 @@
 //! `snapshot`: the layer that was written to is frozen and a fresh one takes its place. Where a run is live, its guest is held still
 //! and the layer is copied; where the workspace is a copy, the tree is copied.
 
-use super::{
-    Frozen, Ground, Snapshot, anchors_of, check_name, discard, drop_unused, earlier, find, note, running, squash,
-};
-use crate::lifecycle::keys::Once;
-use crate::lifecycle::stop::{self, Which};
-use crate::lifecycle::{bases, meta};
-use crate::sandbox::{self, Sandbox};
-use crate::state::State;
-use crate::{Caller, fresh, total};
+use super::{anchors_of, discard, drop_unused, earlier, find, note, running, squash};
+use crate::own_bases;
+use runtime::Node;
 use serde::{Deserialize, Serialize};
+use state::State;
+use state::idempotency::Once;
+use state::layer_meta;
+use state::names::check_name;
+use state::sandbox::Sandbox;
+use state::sandbox::{self, Which};
+use state::snapshot::{Frozen, Ground, Snapshot};
+use state::{Caller, total};
 use std::time::Instant;
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
@@ -52,59 +54,62 @@ pub enum Purpose {
     Automatic,
 }
 
-pub fn take(state: &State, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<Taken, Fault> {
+pub fn take(node: &Node, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<Taken, Fault> {
     let which = Which { word: word.map(str::to_owned), version: None };
-    take_once(state, caller, &which, name, None)
+    take_once(node, caller, &which, name, None)
 }
 
 /// The same, once under a key.
 pub fn take_once(
-    state: &State,
+    node: &Node,
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
     once: Option<&Once>,
 ) -> Result<Taken, Fault> {
-    take_which(state, caller, which, name, (Purpose::Asked, once))
+    take_which(node, caller, which, name, (Purpose::Asked, once))
 }
 
 /// The same, and it is on the disk before it is answered: it waits for all that is on its way to the file system of the layers,
 /// whosever it is.
 pub fn take_to_disk(
-    state: &State,
+    node: &Node,
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
     once: Option<&Once>,
 ) -> Result<Taken, Fault> {
-    take_which(state, caller, which, name, (Purpose::ToDisk, once))
+    take_which(node, caller, which, name, (Purpose::ToDisk, once))
 }
 
 fn take_which(
-    state: &State,
+    node: &Node,
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
     what_for: (Purpose, Option<&Once>),
 ) -> Result<Taken, Fault> {
+    let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, what_for.1)? {
         return Ok(Taken { existed: true, ..known });
     }
-    let sandbox = state.store.read(|tx| stop::pick(tx, which, caller))?;
-    take_for(state, caller, sandbox, name, what_for)
+    let sandbox = state.store.read(|tx| state::sandbox::pick(tx, which, caller))?;
+    take_for(node, state, caller, sandbox, name, what_for)
 }
 
 pub fn take_of(
+    node: &Node,
     state: &State,
     caller: &Caller,
     sandbox: Kept<Sandbox>,
     name: Option<&str>,
     purpose: Purpose,
 ) -> Result<Taken, Fault> {
-    take_for(state, caller, sandbox, name, (purpose, None))
+    take_for(node, state, caller, sandbox, name, (purpose, None))
 }
 
 fn take_for(
+    node: &Node,
     state: &State,
     caller: &Caller,
     mut sandbox: Kept<Sandbox>,
@@ -116,10 +121,10 @@ fn take_for(
         refuse_taken(state, name, caller)?;
     }
     if sandbox.record.layers.len() >= squash::DEEPEST {
-        squash::squash(state, caller, &sandbox.id)?;
+        squash::merge(node, state, caller, &sandbox.id)?;
         sandbox = state.store.read(|tx| sandbox::find(tx, Some(&sandbox.id), caller))?;
     }
-    let (sandbox, top, lock) = running::lock(state, &sandbox.id)?;
+    let (sandbox, top, lock) = running::lock(node, state, &sandbox.id)?;
     total::admit_copy(&state.layers, &state.path, caller, (&top.up, sandbox.record.driver))?;
     let cut = match (lock, sandbox.record.driver) {
         (Some(lock), Driver::Overlay) => freeze(state, &sandbox, top, lock)?,
@@ -143,7 +148,7 @@ fn refuse_taken(state: &State, name: &str, caller: &Caller) -> Result<(), Fault>
 pub fn top_of(state: &State, sandbox: &Kept<Sandbox>) -> Result<Layer, Fault> {
     let top = sandbox.record.layers.last();
     let top = top.ok_or_else(|| Fault::internal(format!("{} has no layer", sandbox.id)).subject(&sandbox.id))?;
-    state.layers.get(top).map_err(|e| super::lost(top, &e))
+    state.layers.get(top).map_err(|e| state::snapshot::lost(top, &e))
 }
 
 /// A stack that was cut: what is frozen above the layers that were, and what is written to from now on.
@@ -158,7 +163,7 @@ struct Cut {
 
 /// The top becomes a frozen layer, whatever the size of the tree.
 fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Result<Cut, Fault> {
-    if top.is_empty().map_err(|e| super::lost(&top.id, &e))? {
+    if top.is_empty().map_err(|e| state::snapshot::lost(&top.id, &e))? {
         return Ok(Cut { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
     }
     let frozen = sealed(&top, sandbox.record.driver)?;
@@ -207,11 +212,11 @@ fn filled(
 
 /// A layer that is not a sandbox's top any more must never be taken for one that a crash left behind.
 pub fn no_orphan(top: &Layer) -> Result<(), Fault> {
-    remove::tree(&top.dir, meta::NAME).map(|_| ()).map_err(|e| super::lost(&top.id, &e))
+    remove::tree(&top.dir, layer_meta::NAME).map(|_| ()).map_err(|e| state::snapshot::lost(&top.id, &e))
 }
 
 pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> {
-    state.layers.make(&like.up, fresh::random()).map_err(|e| unmade(&e))
+    state.layers.make(&like.up, sys::random::id_bytes()).map_err(|e| unmade(&e))
 }
 
 /// Brings all layers to the disk.
@@ -241,7 +246,7 @@ pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<Frozen>, Fault> {
     let known = |id: &String| match state.store.read(|tx| tx.get::<Frozen>(id))? {
         Some(kept) => Ok(kept.record),
         // Frozen by somebody who did not say so: it is what it is now.
-        None => sealed(&state.layers.get(id).map_err(|e| super::lost(id, &e))?, sandbox.driver),
+        None => sealed(&state.layers.get(id).map_err(|e| state::snapshot::lost(id, &e))?, sandbox.driver),
     };
     below.iter().map(known).collect()
 }
@@ -254,7 +259,7 @@ fn record(
     (purpose, once): (Purpose, Option<&Once>),
     cut: Cut,
 ) -> Result<Taken, Fault> {
-    let (id, at_ms) = (terms::id("snp", fresh::random()), fresh::now_ms());
+    let (id, at_ms) = (terms::id("snp", sys::random::id_bytes()), terms::clock::now_ms());
     let below = below(state, &sandbox.record);
     let settled = if purpose == Purpose::ToDisk { settle(state) } else { Ok(()) };
     let done = settled.and(below).and_then(|mut layers| {
@@ -324,8 +329,13 @@ fn write<T>(state: &State, purpose: Purpose, work: impl FnOnce(&Tx<'_>) -> Resul
 }
 
 /// Forgets a snapshot, and takes away the layers that only it had. Sandboxes that were made from it are not touched.
-pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
-    let at_ms = fresh::now_ms();
+pub fn remove(node: &Node, caller: &Caller, word: &str) -> Result<String, Fault> {
+    forget(&*node.states.lend(caller)?, caller, word)
+}
+
+/// The same in a state that is open.
+pub fn forget(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
+    let at_ms = terms::clock::now_ms();
     let kept = state.store.write(|tx| {
         let kept = find(tx, word, caller)?;
         tx.remove::<Snapshot>(&kept.id)?;
@@ -333,6 +343,6 @@ pub fn remove(state: &State, caller: &Caller, word: &str) -> Result<String, Faul
         Ok(kept)
     })?;
     drop_unused(state, &kept.record.ground.layers)?;
-    bases::leave(state, &kept.record.ground.base)?;
+    own_bases::leave(state, &kept.record.ground.base)?;
     Ok(kept.id)
 }

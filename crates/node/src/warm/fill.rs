@@ -1,17 +1,21 @@
 //! Who fills pools: the daemon, by looking at what lacks and making one at a time.
 
 use super::leave::{body, drop_one};
-use super::{Pool, Spare, Stage, key_of, take_away};
-use crate::keeper::Keeper;
-use crate::lifecycle::create::{self, Base, Stacked};
-use crate::lifecycle::stop::note;
+use super::take_away;
+use crate::create::spare_key::key_of;
+use crate::create::{self, Base, Stacked};
 use crate::quota::More;
-use crate::sandbox::Sandbox;
-use crate::snapshots::{Template, still_there};
-use crate::state::{self, State};
-use crate::{Caller, fresh, total};
+use crate::snapshots::still_there;
+use runtime::Node;
+use runtime::keeper::Keeper;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde_json::Value;
+use state::State;
+use state::journal::note;
+use state::pool::{Pool, Spare, Stage};
+use state::sandbox::Sandbox;
+use state::snapshot::Template;
+use state::{Caller, total};
 use std::path::Path;
 use store::{Kept, Step};
 use terms::{ErrorKind, Fault, Phase};
@@ -37,7 +41,7 @@ pub(super) fn mark(state: &State) -> Result<(), Fault> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::openat(&state.dir, MARK, flags, Mode::from_raw_mode(0o600))
         .map(drop)
-        .map_err(|e| state::unusable(&state.path, &e.to_string()))
+        .map_err(|e| state::directory::unusable(&state.path, &e.to_string()))
 }
 
 /// Whether there may be pools in a state directory.
@@ -47,9 +51,9 @@ pub fn marked(state: &Path) -> bool {
 
 /// Takes away what is of no use, what is too many and what stands for surroundings that are not the caller's; then what lacks,
 /// and how many spares there are.
-pub fn sweep(caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
-    let state = State::open(caller)?;
-    take_away(&state, caller)?;
+pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
+    let state = node.states.open(caller)?;
+    take_away(node, caller, &state)?;
     let (pools, spares) = state.store.read(|tx| {
         let mut pools = Vec::new();
         for pool in tx.list::<Pool>()? {
@@ -76,7 +80,7 @@ pub fn sweep(caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
             let is_ready = spare.record.stage == Stage::Ready && Some(&spare.record.key) == key.as_ref();
             match is_ready && good < pool.record.keep {
                 true => good += 1,
-                false => drop(drop_one(&state, &spare.id, caller)?),
+                false => drop(drop_one(node, &state, &spare.id, caller)?),
             }
         }
         all += u64::from(good);
@@ -96,22 +100,22 @@ fn wanted(pool: &Kept<Pool>, template: &Kept<Template>) -> Sandbox {
         cpus: *cpus,
         driver: ground.driver,
         git_head: git::head(&ground.base),
-        ..Sandbox::new(ground.base.clone(), ground.base_id, policy.clone(), fresh::now_ms())
+        ..Sandbox::new(ground.base.clone(), ground.base_id, policy.clone(), terms::clock::now_ms())
     }
 }
 
 /// Makes one for a pool, and has it stand. What hinders it is told where the pool is looked at.
-pub fn make_one(pool: &str, caller: &Caller) -> Result<(), Fault> {
-    let state = State::open(caller)?;
-    let made = make(&state, pool, caller);
+pub fn make_one(node: &Node, caller: &Caller, pool: &str) -> Result<(), Fault> {
+    let state = node.states.open(caller)?;
+    let made = make(node, &state, pool, caller);
     let trouble = made.as_ref().err().map(|fault| fault.message.clone());
     tell(&state, pool, trouble)?;
     made
 }
 
 /// Something else than the making keeps a pool from being full.
-pub fn hinder(pool: &str, why: &str, caller: &Caller) -> Result<(), Fault> {
-    tell(&State::open(caller)?, pool, Some(why.to_owned()))
+pub fn hinder(node: &Node, caller: &Caller, pool: &str, why: &str) -> Result<(), Fault> {
+    tell(&node.states.open(caller)?, pool, Some(why.to_owned()))
 }
 
 /// Says why a pool is not full; nothing when it can be again.
@@ -127,14 +131,14 @@ fn tell(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault>
     })
 }
 
-fn make(state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
+fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
     let found = state.store.read(|tx| Ok(tx.get::<Pool>(pool)?.zip(tx.get::<Template>(pool)?)))?;
     let Some((kept, template)) = found else { return Ok(()) };
     let address = template.record.address();
     let ask = create::Ask { template: Some(address.clone()), own_base: true, ..create::Ask::default() };
     let base = Base::open(&ask, Some(&template.record.ground), None, caller)?;
-    state::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    state::check_space(&state.dir, &state.path)?;
+    state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    state::directory::check_space(&state.dir, &state.path)?;
     let mut sandbox = wanted(&kept, &template);
     total::admit(&state.layers, &state.path, caller)?;
     total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
@@ -143,7 +147,7 @@ fn make(state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
         let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
         fault.hint("keep them with `cofferdam secret set`, and fill the pool by a daemon")
     })?;
-    let id = terms::id("sbx", fresh::random());
+    let id = terms::id("sbx", sys::random::id_bytes());
     let stacked = Stacked::make(state, &base, &ask, &id, &mut sandbox, &mut |_| {})?;
     let below = sandbox.layers.split_last().map(|(_, below)| below.to_vec()).unwrap_or_default();
     let spare = Spare { pool: pool.to_owned(), key, stage: Stage::Coming, sandbox };
@@ -162,9 +166,9 @@ fn make(state: &State, pool: &str, caller: &Caller) -> Result<(), Fault> {
     }
     // Its keeper takes it from here.
     drop(stacked);
-    let stands = Keeper::ensure(&state.path, &id, caller);
+    let stands = Keeper::ensure(node, caller, &state.path, &id);
     if let Err(fault) = stands {
-        drop_one(state, &id, caller)?;
+        drop_one(node, state, &id, caller)?;
         return Err(fault);
     }
     state.store.write(|tx| {

@@ -1,13 +1,14 @@
 //! Spares that are wanted no longer. They are marked first, in the transaction that makes them unwanted, so that nobody takes one
 //! that is about to go; then their keepers end, their layers go, and their records last.
 
-use super::{Pool, Spare, Stage};
-use crate::keeper::place::Place;
-use crate::lifecycle::meta::drop_layer;
-use crate::lifecycle::stop::{end_keeper, note};
-use crate::state::State;
-use crate::{Caller, fresh};
+use crate::stop::end_keeper;
+use runtime::Node;
+use runtime::keeper::place::Place;
 use serde_json::{Value, json};
+use state::journal::note;
+use state::layer_meta::drop_layer;
+use state::pool::{Pool, Spare, Stage};
+use state::{Caller, State};
 use std::time::{Duration, Instant};
 use store::{Kept, Step, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
@@ -29,7 +30,7 @@ pub(crate) fn give_up(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
 /// Why a spare is of no use, where it is of none. Asked of records and of the kernel alone, so that `gc` can ask, too.
 pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Option<&'static str>, Fault> {
     let lives = Place::of(&state.path, &spare.id).card().is_some_and(|card| card.handle().is_some());
-    let old = spare.record.sandbox.created_ms.saturating_add(COMING_MS) < fresh::now_ms();
+    let old = spare.record.sandbox.created_ms.saturating_add(COMING_MS) < terms::clock::now_ms();
     Ok(match spare.record.stage {
         Stage::Leaving => Some("it is not wanted any more"),
         _ if tx.get::<Pool>(&spare.record.pool)?.is_none() => Some("nothing wants it"),
@@ -40,7 +41,7 @@ pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Op
 }
 
 /// Takes away all that are of no use; how many.
-pub fn take_away(state: &State, caller: &Caller) -> Result<u64, Fault> {
+pub fn take_away(node: &Node, caller: &Caller, state: &State) -> Result<u64, Fault> {
     let useless = state.store.read(|tx| {
         let mut found = Vec::new();
         for spare in tx.list::<Spare>()? {
@@ -52,13 +53,13 @@ pub fn take_away(state: &State, caller: &Caller) -> Result<u64, Fault> {
     })?;
     let mut gone = 0;
     for id in useless {
-        gone += u64::from(drop_one(state, &id, caller)?);
+        gone += u64::from(drop_one(node, state, &id, caller)?);
     }
     Ok(gone)
 }
 
 /// Takes one away, whatever it was good for; false where somebody has it, or did so already.
-pub(crate) fn drop_one(state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
+pub(crate) fn drop_one(node: &Node, state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
     let marked = state.store.write(|tx| {
         let Some(mut spare) = tx.get::<Spare>(id)? else { return Ok(None) };
         if spare.record.stage == Stage::Leaving {
@@ -78,11 +79,11 @@ pub(crate) fn drop_one(state: &State, id: &str, caller: &Caller) -> Result<bool,
             _ if Instant::now() > end => return Err(stuck(id)),
             _ => {}
         }
-        end_keeper(&state.path, id, Duration::ZERO, &mut Vec::new());
+        end_keeper(node, &state.path, id, Duration::ZERO, &mut Vec::new());
         std::thread::sleep(Duration::from_millis(10));
     };
     let referred = state.store.read(|tx| tx.referred("layers"))?;
-    for layer in crate::lifecycle::remove::alone(&spare.record.sandbox, &referred) {
+    for layer in crate::remove::alone(&spare.record.sandbox, &referred) {
         drop_layer(&state.layers, layer).map_err(|e| Fault::internal(format!("{layer}: {e}")).subject(id))?;
     }
     Place::of(&state.path, id).remove();

@@ -1,14 +1,15 @@
 //! How many shall stand ready for a template: said, and told.
 
-use super::{MOST, Pool, Spare, Stage, fill, give_up, take_away};
-use crate::Caller;
-use crate::lifecycle::create::{self, rules};
-use crate::lifecycle::stop::note;
-use crate::policies::{Flag, Source};
+use super::{MOST, fill, give_up, take_away};
+use crate::create::{self, rules};
 use crate::snapshots::find_template;
-use crate::state::State;
+use runtime::Node;
+use runtime::policies::{Flag, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use state::Caller;
+use state::journal::note;
+use state::pool::{Pool, Spare, Stage};
 use store::{Kept, Step, Tx};
 use terms::{Fault, Limits, PROTOCOL_VERSION, Phase, check_amounts, least};
 use utoipa::ToSchema;
@@ -51,13 +52,13 @@ pub struct Warmth {
 }
 
 /// Says how many shall stand ready, and under what. Those that stand for something else go; new ones are made by a daemon.
-pub fn set(ask: &Ask, caller: &Caller) -> Result<Set, Fault> {
+pub fn set(node: &Node, caller: &Caller, ask: &Ask) -> Result<Set, Fault> {
     if ask.keep > MOST {
         let fault = Fault::invalid(format!("--keep {}: at most {MOST} stand ready for one template", ask.keep));
         return Err(fault.hint("a daemon makes new ones as they are taken").phase(Phase::Admission));
     }
     check_amounts(&ask.limits, ask.cpus)?;
-    let state = State::open(caller)?;
+    let state = node.states.open(caller)?;
     let template = state.store.read(|tx| find_template(tx, &ask.template))?;
     let (pool, notes) = match ask.keep {
         0 => (None, Vec::new()),
@@ -94,13 +95,13 @@ pub fn set(ask: &Ask, caller: &Caller) -> Result<Set, Fault> {
     if ask.keep > 0 {
         fill::mark(&state)?;
     }
-    take_away(&state, caller)?;
+    take_away(node, caller, &state)?;
     let warm = state.store.read(|tx| warmth(tx, &template.id))?.unwrap_or_default();
     Ok(Set { protocol_version: PROTOCOL_VERSION, address: template.record.address(), warm, changed, notes })
 }
 
 /// The same policy and limits that `create` with these words would give a sandbox.
-fn pool_of(ask: &Ask, caller: &Caller, ground: &crate::snapshots::Ground) -> Result<(Pool, Vec<String>), Fault> {
+fn pool_of(ask: &Ask, caller: &Caller, ground: &state::snapshot::Ground) -> Result<(Pool, Vec<String>), Fault> {
     let wanted = create::Ask {
         policies: ask.policies.clone(),
         flags: ask.flags.clone(),

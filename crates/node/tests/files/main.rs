@@ -1,7 +1,7 @@
-//! Files of a workspace through a handle on it: what can be done, and what cannot be reached whatever stands in the way.
+//! Files of a workspace through a handle on it: the verbs, and attempts to reach files outside.
 
 mod attacks;
+mod fixture;
 mod found;
 mod streams;
 mod verbs;
-mod world;

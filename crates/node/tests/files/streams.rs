@@ -1,6 +1,6 @@
-//! Tar streams out of a workspace and into it, with every trick that is known for them.
+//! Tar streams out of a workspace and into it, with every known attack on them.
 
-use crate::world::{CANARY, World, kind, rel};
+use crate::fixture::{CANARY, WorkspaceFixture, kind, rel};
 use node::files::{Room, Root, list, tar};
 use std::fs;
 use std::io::Write;
@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use terms::{ErrorKind, Fault};
 use workspace::Rel;
 
-fn pack(world: &World, path: &str) -> Vec<u8> {
+fn pack(fixture: &WorkspaceFixture, path: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    tar::pack(&world.root(), &rel(path), &mut out, &mut drop).unwrap();
+    tar::pack(&fixture.root(), &rel(path), &mut out, &mut drop).unwrap();
     out
 }
 
@@ -19,7 +19,7 @@ fn unpack(root: &Root, path: &str, bytes: &[u8]) -> Result<tar::Unpacked, Fault>
     tar::unpack(root, &rel(path), &mut &bytes[..])
 }
 
-/// What a program of the system writes.
+/// A tar stream written by Python.
 fn python(code: &str) -> Vec<u8> {
     let code = format!(
         "import tarfile,io,sys\nt=tarfile.open(fileobj=sys.stdout.buffer,mode='w|')\n\
@@ -33,41 +33,41 @@ fn python(code: &str) -> Vec<u8> {
 
 #[test]
 fn a_tree_goes_out_and_in_again_the_same() {
-    let world = World::new();
-    world.put("d/sub/file", "text");
-    world.put(&format!("d/{}/{}", "long".repeat(40), "name".repeat(50)), "far");
-    fs::set_permissions(world.ws.join("d/sub/file"), fs::Permissions::from_mode(0o750)).unwrap();
-    symlink("/nowhere", world.ws.join("d/link")).unwrap();
-    fs::write(world.ws.join("d/empty"), "").unwrap();
-    world.own_below(&world.ws);
-    let bytes = pack(&world, "d");
-    assert_eq!(bytes, pack(&world, "d"), "the same tree gives the same bytes");
-    let made = unpack(&world.root(), "copy/of", &bytes).unwrap();
+    let fixture = WorkspaceFixture::new();
+    fixture.put("d/sub/file", "text");
+    fixture.put(&format!("d/{}/{}", "long".repeat(40), "name".repeat(50)), "far");
+    fs::set_permissions(fixture.ws.join("d/sub/file"), fs::Permissions::from_mode(0o750)).unwrap();
+    symlink("/nowhere", fixture.ws.join("d/link")).unwrap();
+    fs::write(fixture.ws.join("d/empty"), "").unwrap();
+    fixture.own_below(&fixture.ws);
+    let bytes = pack(&fixture, "d");
+    assert_eq!(bytes, pack(&fixture, "d"), "the same tree gives the same bytes");
+    let made = unpack(&fixture.root(), "copy/of", &bytes).unwrap();
     assert_eq!((made.entries, made.bytes, made.stripped), (6, 7, 0));
-    assert_eq!(pack(&world, "copy/of").len(), bytes.len());
-    assert_eq!(world.read("copy/of/sub/file").unwrap(), b"text");
-    let found = list::stat(&world.root(), &rel("copy/of/sub/file"), true).unwrap();
+    assert_eq!(pack(&fixture, "copy/of").len(), bytes.len());
+    assert_eq!(fixture.read("copy/of/sub/file").unwrap(), b"text");
+    let found = list::stat(&fixture.root(), &rel("copy/of/sub/file"), true).unwrap();
     assert_eq!(found.mode, 0o750);
-    assert_eq!(fs::metadata(world.ws.join("copy/of/sub/file")).unwrap().uid(), world.owner.0);
-    assert_eq!(found.modified_ms / 1000, fs::metadata(world.ws.join("d/sub/file")).unwrap().mtime());
-    // Another program reads it, too.
+    assert_eq!(fs::metadata(fixture.ws.join("copy/of/sub/file")).unwrap().uid(), fixture.owner.0);
+    assert_eq!(found.modified_ms / 1000, fs::metadata(fixture.ws.join("d/sub/file")).unwrap().mtime());
+    // GNU tar reads the stream, too.
     let mut child = Command::new("tar").args(["-t"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
-    let told = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-    assert_eq!(told.lines().count(), 6, "{told}");
-    let one = pack(&world, "d/sub/file");
-    unpack(&world.root(), "single", &one).unwrap();
-    assert_eq!(world.read("single/file").unwrap(), b"text");
+    let listing = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(listing.lines().count(), 6, "{listing}");
+    let one = pack(&fixture, "d/sub/file");
+    unpack(&fixture.root(), "single", &one).unwrap();
+    assert_eq!(fixture.read("single/file").unwrap(), b"text");
 }
 
-/// On the host a stream makes files, directories and links, and opens nothing that was there.
+/// On the host a stream creates files, directories and links, and opens no existing file.
 #[test]
 fn nothing_special_comes_to_the_host() {
-    let world = World::new();
-    let root = world.root();
-    world.put("there/mine", "mine");
-    fs::set_permissions(world.ws.join("there"), fs::Permissions::from_mode(0o700)).unwrap();
-    world.own_below(&world.ws);
+    let fixture = WorkspaceFixture::new();
+    let root = fixture.root();
+    fixture.put("there/mine", "mine");
+    fs::set_permissions(fixture.ws.join("there"), fs::Permissions::from_mode(0o700)).unwrap();
+    fixture.own_below(&fixture.ws);
     let stream = python(
         "add('f',b'new',mode=0o6755)\nadd('there/',type=tarfile.DIRTYPE,mode=0o777)\nadd('new/',type=tarfile.DIRTYPE,mode=0o2755)\n\
         add('p',type=tarfile.FIFOTYPE,mode=0o600)\nadd('c',type=tarfile.CHRTYPE)\nadd('there/b',type=tarfile.BLKTYPE)\n\
@@ -77,12 +77,12 @@ fn nothing_special_comes_to_the_host() {
     assert_eq!((made.entries, made.stripped), (6, 2), "{left_out:?}");
     assert_eq!((left_out.count, left_out.paths), (3, vec![rel("p"), rel("c"), rel("there/b")]));
     let names =
-        |dir: &str| fs::read_dir(world.ws.join(dir)).unwrap().flatten().map(|e| e.file_name()).collect::<Vec<_>>();
+        |dir: &str| fs::read_dir(fixture.ws.join(dir)).unwrap().flatten().map(|e| e.file_name()).collect::<Vec<_>>();
     assert!(["p", "c"].iter().all(|name| !names(".").contains(&(*name).into())), "{:?}", names("."));
     assert_eq!(names("there"), ["mine"]);
-    let bits = |name: &str| fs::symlink_metadata(world.ws.join(name)).unwrap().mode() & 0o7777;
+    let bits = |name: &str| fs::symlink_metadata(fixture.ws.join(name)).unwrap().mode() & 0o7777;
     assert_eq!((bits("there"), bits("new"), bits("f")), (0o700, 0o755, 0o755));
-    assert_eq!(fs::read(world.ws.join("last")).unwrap(), b"x", "what comes after them is there");
+    assert_eq!(fs::read(fixture.ws.join("last")).unwrap(), b"x", "what comes after them is there");
     for out in [
         "add('h',type=tarfile.LNKTYPE,linkname='/etc/passwd')",
         "add('s/x')",
@@ -95,9 +95,9 @@ fn nothing_special_comes_to_the_host() {
 
 #[test]
 fn what_other_programs_write_is_taken() {
-    let world = World::new();
-    let root = world.root();
-    world.put("f", "old");
+    let fixture = WorkspaceFixture::new();
+    let root = fixture.root();
+    fixture.put("f", "old");
     let stream = python(
         "add('f',b'new',mode=0o600)\nadd('./a/b/',type=tarfile.DIRTYPE,mode=0o755)\nadd('n/'+'\\u00e9'*120,b'pax')\n\
         add('suid',b'x',mode=0o4755)\nadd('hard',type=tarfile.LNKTYPE,linkname='f')\nadd('p',type=tarfile.FIFOTYPE,mode=0o600)\n\
@@ -105,19 +105,19 @@ fn what_other_programs_write_is_taken() {
     );
     let made = unpack(&root, ".", &stream).unwrap();
     assert_eq!((made.entries, made.stripped), (7, 1));
-    assert_eq!(world.read("f").unwrap(), b"new", "replaced");
-    assert_eq!(world.read("hard").unwrap(), b"new");
-    assert_eq!(world.read(&format!("n/{}", "\u{e9}".repeat(120))).unwrap(), b"pax");
+    assert_eq!(fixture.read("f").unwrap(), b"new", "replaced");
+    assert_eq!(fixture.read("hard").unwrap(), b"new");
+    assert_eq!(fixture.read(&format!("n/{}", "\u{e9}".repeat(120))).unwrap(), b"pax");
     assert_eq!(list::stat(&root, &rel("suid"), true).unwrap().mode, 0o755);
-    assert_eq!(kind(world.read("s")), ErrorKind::PolicyDenied, "a link is only a link");
+    assert_eq!(kind(fixture.read("s")), ErrorKind::PolicyDenied, "a link is only a link");
 }
 
 #[test]
 fn every_trick_of_a_stream_is_refused() {
-    let world = World::new();
-    world.put("kept/f", "kept");
-    symlink(&world.outside, world.ws.join("out")).unwrap();
-    world.own_below(&world.ws);
+    let fixture = WorkspaceFixture::new();
+    fixture.put("kept/f", "kept");
+    symlink(&fixture.outside, fixture.ws.join("out")).unwrap();
+    fixture.own_below(&fixture.ws);
     let tricks = [
         ("up", "add('../ws-evil/x')"),
         ("up in the middle", "add('a/../../ws-evil/x')"),
@@ -139,37 +139,37 @@ fn every_trick_of_a_stream_is_refused() {
         ("a name too long", "add('n'*300)"),
     ];
     for (trick, code) in tricks {
-        let fault = unpack(&world.root(), ".", &python(code)).unwrap_err();
+        let fault = unpack(&fixture.root(), ".", &python(code)).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "{trick}: {fault}");
     }
-    world.outside_is_untouched();
-    assert_eq!(world.read("kept/f").unwrap(), b"kept");
-    assert!(!world.ws.join("h").exists() && !world.ws.join("dev").exists());
-    unpack(&world.root(), ".", &python("add('kept/f',b'fine')")).unwrap();
-    assert_eq!(world.read("kept/f").unwrap(), b"fine", "the control");
-    let canary = fs::read_to_string(world.outside.join("canary")).unwrap();
+    fixture.outside_is_untouched();
+    assert_eq!(fixture.read("kept/f").unwrap(), b"kept");
+    assert!(!fixture.ws.join("h").exists() && !fixture.ws.join("dev").exists());
+    unpack(&fixture.root(), ".", &python("add('kept/f',b'fine')")).unwrap();
+    assert_eq!(fixture.read("kept/f").unwrap(), b"fine", "the control");
+    let canary = fs::read_to_string(fixture.outside.join("canary")).unwrap();
     assert_eq!(canary, CANARY);
 }
 
 #[test]
 fn streams_end_at_their_bounds_and_not_before() {
-    let world = World::new();
+    let fixture = WorkspaceFixture::new();
     let stream = python("for n in range(5): add(f'f{n}',b'x'*100)");
-    let with = |bytes, files| world.root().with_room(Room { bytes: Some(bytes), files: Some(files) });
+    let with = |bytes, files| fixture.root().with_room(Room { bytes: Some(bytes), files: Some(files) });
     assert_eq!(unpack(&with(500, 5), "exact", &stream).unwrap().entries, 5);
     assert_eq!(kind(unpack(&with(499, 5), "bytes", &stream)), ErrorKind::LimitExceeded);
     assert_eq!(kind(unpack(&with(500, 4), "files", &stream)), ErrorKind::LimitExceeded);
-    assert_eq!(fs::read_dir(world.ws.join("files")).unwrap().count(), 4, "up to the bound");
-    // A header that promises more than anybody has is refused before anything is read.
+    assert_eq!(fs::read_dir(fixture.ws.join("files")).unwrap().count(), 4, "up to the bound");
+    // A header with an absurd size is refused before the data is read.
     let huge = python(
         "i=tarfile.TarInfo('big')\ni.size=1<<60\nsys.stdout.buffer.write(i.tobuf(tarfile.GNU_FORMAT))\nsys.stdout.flush()\nimport os\nos._exit(0)",
     );
-    assert_eq!(kind(unpack(&world.root(), "huge", &huge)), ErrorKind::LimitExceeded);
+    assert_eq!(kind(unpack(&fixture.root(), "huge", &huge)), ErrorKind::LimitExceeded);
     for cut in [100, 700, 1000, 1500] {
-        let fault = unpack(&world.root(), "cut", &stream[..cut]).unwrap_err();
+        let fault = unpack(&fixture.root(), "cut", &stream[..cut]).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "cut at {cut}: {fault}");
     }
-    assert_eq!(kind(unpack(&world.root(), "noise", &[b'?'; 2048])), ErrorKind::InvalidRequest);
-    assert_eq!(unpack(&world.root(), "none", &[0; 1024]).unwrap().entries, 0);
-    assert_eq!(list::list(&world.root(), &Rel::top(), &list::Ask::default()).unwrap().next, None);
+    assert_eq!(kind(unpack(&fixture.root(), "noise", &[b'?'; 2048])), ErrorKind::InvalidRequest);
+    assert_eq!(unpack(&fixture.root(), "none", &[0; 1024]).unwrap().entries, 0);
+    assert_eq!(list::list(&fixture.root(), &Rel::top(), &list::Ask::default()).unwrap().next, None);
 }

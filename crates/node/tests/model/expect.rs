@@ -1,4 +1,4 @@
-//! What ought to happen: plain lists, no files, and a clock that only counts.
+//! The model: plain lists, no files, and a logical clock.
 
 use super::tree::{Fact, Files, Stack, State};
 use super::{Op, Part, Wanted};
@@ -6,31 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use terms::ErrorKind;
 
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct ModelSandbox {
     pub id: String,
     pub wanted: Wanted,
     pub alive: bool,
     pub stopped: bool,
     pub stack: Stack,
-    /// Files that it tells to be what it knew, whatever their times say.
-    told: BTreeSet<String>,
+    /// Files that the sandbox reported as unchanged although their timestamps differ.
+    unchanged: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Shot {
+pub struct ModelSnapshot {
     pub id: String,
     pub of: String,
     pub stack: Stack,
 }
 
-/// What landed together, or was taken back together.
+/// Changes that landed or were undone together.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub id: String,
     pub of: String,
     pub is_undo: bool,
     pub undone: bool,
-    /// What stood there until then is in its items.
+    /// Logical time of the landing; earlier contents are in the items.
     pub until: u64,
     pub items: Vec<Item>,
 }
@@ -42,44 +42,44 @@ pub struct Item {
     pub after: Option<String>,
 }
 
-/// A change that waits for review: its kind, and whether its base moved.
+/// A pending change: its kind, and whether its base drifted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     pub kind: &'static str,
     pub drifted: bool,
 }
 
-/// Whether a file of the base is what a sandbox knew.
+/// Drift of a base file from what a sandbox knew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drift {
     No,
-    /// By its times it is another, and it holds what it held. Who happened to look at it then can tell.
+    /// New timestamp, old content. Only a sandbox that recorded the content before can tell.
     Perhaps,
     Yes,
 }
 
 #[derive(Debug)]
 pub struct Model {
-    pub boxes: Vec<Held>,
-    pub shots: Vec<Shot>,
+    pub sandboxes: Vec<ModelSandbox>,
+    pub snapshots: Vec<ModelSnapshot>,
     pub batches: Vec<Batch>,
     pub keys: BTreeMap<u8, (Wanted, String)>,
     pub base: State,
 }
 
-/// What a verb said: an id or nothing, or why not.
+/// Result of a verb: an id, a fault, or not applicable.
 #[derive(Debug)]
-pub enum Said {
+pub enum VerbResult {
     Done(String),
     Refused(terms::Fault),
-    /// There was nothing to do it to.
-    Nothing,
+    /// No object to apply the verb to.
+    NotApplicable,
 }
 
-impl Said {
+impl VerbResult {
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
-            Said::Refused(fault) => Some(fault.error_kind),
+            VerbResult::Refused(fault) => Some(fault.error_kind),
             _ => None,
         }
     }
@@ -92,17 +92,17 @@ const CONFLICT: Option<Option<ErrorKind>> = Some(Some(ErrorKind::Conflict));
 impl Model {
     pub fn new(base: &Files) -> Model {
         let base = State::of(base);
-        Model { boxes: Vec::new(), shots: Vec::new(), batches: Vec::new(), keys: BTreeMap::new(), base }
+        Model { sandboxes: Vec::new(), snapshots: Vec::new(), batches: Vec::new(), keys: BTreeMap::new(), base }
     }
 
-    pub fn pick(&self, n: usize) -> Option<&Held> {
-        self.index(n).map(|at| &self.boxes[at])
+    pub fn pick(&self, n: usize) -> Option<&ModelSandbox> {
+        self.index(n).map(|at| &self.sandboxes[at])
     }
 
-    /// Mostly one that is alive.
+    /// Index of a sandbox, usually a live one.
     fn index(&self, n: usize) -> Option<usize> {
-        let alive: Vec<usize> = (0..self.boxes.len()).filter(|at| self.boxes[*at].alive).collect();
-        match (n % 4, alive.len(), self.boxes.len()) {
+        let alive: Vec<usize> = (0..self.sandboxes.len()).filter(|at| self.sandboxes[*at].alive).collect();
+        match (n % 4, alive.len(), self.sandboxes.len()) {
             (_, _, 0) => None,
             (0, _, all) | (_, 0, all) => Some(n / 4 % all),
             (_, some, _) => Some(alive[n / 4 % some]),
@@ -113,32 +113,32 @@ impl Model {
         self.index(n).expect("it was done to one")
     }
 
-    fn picked(&mut self, n: usize) -> &mut Held {
+    fn picked(&mut self, n: usize) -> &mut ModelSandbox {
         let at = self.place(n);
-        &mut self.boxes[at]
+        &mut self.sandboxes[at]
     }
 
-    pub fn shot(&self, n: usize) -> Option<&Shot> {
-        (!self.shots.is_empty()).then(|| &self.shots[n % self.shots.len()])
+    pub fn snapshot(&self, n: usize) -> Option<&ModelSnapshot> {
+        (!self.snapshots.is_empty()).then(|| &self.snapshots[n % self.snapshots.len()])
     }
 
-    /// Mostly one of the last that landed.
+    /// Index of a batch, usually one of the last three.
     pub fn batch(&self, n: usize) -> Option<usize> {
         let all = self.batches.len();
         (all > 0).then(|| if n.is_multiple_of(3) { n / 3 % all } else { all - 1 - n / 3 % all.min(3) })
     }
 
-    /// The sandbox that a snapshot was taken of, if it is still there.
+    /// The sandbox of a snapshot, if it still exists.
     pub fn restored(&self, n: usize) -> Option<usize> {
-        let shot = self.shot(n)?;
+        let shot = self.snapshot(n)?;
         self.living(&shot.of)
     }
 
     fn living(&self, id: &str) -> Option<usize> {
-        self.boxes.iter().position(|one| one.alive && one.id == id)
+        self.sandboxes.iter().position(|one| one.alive && one.id == id)
     }
 
-    /// The kind of the fault, or none for success; nothing at all where there is nothing to do it to.
+    /// Expected fault, or `Some(None)` for success; `None` where there is no object to apply the verb to.
     pub fn expect(&self, op: &Op) -> Option<Option<ErrorKind>> {
         let alive = |n: &usize| self.pick(*n).map(|one| if one.alive { None } else { Some(ErrorKind::NotFound) });
         match op {
@@ -159,7 +159,7 @@ impl Model {
                 one if one.stopped && self.taken(&one.wanted, &one.id) => CONFLICT,
                 _ => DONE,
             },
-            Op::ForkSnapshot(n) => self.shot(*n).map(|_| None),
+            Op::ForkSnapshot(n) => self.snapshot(*n).map(|_| None),
             Op::Restore(n) => self.restored(*n).map(|_| None),
             Op::Approve { sandbox, part, stale } => {
                 let one = self.pick(*sandbox)?;
@@ -176,11 +176,11 @@ impl Model {
 
     fn create(&self, wanted: &Wanted) -> Option<ErrorKind> {
         if let Some((before, id)) = wanted.key.and_then(|key| self.keys.get(&key)) {
-            let same = before == wanted && self.boxes.iter().any(|b| b.id == *id && b.alive);
+            let same = before == wanted && self.sandboxes.iter().any(|b| b.id == *id && b.alive);
             return (!same).then_some(ErrorKind::Conflict);
         }
-        let named = |b: &Held| b.alive && wanted.name.is_some() && b.wanted.name == wanted.name;
-        (self.boxes.iter().any(named) || self.taken(wanted, "")).then_some(ErrorKind::Conflict)
+        let named = |b: &ModelSandbox| b.alive && wanted.name.is_some() && b.wanted.name == wanted.name;
+        (self.sandboxes.iter().any(named) || self.taken(wanted, "")).then_some(ErrorKind::Conflict)
     }
 
     fn taken(&self, wanted: &Wanted, id: &str) -> bool {
@@ -188,16 +188,16 @@ impl Model {
         let meets = |a: &str, b: &str| {
             a == "." || b == "." || a == b || a.starts_with(&format!("{b}/")) || b.starts_with(&format!("{a}/"))
         };
-        self.boxes.iter().any(|b| {
+        self.sandboxes.iter().any(|b| {
             let holds = b.alive && b.id != id && !(b.stopped && b.wanted.until_stop);
             holds && b.wanted.reserve.is_some_and(|held| meets(held, path)) && !(b.wanted.shared && wanted.shared)
         })
     }
 
-    fn approve(&self, one: &Held, part: Part, stale: bool) -> Option<ErrorKind> {
+    fn approve(&self, one: &ModelSandbox, part: Part, stale: bool) -> Option<ErrorKind> {
         let chosen = self.chosen(one, part);
         match () {
-            // What was reviewed is compared before anything is chosen of it.
+            // The digest is compared before the selection.
             () if stale => Some(ErrorKind::Conflict),
             () if chosen.is_empty() => Some(ErrorKind::NotFound),
             () if chosen.values().any(|pending| pending.drifted) => Some(ErrorKind::Conflict),
@@ -205,16 +205,16 @@ impl Model {
         }
     }
 
-    /// Refused where it was taken back already, or somebody has changed what it left.
+    /// A conflict if the batch was undone already, or its files have changed since.
     fn undo(&self, batch: &Batch) -> Option<ErrorKind> {
         let stands = |item: &Item| self.base.files.get(&item.path).map(|now| &now.text) == item.after.as_ref();
         (batch.undone || !batch.items.iter().all(stands)).then_some(ErrorKind::Conflict)
     }
 
-    /// What differs from the base, by path.
-    pub fn diff(&self, one: &Held) -> BTreeMap<String, Pending> {
+    /// Pending changes by path.
+    pub fn diff(&self, one: &ModelSandbox) -> BTreeMap<String, Pending> {
         let mut found = BTreeMap::new();
-        for (path, own) in one.stack.said() {
+        for (path, own) in one.stack.entries() {
             let now = self.base.files.get(&path);
             let kind = match (now.map(|fact| &fact.text), &own) {
                 (None, None) => continue,
@@ -227,7 +227,7 @@ impl Model {
             };
             let drifted = match self.drift(&one.stack, &path) {
                 Drift::No => false,
-                Drift::Perhaps => !one.told.contains(&path),
+                Drift::Perhaps => !one.unchanged.contains(&path),
                 Drift::Yes => true,
             };
             found.insert(path, Pending { kind, drifted });
@@ -235,15 +235,15 @@ impl Model {
         found
     }
 
-    /// Takes a sandbox's word for what is drift, where either could be said.
-    pub fn hear(&mut self, id: &str, said: &BTreeMap<String, Pending>) {
+    /// Adopts the reported drift where the model permits either answer.
+    pub fn adopt_drift(&mut self, id: &str, reported: &BTreeMap<String, Pending>) {
         let Some(at) = self.living(id) else { return };
-        let stack = &self.boxes[at].stack;
-        let is_told = |path: &&String| !said[*path].drifted && self.drift(stack, path) == Drift::Perhaps;
-        self.boxes[at].told = said.keys().filter(is_told).cloned().collect();
+        let stack = &self.sandboxes[at].stack;
+        let is_unchanged = |path: &&String| !reported[*path].drifted && self.drift(stack, path) == Drift::Perhaps;
+        self.sandboxes[at].unchanged = reported.keys().filter(is_unchanged).cloned().collect();
     }
 
-    /// The base has something else there than the sandbox knows. What a batch replaced is known by its bytes, too.
+    /// Compares the base file with what the sandbox knows. Contents that a batch replaced are known, too.
     fn drift(&self, stack: &Stack, path: &str) -> Drift {
         let now = self.base.files.get(path);
         let moved = match (stack.anchors.get(path), now) {
@@ -270,7 +270,7 @@ impl Model {
         if is_same { Drift::Perhaps } else { Drift::Yes }
     }
 
-    fn chosen(&self, one: &Held, part: Part) -> BTreeMap<String, Pending> {
+    fn chosen(&self, one: &ModelSandbox, part: Part) -> BTreeMap<String, Pending> {
         let mut chosen = self.diff(one);
         chosen.retain(|path, _| match part {
             Part::All => true,
@@ -279,11 +279,11 @@ impl Model {
         chosen
     }
 
-    /// What a verb that was done changes.
-    pub fn learn(&mut self, op: &Op, answer: &str) {
+    /// Applies a successful verb to the model.
+    pub fn apply(&mut self, op: &Op, answer: &str) {
         match op {
             Op::Create(wanted) => {
-                if self.boxes.iter().all(|b| b.id != answer) {
+                if self.sandboxes.iter().all(|b| b.id != answer) {
                     let stack = Stack::new(&self.base);
                     self.add(answer, wanted.clone(), stack);
                 }
@@ -293,7 +293,7 @@ impl Model {
             }
             Op::Write { sandbox, path, write } => {
                 let at = self.place(*sandbox);
-                self.boxes[at].stack.write(&self.base, path, write.as_ref().map(|write| write.text(path)));
+                self.sandboxes[at].stack.write(&self.base, path, write.as_ref().map(|write| write.text(path)));
             }
             Op::Outside { path, write } => self.base.set(path, write.as_ref().map(|write| write.text(path))),
             Op::Stop(n) => self.picked(*n).stopped = true,
@@ -302,64 +302,64 @@ impl Model {
             Op::StopStale(_) | Op::Diff(_) => {}
             Op::Snapshot(n) => {
                 let held = self.picked(*n);
-                let shot = Shot { id: answer.to_owned(), of: held.id.clone(), stack: held.stack.freeze() };
-                self.shots.push(shot);
+                let shot = ModelSnapshot { id: answer.to_owned(), of: held.id.clone(), stack: held.stack.freeze() };
+                self.snapshots.push(shot);
             }
             Op::Fork(n) => {
                 let stack = self.picked(*n).stack.freeze();
                 self.add(answer, Wanted::default(), stack.over());
             }
             Op::ForkSnapshot(n) => {
-                let stack = self.shots[*n % self.shots.len()].stack.over();
+                let stack = self.snapshots[*n % self.snapshots.len()].stack.over();
                 self.add(answer, Wanted::default(), stack);
             }
             Op::Restore(n) => {
                 let at = self.restored(*n).expect("it was done to one");
-                let to = self.shots[*n % self.shots.len()].stack.clone();
-                self.boxes[at].stack.restore(&to);
+                let to = self.snapshots[*n % self.snapshots.len()].stack.clone();
+                self.sandboxes[at].stack.restore(&to);
             }
-            Op::Collect => self.boxes.iter_mut().filter(|b| b.wanted.short).for_each(|b| b.alive = false),
-            Op::Approve { sandbox, part, .. } => self.land(self.place(*sandbox), *part, answer),
+            Op::Collect => self.sandboxes.iter_mut().filter(|b| b.wanted.short).for_each(|b| b.alive = false),
+            Op::Approve { sandbox, part, .. } => self.apply_approval(self.place(*sandbox), *part, answer),
             Op::Reject { sandbox, part } => {
                 let at = self.place(*sandbox);
-                for path in self.chosen(&self.boxes[at], *part).into_keys() {
-                    self.boxes[at].stack.as_base(&self.base, &path);
+                for path in self.chosen(&self.sandboxes[at], *part).into_keys() {
+                    self.sandboxes[at].stack.as_base(&self.base, &path);
                 }
             }
-            Op::Undo(n) => self.take_back(self.batch(*n).expect("there was one"), answer),
+            Op::Undo(n) => self.apply_undo(self.batch(*n).expect("there was one"), answer),
         }
     }
 
-    fn land(&mut self, at: usize, part: Part, id: &str) {
-        let said = self.boxes[at].stack.said();
+    fn apply_approval(&mut self, at: usize, part: Part, id: &str) {
+        let entries = self.sandboxes[at].stack.entries();
         let item = |path: String| {
-            let (before, after) = (self.base.files.get(&path).cloned(), said.get(&path).cloned().flatten());
+            let (before, after) = (self.base.files.get(&path).cloned(), entries.get(&path).cloned().flatten());
             Item { path, before, after }
         };
-        let items: Vec<Item> = self.chosen(&self.boxes[at], part).into_keys().map(item).collect();
+        let items: Vec<Item> = self.chosen(&self.sandboxes[at], part).into_keys().map(item).collect();
         let until = self.base.next();
         for Item { path, after, .. } in &items {
             self.base.set(path, after.clone());
-            let stack = &mut self.boxes[at].stack;
+            let stack = &mut self.sandboxes[at].stack;
             stack.know(&self.base, path);
             stack.drop_landed(path);
         }
-        let of = self.boxes[at].id.clone();
+        let of = self.sandboxes[at].id.clone();
         self.batches.push(Batch { id: id.to_owned(), of, is_undo: false, undone: false, until, items });
     }
 
-    fn take_back(&mut self, number: usize, id: &str) {
+    fn apply_undo(&mut self, number: usize, id: &str) {
         let Batch { of, is_undo, items, .. } = self.batches[number].clone();
         let living = self.living(&of);
         if let (Some(at), false) = (living, is_undo) {
-            items.iter().for_each(|item| self.boxes[at].stack.put_back(&item.path, item.after.clone()));
+            items.iter().for_each(|item| self.sandboxes[at].stack.put_back(&item.path, item.after.clone()));
         }
         let (mut back, until) = (Vec::new(), self.base.next());
         for Item { path, before, .. } in items {
             let (was, after) = (self.base.files.get(&path).cloned(), before.map(|fact| fact.text));
             self.base.set(&path, after.clone());
             if let Some(at) = living {
-                self.boxes[at].stack.know(&self.base, &path);
+                self.sandboxes[at].stack.know(&self.base, &path);
             }
             back.push(Item { path, before: was, after });
         }
@@ -368,16 +368,23 @@ impl Model {
     }
 
     fn add(&mut self, id: &str, wanted: Wanted, stack: Stack) {
-        self.boxes.push(Held { id: id.to_owned(), wanted, alive: true, stopped: false, stack, told: BTreeSet::new() });
+        self.sandboxes.push(ModelSandbox {
+            id: id.to_owned(),
+            wanted,
+            alive: true,
+            stopped: false,
+            stack,
+            unchanged: BTreeSet::new(),
+        });
     }
 
     pub fn states(&self) -> BTreeMap<String, String> {
-        let word = |b: &Held| if b.stopped { "stopped" } else { "active" };
-        self.boxes.iter().filter(|b| b.alive).map(|b| (b.id.clone(), word(b).to_owned())).collect()
+        let word = |b: &ModelSandbox| if b.stopped { "stopped" } else { "active" };
+        self.sandboxes.iter().filter(|b| b.alive).map(|b| (b.id.clone(), word(b).to_owned())).collect()
     }
 
     pub fn files(&self) -> BTreeMap<String, Files> {
-        let alive = self.boxes.iter().filter(|b| b.alive);
+        let alive = self.sandboxes.iter().filter(|b| b.alive);
         alive.map(|b| (b.id.clone(), b.stack.view(&self.base))).collect()
     }
 }

@@ -1,27 +1,27 @@
-//! Sandboxes and their review against a model: any sequence of verbs gives the answers, the states, the changes and the files that
-//! a few plain lists in memory give. A verb is added as one more `Op`, with what it does to `Model` in `expect` and to the world
-//! in `done`. More cases, or those of one seed again: `MODEL_CASES=1000 MODEL_SEED=7`.
+//! Sandboxes and their review compared with a model: any sequence of verbs gives the results, states, changes and files
+//! that a few plain lists in memory give. A new verb is one more `Op`, with its effect on `Model` in `expect` and its
+//! call in `done`. For more cases or a given seed: `MODEL_CASES=1000 MODEL_SEED=7`.
 
 mod expect;
+mod real;
 mod tree;
-mod world;
 
-use expect::{Model, Said};
+use expect::{Model, VerbResult};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use world::World;
+use real::RealNode;
 
-/// One request. Numbers choose among the sandboxes, snapshots and batches that there ever were, modulo how many.
+/// A request. Numbers select among all sandboxes, snapshots and batches ever made, modulo their count.
 #[derive(Clone, Debug)]
 pub enum Op {
     Create(Wanted),
-    /// A command that writes to a file of the workspace, or removes it.
+    /// A command that writes or removes a file of the workspace.
     Write {
         sandbox: usize,
         path: &'static str,
         write: Option<Write>,
     },
-    /// Somebody else writes to the base, or removes a file of it.
+    /// A host process that writes or removes a file of the base.
     Outside {
         path: &'static str,
         write: Option<Write>,
@@ -29,17 +29,17 @@ pub enum Op {
     Stop(usize),
     Start(usize),
     Remove(usize),
-    /// With a version that is not the one.
+    /// With an outdated version.
     StopStale(usize),
     Snapshot(usize),
     Fork(usize),
-    /// Of a snapshot whose sandbox may be gone.
+    /// From a snapshot whose sandbox may be gone.
     ForkSnapshot(usize),
-    /// Of the sandbox that it was taken of.
+    /// Restores the snapshot's own sandbox.
     Restore(usize),
     Collect,
     Diff(usize),
-    /// Of the diff as it is now, or of one that is none.
+    /// With the digest of the current diff, or with a wrong one.
     Approve {
         sandbox: usize,
         part: Part,
@@ -49,18 +49,18 @@ pub enum Op {
         sandbox: usize,
         part: Part,
     },
-    /// Of any batch, also of one that took another back.
+    /// Any batch, also one that undid another.
     Undo(usize),
 }
 
-/// What of a diff is meant.
+/// Selected part of a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     All,
     At(&'static str),
 }
 
-/// What becomes of a file.
+/// New state of a file.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub kind: char,
@@ -68,13 +68,13 @@ pub struct Write {
 }
 
 impl Write {
-    /// No two files are alike: what is moved is two changes here.
+    /// Contents are unique per path, so that a move is two changes.
     pub fn text(&self, path: &str) -> String {
         format!("{}{} in {path}", self.kind, self.value)
     }
 }
 
-/// Files that are written to. The base has the first of them, and keeps one in the directory.
+/// Paths that are written to. The base has the first four, and `STAYS` keeps the directory in existence.
 pub const PATHS: [&str; 5] = ["a", "b", "d/a", "d/b", "c"];
 pub const IN_BASE: usize = 4;
 pub const STAYS: &str = "d/stays";
@@ -99,7 +99,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
 }
 
 fn write() -> impl Strategy<Value = Option<Write>> {
-    // Few values, so that the same comes again.
+    // Few values, so that some repeat.
     let some = (prop::sample::select(vec!['-', '-', 'x', 'l']), 0u8..4).prop_map(|(kind, value)| Write { kind, value });
     prop::option::weighted(0.8, some)
 }
@@ -138,6 +138,7 @@ fn asked(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
+// promise 14, 18
 #[test]
 fn any_sequence_of_verbs_does_what_the_model_says() {
     let seed = asked("MODEL_SEED", rand_seed());
@@ -148,46 +149,46 @@ fn any_sequence_of_verbs_does_what_the_model_says() {
     let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let result = runner.run(&prop::collection::vec(op(), 1..90), |ops| {
-        let world = World::new();
-        let mut model = Model::new(&world.base());
+        let real = RealNode::new();
+        let mut model = Model::new(&real.base());
         for (n, op) in ops.iter().enumerate() {
             if let Op::Approve { sandbox, .. } | Op::Diff(sandbox) = op
                 && let Some(id) = model.pick(*sandbox).filter(|held| held.alive).map(|held| held.id.clone())
             {
-                model.hear(&id, &world.diff(&id));
+                model.adopt_drift(&id, &real.diff(&id));
             }
-            let said = world.act(op, &model);
+            let result = real.act(op, &model);
             let step = format!("MODEL_SEED={seed}, step {n}, {op:?}");
             match model.expect(op) {
-                Some(want) => prop_assert_eq!(said.kind(), want, "{}: {:?}", step, said),
+                Some(want) => prop_assert_eq!(result.kind(), want, "{}: {:?}", step, result),
                 None => continue,
             }
-            if let Said::Done(answer) = said {
-                model.learn(op, &answer);
+            if let VerbResult::Done(answer) = result {
+                model.apply(op, &answer);
             }
-            prop_assert_eq!(world.base(), model.base.files(), "{}", step);
-            prop_assert_eq!(world.states(), model.states(), "{}", step);
-            prop_assert_eq!(world.files(&model), model.files(), "{}", step);
+            prop_assert_eq!(real.base(), model.base.files(), "{}", step);
+            prop_assert_eq!(real.states(), model.states(), "{}", step);
+            prop_assert_eq!(real.files(&model), model.files(), "{}", step);
             if let Op::Diff(n) = op
                 && let Some(held) = model.pick(*n).filter(|held| held.alive)
             {
-                prop_assert_eq!(world.diff(&held.id), model.diff(held), "{}", step);
+                prop_assert_eq!(real.diff(&held.id), model.diff(held), "{}", step);
             }
-            world.check(matches!(op, Op::Collect));
+            real.check(matches!(op, Op::Collect));
         }
-        // What is pending in the end is what is left to be reviewed, in every sandbox.
+        // At the end the pending changes agree in every sandbox.
         for id in model.states().into_keys() {
-            model.hear(&id, &world.diff(&id));
+            model.adopt_drift(&id, &real.diff(&id));
         }
-        for held in model.boxes.iter().filter(|held| held.alive) {
-            prop_assert_eq!(world.diff(&held.id), model.diff(held), "MODEL_SEED={}, the diff of {}", seed, held.id);
+        for held in model.sandboxes.iter().filter(|held| held.alive) {
+            prop_assert_eq!(real.diff(&held.id), model.diff(held), "MODEL_SEED={}, the diff of {}", seed, held.id);
         }
         Ok(())
     });
     result.unwrap();
 }
 
-/// Another one each time; it is printed, and a failure names it.
+/// A seed per run; it is printed, and a failure names it.
 fn rand_seed() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64 ^ u64::from(std::process::id()))

@@ -1,24 +1,24 @@
-//! A base and the layers over it, in memory. A file is told by one word: its kind (`-` plain, `x` executable, `l` link), then
-//! what is in it.
+//! A base and the layers over it, in memory. A file is encoded as one string: its kind (`-` plain, `x` executable, `l`
+//! link), then its content.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub type Files = BTreeMap<String, String>;
 
-/// A file of the base, and when it was last changed.
+/// A file of the base with its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     pub text: String,
     pub stamp: u64,
 }
 
-/// The base, and a clock that goes on with every change.
+/// The base, and a logical clock that advances with every change.
 #[derive(Clone, Debug)]
 pub struct State {
     pub files: BTreeMap<String, Fact>,
     clock: u64,
-    /// Every text that a path ever had, by when it came.
+    /// Every content that a path ever had, by time.
     past: BTreeMap<(String, u64), Option<String>>,
 }
 
@@ -38,13 +38,13 @@ impl State {
         }
     }
 
-    /// What stood at a path at a time.
+    /// Content of a path at a time.
     pub fn text_at(&self, path: &str, stamp: u64) -> Option<&String> {
         let until = self.past.range((path.to_owned(), 0)..=(path.to_owned(), stamp));
         until.last().and_then(|(_, text)| text.as_ref())
     }
 
-    /// The time of the next change.
+    /// Time of the next change.
     pub fn next(&self) -> u64 {
         self.clock + 1
     }
@@ -54,28 +54,28 @@ impl State {
     }
 }
 
-/// What layers say of paths: a file, or that there is none.
-type Sayings = BTreeMap<String, Option<String>>;
+/// Entries of layers by path: a file, or `None` for a whiteout.
+type Entries = BTreeMap<String, Option<String>>;
 
 #[derive(Clone, Debug)]
 struct Layer {
-    /// No other has it.
+    /// Unique number.
     number: u64,
-    says: Sayings,
+    entries: Entries,
 }
 
 impl Layer {
     fn new() -> Layer {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Layer { number: NEXT.fetch_add(1, Ordering::Relaxed), says: Sayings::new() }
+        Layer { number: NEXT.fetch_add(1, Ordering::Relaxed), entries: Entries::new() }
     }
 }
 
-/// A workspace: its layers from the bottom up, and what it knows of its base.
+/// A workspace: its layers from the bottom up, and its knowledge of the base.
 #[derive(Clone, Debug)]
 pub struct Stack {
     layers: Vec<Layer>,
-    /// When it saw the base, and single files that it looked at later, as they were then.
+    /// Time at which the base was first seen, and later timestamps of single files.
     pub since: u64,
     pub anchors: BTreeMap<String, Option<u64>>,
 }
@@ -85,15 +85,15 @@ impl Stack {
         Stack { layers: vec![Layer::new()], since: base.clock, anchors: BTreeMap::new() }
     }
 
-    /// What all layers say together.
-    pub fn said(&self) -> Sayings {
-        self.layers.iter().flat_map(|layer| &layer.says).map(|(path, own)| (path.clone(), own.clone())).collect()
+    /// Merged entries of all layers.
+    pub fn entries(&self) -> Entries {
+        self.layers.iter().flat_map(|layer| &layer.entries).map(|(path, own)| (path.clone(), own.clone())).collect()
     }
 
-    /// What a guest sees.
+    /// The guest's view.
     pub fn view(&self, base: &State) -> Files {
         let mut files = base.files();
-        for (path, own) in self.said() {
+        for (path, own) in self.entries() {
             match own {
                 Some(text) => drop(files.insert(path, text)),
                 None => drop(files.remove(&path)),
@@ -102,7 +102,7 @@ impl Stack {
         files
     }
 
-    /// What a guest would see if the topmost layer said nothing.
+    /// Visibility of the path without the topmost layer.
     pub fn shows_below(&self, base: &State, path: &str) -> bool {
         match self.below(path) {
             Some(own) => own.is_some(),
@@ -111,11 +111,11 @@ impl Stack {
     }
 
     fn below(&self, path: &str) -> Option<&Option<String>> {
-        self.layers.iter().rev().skip(1).find_map(|layer| layer.says.get(path))
+        self.layers.iter().rev().skip(1).find_map(|layer| layer.entries.get(path))
     }
 
-    fn top(&mut self) -> &mut Sayings {
-        &mut self.layers.last_mut().expect("there is always one").says
+    fn top(&mut self) -> &mut Entries {
+        &mut self.layers.last_mut().expect("there is always one").entries
     }
 
     pub fn write(&mut self, base: &State, path: &str, text: Option<String>) {
@@ -125,7 +125,7 @@ impl Stack {
         }
     }
 
-    /// A fresh layer comes over what was written, unless nothing was.
+    /// Adds a fresh layer, unless the topmost is empty.
     pub fn freeze(&mut self) -> Stack {
         if !self.top().is_empty() {
             self.layers.push(Layer::new());
@@ -133,7 +133,7 @@ impl Stack {
         self.over()
     }
 
-    /// Another one over the same layers but the topmost, which says nothing.
+    /// A new stack over the same layers with an empty one in place of the topmost.
     pub fn over(&self) -> Stack {
         let mut other = self.clone();
         other.layers.pop();
@@ -141,7 +141,7 @@ impl Stack {
         other
     }
 
-    /// Goes back, also with what it knew of its base then, unless it is there.
+    /// Restores layers and knowledge of the base, unless the stack already equals the snapshot.
     pub fn restore(&mut self, to: &Stack) {
         let frozen = |stack: &Stack| stack.layers.iter().rev().skip(1).map(|layer| layer.number).collect::<Vec<_>>();
         if !self.top().is_empty() || frozen(self) != frozen(to) || self.since != to.since {
@@ -149,26 +149,26 @@ impl Stack {
         }
     }
 
-    /// Looks at a file of the base.
+    /// Records the timestamp of a base file.
     pub fn know(&mut self, base: &State, path: &str) {
         self.anchors.insert(path.to_owned(), base.files.get(path).map(|fact| fact.stamp));
     }
 
-    /// What has landed need not be kept apart where the base then shows.
+    /// Drops a landed change where the base then shows through.
     pub fn drop_landed(&mut self, path: &str) {
         if self.below(path).is_none() {
             self.top().remove(path);
         }
     }
 
-    /// The change waits again where nothing but the base shows.
+    /// Makes the change pending again where only the base shows.
     pub fn put_back(&mut self, path: &str, text: Option<String>) {
-        if !self.said().contains_key(path) {
+        if !self.entries().contains_key(path) {
             self.top().insert(path.to_owned(), text);
         }
     }
 
-    /// A change thrown away.
+    /// Discards a change.
     pub fn as_base(&mut self, base: &State, path: &str) {
         match self.below(path) {
             None => drop(self.top().remove(path)),

@@ -1,25 +1,25 @@
-//! Which keys foreign settings may have, and what each means here. A key that is in no table is refused: a misspelled denial
-//! must not leave open what it was to close.
+//! Tables of known keys in foreign settings. A key that is in no table is refused: a misspelled denial must not leave
+//! open what it should close.
 
 use super::Import;
 use crate::cursor::{Cursor, Problem};
 use crate::node::Node;
 
-/// What a key of another tool means here.
+/// Handling of a key of another tool.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Meaning {
-    /// It is carried over.
+pub(super) enum KeyHandling {
+    /// Imported as rules.
     Carried,
-    /// It says something that no rule here says; why, or what to do instead. The user is told at every run.
+    /// Has no equivalent here; the text is the reason, or an alternative. The user is warned at every run.
     LeftOut(&'static str),
-    /// It says nothing about what a command may do here; why.
+    /// Not about permissions; the text is the reason.
     Nothing(&'static str),
 }
 
-pub(super) type Table = &'static [(&'static str, Meaning)];
+pub(super) type Table = &'static [(&'static str, KeyHandling)];
 
-/// The entries of an object that are carried over. Of the others, those that say something are told, and unknown ones refused.
-/// `path` is where the object stands, with a dot behind it, or nothing.
+/// Returns the entries to import. Entries without an equivalent are reported, and unknown ones refused. `path` is the
+/// object's path with a final dot, or empty.
 pub(super) fn entries<'a>(
     import: &mut Import,
     at: &Cursor<'a>,
@@ -30,19 +30,19 @@ pub(super) fn entries<'a>(
     for (key, value) in at.entries()? {
         match table.iter().find(|(name, _)| *name == key) {
             None => return Err(at.unknown_key(key, || table.iter().map(|(name, _)| *name))),
-            Some((_, Meaning::Carried)) => carried.push((key, value)),
-            Some((_, Meaning::LeftOut(why))) if says_something(value.node) => {
+            Some((_, KeyHandling::Carried)) => carried.push((key, value)),
+            Some((_, KeyHandling::LeftOut(why))) if is_set(value.node) => {
                 import.left_out(format!("{path}{key}: not carried over; {why}"));
             }
-            Some((_, Meaning::Nothing(why))) => import.note(format!("{path}{key}: left out; {why}")),
-            Some((_, Meaning::LeftOut(_))) => {}
+            Some((_, KeyHandling::Nothing(why))) => import.note(format!("{path}{key}: left out; {why}")),
+            Some((_, KeyHandling::LeftOut(_))) => {}
         }
     }
     Ok(carried)
 }
 
-/// Whether a setting is more than the absence of one.
-fn says_something(node: &Node) -> bool {
+/// Returns true if a setting is neither null, false nor empty.
+fn is_set(node: &Node) -> bool {
     match node {
         Node::Bool(value) => *value,
         Node::List(items) => !items.is_empty(),

@@ -1,5 +1,5 @@
-//! Importing settings of other tools. What can be carried over becomes a document of ours; everything else is
-//! named. A denial that cannot be carried over and a key that is not known (known.rs) are errors, so that an import never widens in silence.
+//! Import of settings of other tools. Settings with an equivalent become a document; all others are named. A denial
+//! without an equivalent and an unknown key (known.rs) are errors, so that an import never silently widens access.
 
 mod codex;
 mod known;
@@ -18,17 +18,17 @@ use terms::Action;
 pub use codex::codex;
 pub use srt::srt;
 
-/// Looking, and running what is there.
+/// Read access, including execution.
 const READ: Perms = Perms::READ.union_const(Perms::of(&[Perm::Execute]));
 const WRITE: Perms = READ.union_const(Perms::WRITE);
 
-/// A document made from foreign settings, and what a reader should know about it.
+/// A document made from foreign settings, and what its user should know about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub document: Document,
-    /// Settings that have no equivalent here, one for each key: whoever uses the document must hear of them.
+    /// Settings that have no equivalent here, one per key; the user of the document must be warned of them.
     pub left_out: Vec<String>,
-    /// All else that differs.
+    /// Further differences.
     pub notes: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub enum Kind {
     Codex,
 }
 
-/// Whose settings a text holds, when it is not a document of ours.
+/// Detects the tool whose settings a text holds, if it is not a document of ours.
 pub fn detect(text: &str) -> Option<Kind> {
     let has = |node: &Node, names: &[&str]| match node {
         Node::Map(entries) => entries.iter().any(|(key, _)| names.contains(&key.as_str())),
@@ -96,7 +96,7 @@ impl Import {
         Imported { document: self.document, left_out: self.left_out, notes: self.notes }
     }
 
-    /// An entry that could not be read: an error where it denies, a note where it allows.
+    /// Handles an entry that could not be parsed: an error for a denial, a note for an allowance.
     fn unreadable(&mut self, at: &Cursor<'_>, action: Action, refusal: Refusal) -> Result<(), Problem> {
         match action {
             Action::Deny => Err(at.refused(refusal)),
@@ -108,7 +108,7 @@ impl Import {
     }
 }
 
-/// A relative path of foreign settings is relative to where the command runs.
+/// Parses a path of foreign settings; a relative one is relative to the workspace.
 fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
     let text = text.strip_suffix("/**").filter(|rest| !rest.is_empty()).unwrap_or(text);
     if text.starts_with(['/', '~', '$']) {
@@ -123,7 +123,7 @@ fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
     }
 }
 
-/// `host`, `*.host`, `host:port`, `[v6]:port`.
+/// Parses `host`, `*.host`, `host:port`, `[v6]:port`.
 fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), Refusal> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if host.ends_with(']') || !host.contains(':') => (host, Some(port)),
@@ -158,7 +158,8 @@ fn socket_rule(action: Action, path: RulePath) -> NetRule {
     }
 }
 
-/// Names of this host lead to special addresses, which only ranges open.
+/// Returns rules for the loopback addresses if the name is `localhost`: a name does not open special addresses, only
+/// ranges do.
 fn loopback_rules(host: &HostPattern, ports: &Option<Ports>) -> Vec<NetRule> {
     let local = host.to_string() == "localhost";
     let ranges =

@@ -1,9 +1,9 @@
 //! Settings of Anthropic's sandbox runtime (`~/.srt-settings.json`).
 //!
-//! There, reading is allowed everywhere but under `denyRead`; `allowRead` opens again what lies inside. Here reading
+//! In srt reading is allowed everywhere but under `denyRead`; `allowRead` opens paths inside it again. Here reading
 //! starts from the preset `default`, and a denial always wins: the notes say where that is stricter.
 
-use super::known::{self, Meaning, Table};
+use super::known::{self, KeyHandling, Table};
 use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cidr::Cidr;
 use crate::cursor::{Cursor, Problem, parsed};
@@ -19,11 +19,11 @@ use terms::Action;
 pub fn srt(text: &str, source: &str) -> Result<Imported, PolicyError> {
     let node = read::tree(text, Format::Json, source)?;
     let mut import = Import::new(source);
-    settings(&mut import, &Cursor::root(&node)).map_err(|p| read::placed(p, text, Format::Json, source))?;
+    settings(&mut import, &Cursor::root(&node)).map_err(|p| read::with_position(p, text, Format::Json, source))?;
     Ok(import.done())
 }
 
-use Meaning::{Carried, LeftOut, Nothing};
+use KeyHandling::{Carried, LeftOut, Nothing};
 
 const MAC: &str = "it is about macOS";
 const PARTS: &str = "it says where parts of srt are";
@@ -84,8 +84,8 @@ const CREDENTIALS: Table = &[
 ];
 const SECRETS: &str = "\"secrets\" of a policy put values into requests, by host and header";
 
-/// How a masked value is found and where it goes; all of it is hidden here instead.
-const HIDDEN: Meaning = Nothing("the whole is hidden");
+/// Keys about finding and injecting a masked value; here the whole value is hidden instead.
+const HIDDEN: KeyHandling = Nothing("the whole is hidden");
 const CREDENTIAL: Table = &[
     ("path", Carried),
     ("name", Carried),
@@ -124,7 +124,7 @@ fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Addresses that no allowed name may lead to. Here they are denied under any name, and without one.
+/// Imports addresses to which no allowed name may resolve. Here they are denied under any name, and without one.
 fn addresses(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     for item in at.items()? {
         let text = item.text()?;
@@ -135,7 +135,8 @@ fn addresses(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Files and variables that a command must not have. What srt masks is hidden here: nothing puts the value back on its way out.
+/// Imports files and variables that a command must not have. A value that srt masks is hidden here: it is not restored
+/// in requests.
 fn credentials(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
     for (list, at) in known::entries(import, at, "credentials.", CREDENTIALS)? {
         for item in at.items()? {
@@ -180,7 +181,7 @@ fn domains(import: &mut Import, at: &Cursor<'_>, action: Action) -> Result<(), P
 }
 
 fn sockets(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
-    // Older settings have a boolean here.
+    // A boolean in older settings.
     if let Node::Bool(all) = at.node {
         if *all {
             import.left_out("network.allowUnixSockets: not carried over; name each socket of the host that is needed");
@@ -204,7 +205,7 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
             "denyRead" => lists.deny_read = paths(import, &at, Action::Deny)?,
             "allowWrite" => lists.allow_write = paths(import, &at, Action::Allow)?,
             "denyWrite" => lists.deny_write = paths(import, &at, Action::Deny)?,
-            // Older settings have it.
+            // A key of older settings.
             _ => {
                 if !at.boolean()? {
                     import.document.extends.clear();
@@ -241,7 +242,7 @@ impl Lists {
         }
     }
 
-    /// A denied region that is opened again inside needs no rule where nothing is readable to begin with.
+    /// Imports a denied path. If it is opened again inside, it needs no rule where it is not readable to begin with.
     fn deny_read(&self, import: &mut Import, path: &RulePath) {
         let inside: Vec<String> =
             self.allow_read.iter().filter(|open| path.contains(open)).map(ToString::to_string).collect();
@@ -268,7 +269,7 @@ impl Lists {
     }
 }
 
-/// Whether the preset `default` makes it readable.
+/// Returns true if the preset `default` makes the path readable.
 fn is_in_default(path: &RulePath) -> bool {
     let rules = crate::presets::preset_document("default").map(|d| d.fs).unwrap_or_default();
     rules.iter().any(|rule| rule.path.contains(path) || path.contains(&rule.path))

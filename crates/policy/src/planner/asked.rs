@@ -1,5 +1,5 @@
-//! Places of which a person is asked. A guest has no way there of its own: what a rule asks about is denied by the plan, as
-//! any denial. Whoever asks opens what was allowed, and hands it in.
+//! Paths for which a person is asked. The guest itself cannot reach them: the plan denies them like any denial. The
+//! supervisor opens an approved file and passes the descriptor.
 
 use super::Planner;
 use crate::error::PlanError;

@@ -1,19 +1,19 @@
-//! Covers: what can be taken from a part of a grant, and what each way of covering takes.
+//! Covers: mounts over a part of a grant, and the permissions that each takes away.
 
 use crate::perms::{Perm, Perms};
 use crate::plan::{Cover, Kind};
 
 pub(crate) const EXECUTE: Perms = Perms::of(&[Perm::Execute]);
 
-/// The permissions that mean something at a path of this kind.
-pub(crate) fn meaning(perms: Perms, kind: Kind) -> Perms {
+/// Returns the permissions that apply to a path of this kind.
+pub(crate) fn applicable(perms: Perms, kind: Kind) -> Perms {
     match kind {
         Kind::Dir => perms,
         Kind::File | Kind::Socket | Kind::Other => perms.and(Perms::FILE),
     }
 }
 
-/// The cover that takes exactly `lost` from `here`.
+/// Returns the cover that takes exactly `lost` from `here`.
 pub(crate) fn cover(here: Perms, lost: Perms) -> Option<Cover> {
     if here == lost {
         return Some(Cover::Hide);
@@ -30,8 +30,8 @@ pub(crate) fn cover(here: Perms, lost: Perms) -> Option<Cover> {
     }
 }
 
-/// What a cover takes away.
-pub(crate) fn takes(cover: Cover) -> Perms {
+/// Returns the permissions that a cover takes away.
+pub(crate) fn perms_taken(cover: Cover) -> Perms {
     match cover {
         Cover::Hide => Perms::ALL,
         Cover::ReadOnly => Perms::CHANGES,

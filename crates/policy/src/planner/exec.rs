@@ -1,4 +1,4 @@
-//! Which programs the plan lets start, at once or once somebody was asked.
+//! Programs that the plan permits to start, at once or after approval.
 
 use super::Planner;
 use crate::error::PlanError;
@@ -22,7 +22,7 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    /// What cannot be executed although grants would let it, for good or until somebody says so.
+    /// Returns programs that cannot be executed although grants would permit it, permanently or until approval.
     fn excepted(&self) -> Vec<Program> {
         let mut programs = Vec::new();
         for rule in self.resolved.programs.iter().filter(|p| !p.file.grants()) {
@@ -37,7 +37,7 @@ impl Planner<'_> {
         for rule in &self.resolved.programs {
             let reals = if rule.file.asks() { &rule.file.asked[..] } else { rule.file.reals.as_deref().unwrap_or(&[]) };
             let named = reals.iter().filter(|_| rule.file.grants() || rule.file.asks());
-            let kept = named.filter(|real| self.may_execute(&real.path) && runs(real.kind));
+            let kept = named.filter(|real| self.may_execute(&real.path) && is_executable_kind(real.kind));
             let kept = kept.map(|real| self.program(real, rule));
             programs.extend(kept.filter(|p| p.asked || self.resolved.exec(&p.path).allowed()));
         }
@@ -46,11 +46,11 @@ impl Planner<'_> {
 
     fn program(&self, real: &Real, rule: &ProgramRule) -> Program {
         let Real { path, kind } = real.clone();
-        let asked = self.resolved.asks_to_start(&path) && self.may_execute(&path) && runs(kind);
+        let asked = self.resolved.asks_to_start(&path) && self.may_execute(&path) && is_executable_kind(kind);
         Program { path, kind, sha256: rule.sha256, rule: rule.file.label.clone(), asked }
     }
 
-    /// A directory is asked about as a whole: where rules about files grant only parts of it, these must be named.
+    /// Refuses to ask about a directory of which rules about files grant only parts: these must be named.
     fn check_asked(&self) -> Result<(), PlanError> {
         let needed = match self.resolved.policy.default_exec() {
             Action::Deny => Perm::ReadFile,
@@ -81,24 +81,24 @@ impl Planner<'_> {
         self.wanted(path).contains(Perm::Execute)
     }
 
-    /// Whether anything at, above or below `path` can be executed.
+    /// Returns true if a file at, above or below `path` can be executed.
     fn can_execute_near(&self, path: &Path) -> bool {
         let near = |g: &&Grant| g.covers(path) || g.path.starts_with(path);
         self.grants.iter().filter(near).any(|g| g.perms.contains(Perm::Execute))
     }
 }
 
-fn runs(kind: Kind) -> bool {
+fn is_executable_kind(kind: Kind) -> bool {
     matches!(kind, Kind::Dir | Kind::File)
 }
 
-/// By path. Of two rules about one path the one without a digest says more; of two that ask, the one with it does. What
-/// lies in a directory that is asked about needs no mention of its own.
+/// Sorts by path and removes duplicates. Of two rules about one path the one without a digest is kept; of two that ask,
+/// the one with a digest. A program inside a directory that is asked about needs no entry of its own.
 fn tidy(mut programs: Vec<Program>) -> Vec<Program> {
     let first = |p: &Program| if p.asked { p.sha256.is_none() } else { p.sha256.is_some() };
     programs.sort_by(|a, b| (&a.path, first(a), a.sha256, &a.rule).cmp(&(&b.path, first(b), b.sha256, &b.rule)));
     programs.dedup_by(|b, a| a.path == b.path && (a.asked || a.sha256.is_none() || a.sha256 == b.sha256));
-    // Those above the one that is looked at; what lies below a path follows it at once.
+    // Stack of ancestors of the current program; paths below a path directly follow it.
     let mut above: Vec<(PathBuf, bool)> = Vec::new();
     programs.retain(|program| {
         while above.pop_if(|(path, _)| !program.path.starts_with(path)).is_some() {}

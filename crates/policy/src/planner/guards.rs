@@ -1,4 +1,4 @@
-//! Guards: places where a denied path could come to be.
+//! Guards: patterns of denied paths that do not exist yet.
 
 use super::Planner;
 use super::cover::EXECUTE;
@@ -9,7 +9,7 @@ use crate::resolve::FileRule;
 use std::collections::BTreeMap;
 
 impl Planner<'_> {
-    /// A denied path that is not there yet must not appear.
+    /// Collects the guards: a denied path that does not exist must not be created.
     pub(super) fn guards(&mut self) {
         let mut wanted: BTreeMap<(String, String), (bool, bool)> = BTreeMap::new();
         let mut notes = Vec::new();
@@ -18,7 +18,7 @@ impl Planner<'_> {
         for rule in self.denials.iter().chain(&programs) {
             for pattern in &rule.patterns {
                 let Some(grant) = self.guarded_by(rule, pattern) else {
-                    notes.extend(self.only_now(rule, pattern));
+                    notes.extend(self.pattern_note(rule, pattern));
                     continue;
                 };
                 let (hides, bars) = (rule.perms.contains(Perm::ReadFile), rule.perms.contains(Perm::Execute));
@@ -40,8 +40,8 @@ impl Planner<'_> {
         self.guards = wanted.into_iter().map(guard).collect();
     }
 
-    /// A pattern cannot be struck out beforehand, as a plain name can.
-    fn only_now(&self, rule: &FileRule, pattern: &Pattern) -> Option<String> {
+    /// Returns the note that a pattern, unlike a plain name, cannot be whited out beforehand.
+    fn pattern_note(&self, rule: &FileRule, pattern: &Pattern) -> Option<String> {
         let shown =
             |g: &Grant| g.kind == Kind::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead();
         let wild = pattern.as_path().is_none();
@@ -51,7 +51,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The grant inside which `pattern` could come to name something that `rule` denies.
+    /// Returns the grant inside which a path that `rule` denies could be created.
     fn guarded_by(&self, rule: &FileRule, pattern: &Pattern) -> Option<&Grant> {
         if let Some(path) = pattern.as_path() {
             let there = rule.reals.iter().flatten().any(|r| r.path == path);

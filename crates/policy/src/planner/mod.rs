@@ -1,14 +1,14 @@
-//! Planning: rules followed on a host become grants, covers over parts of them, and guards.
+//! Planning: rules resolved on a host become grants, covers over parts of them, and guards.
 //!
-//! A grant adds to the grants above it, so a denial at or above a grant is simply left out of it. A denial below
-//! a grant needs a cover, and a cover takes all changes, execution, or everything: anything finer is refused.
+//! A grant adds to the grants above it, so a denial at or above a grant is simply subtracted from it. A denial below a
+//! grant needs a cover, and a cover takes all changes, execution, or everything: a finer denial is refused.
 
 mod asked;
 mod cover;
 mod exec;
 mod guards;
 
-use self::cover::{EXECUTE, cover, meaning, takes};
+use self::cover::{EXECUTE, applicable, cover, perms_taken};
 use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use terms::Action;
 
 impl Resolved {
-    /// What must be set up on `host` so that the kernel holds this policy.
+    /// Computes the mounts and rules with which the kernel enforces this policy on `host`.
     pub fn plan(&self, host: &dyn Host) -> Result<Plan, PlanError> {
         let followed = follow(self, host)?;
         let mut planner = Planner::new(&followed);
@@ -50,13 +50,13 @@ impl Resolved {
 struct Planner<'a> {
     resolved: &'a Resolved,
     loaders: &'a [PathBuf],
-    /// What denies permissions of files, in this plan.
+    /// Rules that deny file permissions in this plan.
     denials: Vec<FileRule>,
     grants: Vec<Grant>,
     masks: Vec<Mask>,
     guards: Vec<Guard>,
     notes: Vec<String>,
-    /// Where in `grants` and `masks` a path stands: every look goes up from a path, never over all of them.
+    /// Index of paths in `grants` and `masks`: lookups go up from a path, never over all entries.
     grant_at: HashMap<PathBuf, usize>,
     mask_at: HashMap<PathBuf, usize>,
 }
@@ -66,7 +66,7 @@ impl<'a> Planner<'a> {
         let resolved = &followed.resolved;
         let mut denials: Vec<FileRule> = resolved.files.iter().filter(|r| !r.grants()).cloned().collect();
         if resolved.policy.default_exec() == Action::Deny {
-            // Only named programs run, so an exception from a named directory has to be cut out of it.
+            // Only named programs run, so an exception from a named directory has to be masked in it.
             let refused = resolved.programs.iter().filter_map(|p| p.file.refuses(|path| resolved.asks_to_start(path)));
             denials.extend(refused.map(|r| FileRule { perms: EXECUTE, ..r }));
         }
@@ -87,7 +87,7 @@ impl<'a> Planner<'a> {
         let mut wanted: BTreeMap<PathBuf, (Kind, Vec<(Perms, String)>)> = BTreeMap::new();
         let everywhere = self.resolved.default_perms();
         if !everywhere.is_empty() {
-            let tops = [PathBuf::from("/")].into_iter().chain(self.resolved.island.clone());
+            let tops = [PathBuf::from("/")].into_iter().chain(self.resolved.private_workspace.clone());
             let rules = vec![(everywhere, "defaults.fs".to_owned())];
             wanted.extend(tops.map(|top| (top, (Kind::Dir, rules.clone()))));
         }
@@ -121,7 +121,7 @@ impl<'a> Planner<'a> {
             let Some(grant) = self.covering(&real.path) else {
                 continue;
             };
-            let here = meaning(grant.perms, real.kind);
+            let here = applicable(grant.perms, real.kind);
             let lost = here.and(self.denied(&real.path));
             if lost.is_empty() {
                 continue;
@@ -136,12 +136,12 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// A grant below a cover would be taken away with it: refuse rather than deny what the policy allows.
+    /// Refuses a grant below a cover: the cover would take away what the policy allows.
     fn check_covered_grants(&self) -> Result<(), PlanError> {
         for grant in &self.grants {
             let wanted = self.wanted(&grant.path);
             for mask in self.masks_over(&grant.path) {
-                let taken = wanted.and(takes(mask.cover));
+                let taken = wanted.and(perms_taken(mask.cover));
                 if !taken.is_empty() {
                     return Err(PlanError {
                         rule: mask.rule.clone(),
@@ -160,8 +160,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Denied sockets, or directories of such, inside what can be changed: moved elsewhere, they would be out of reach of
-    /// the rule.
+    /// Returns denied sockets, or directories of such, inside writable grants: renamed, they would escape the rule.
     fn kept(&self) -> Vec<PathBuf> {
         let denied = self.resolved.sockets.iter().filter(|r| !r.grants()).flat_map(|r| r.reals.iter().flatten());
         let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
@@ -169,7 +168,8 @@ impl<'a> Planner<'a> {
         movable.map(|real| real.path.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Links to make inside: those that lead to a grant, a socket or a place that is asked about, and that no grant shows by itself.
+    /// Returns the links to make inside: those that lead to a grant, a socket or a path that is asked about, and that
+    /// no grant shows by itself.
     fn links(&self, followed: &Followed, sockets: &[Socket], asked: &[AskedPlace]) -> Vec<Link> {
         let stands = sockets.iter().map(|s| &s.path).chain(asked.iter().map(|place| &place.path));
         let shown = |real: &Path| self.covering(real).is_some() || stands.clone().any(|path| path.starts_with(real));
@@ -178,7 +178,7 @@ impl<'a> Planner<'a> {
         unseen.map(|met| met.link.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The innermost grant that covers `path`; it holds the permissions of the outer ones too.
+    /// Returns the innermost grant that covers `path`; it includes the permissions of the outer ones.
     fn covering(&self, path: &Path) -> Option<&Grant> {
         private::reaching(path).find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
     }
@@ -191,7 +191,7 @@ impl<'a> Planner<'a> {
         self.denials.iter().filter(|r| r.covers(path)).fold(Perms::NONE, |all, r| all.union(r.perms))
     }
 
-    /// What the policy allows at `path`.
+    /// Returns the permissions that the policy allows at `path`.
     fn wanted(&self, path: &Path) -> Perms {
         let rules = self.resolved.file_rules().filter(|r| r.grants() && r.covers(path));
         rules.fold(self.resolved.default_perms_at(path), |all, r| all.union(r.perms)).minus(self.denied(path))
@@ -202,11 +202,11 @@ impl<'a> Planner<'a> {
         rule.map(|r| r.label.clone()).unwrap_or_default()
     }
 
-    /// A cover above does the same already, and no grant in between opens it again.
+    /// Returns true if a cover above takes the same permissions, and no grant in between gives them back.
     fn is_already_covered(&self, path: &Path, cover: Cover) -> bool {
         let between =
             |mask: &Mask| path.ancestors().take_while(|a| *a != mask.path).any(|a| self.grant_at.contains_key(a));
-        let same = |mask: &&Mask| takes(cover).minus(takes(mask.cover)).is_empty();
+        let same = |mask: &&Mask| perms_taken(cover).minus(perms_taken(mask.cover)).is_empty();
         self.masks_over(path).filter(same).any(|mask| !between(mask))
     }
 

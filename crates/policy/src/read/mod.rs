@@ -1,4 +1,4 @@
-//! Reading a document: text to tree, tree to checked values. Nothing unknown, doubled or ambiguous passes.
+//! Parsing of a document: text to tree, tree to checked values. Unknown, duplicate or ambiguous input is refused.
 
 mod net;
 mod rules;
@@ -13,16 +13,16 @@ use crate::schema;
 use serde::de::DeserializeSeed;
 use terms::Action;
 
-/// A document is written by people; one that is larger is a mistake or an attack.
+/// Bound on a document in bytes; people write documents, and a larger one is a mistake or an attack.
 const MAX_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 10_000;
 
 pub(crate) fn document(text: &str, format: Format, source: &str) -> Result<Document, PolicyError> {
     let node = tree(text, format, source)?;
-    read_document(&Cursor::root(&node), source).map_err(|problem| placed(problem, text, format, source))
+    read_document(&Cursor::root(&node), source).map_err(|problem| with_position(problem, text, format, source))
 }
 
-/// The tree of a text, for this reader and for the importers.
+/// Parses a text into a tree, for this reader and for the importers.
 pub(crate) fn tree(text: &str, format: Format, source: &str) -> Result<Node, PolicyError> {
     if text.len() > MAX_BYTES {
         return Err(PolicyError::without_place(source, "", format!("the document has {} bytes", text.len()))
@@ -34,8 +34,8 @@ pub(crate) fn tree(text: &str, format: Format, source: &str) -> Result<Node, Pol
     }
 }
 
-/// A problem with its place in the text.
-pub(crate) fn placed(problem: Problem, text: &str, format: Format, source: &str) -> PolicyError {
+/// Adds the position in the text to a problem.
+pub(crate) fn with_position(problem: Problem, text: &str, format: Format, source: &str) -> PolicyError {
     let (line, column) = locate::locate(text, format, &problem.path, problem.spot);
     PolicyError {
         message: problem.message,

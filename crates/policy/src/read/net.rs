@@ -1,4 +1,4 @@
-//! Reading one network rule: which keys go together is decided here.
+//! Parsing of a network rule: which keys go together is decided here.
 
 use super::action;
 use crate::cidr::Cidr;
@@ -43,7 +43,8 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
     })
 }
 
-/// `opaque` says that names do not count, so it is refused where they do not count anyway, and where requests must be read.
+/// Parses `opaque`, which ignores names. It is refused where names do not count anyway, and where requests must be
+/// read.
 fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Result<bool, Problem> {
     let Some(at) = fields.get("opaque") else { return Ok(false) };
     let why = match to {

@@ -1,4 +1,4 @@
-//! Reading one rule about files or programs.
+//! Parsing of a rule about files or programs.
 
 use super::action;
 use crate::cursor::{Cursor, Problem, one_of_these, parsed};
@@ -60,12 +60,7 @@ pub(super) fn exec(at: &Cursor<'_>) -> Result<ExecRule, Problem> {
 
 fn sha256_of(at: &Cursor<'_>) -> Result<[u8; 32], Problem> {
     let text = at.text()?;
-    let digits = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair).ok().filter(|p| p.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        u8::from_str_radix(pair, 16).ok()
-    };
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digits).collect();
-    bytes
+    terms::hex::decode(text)
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| at.problem(format!("{text:?} is not a SHA-256 digest")).hint("64 hexadecimal digits"))
 }

@@ -1,4 +1,4 @@
-//! Reading the sections that are not lists of rules.
+//! Parsing of the sections that are not lists of rules.
 
 use crate::cursor::{Cursor, Problem, one_of_these, parsed};
 use crate::document::{Capability, Env, Secret};

@@ -1,9 +1,9 @@
-//! Plans for hosts that people have.
+//! Plans for typical hosts.
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Found, Host, Kind, Perms, Plan, PlanError, effective, parse, preset_document,
-    resolve,
+    Context, Cover, ExecPlan, Format, Host, Kind, Perms, Plan, PlanError, ResolvedPath, effective, parse,
+    preset_document, resolve,
 };
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -229,6 +229,7 @@ fn refused_programs() {
     assert_eq!(programs[0].path, PathBuf::from("/usr/bin/sh"));
 }
 
+// promise 1
 #[test]
 fn a_planted_link_is_not_followed() {
     let world = debian().links(&[("/home/u/w/out", "/home/u/.ssh"), ("/home/u/w/in", "src")]);
@@ -280,13 +281,13 @@ fn too_much_is_an_error_that_names_the_rule() {
     );
 }
 
-/// A host with a tree that has no end.
+/// A host with an infinite tree.
 struct Endless(World);
 
 impl Host for Endless {
-    fn look(&self, path: &Path) -> Option<Found> {
+    fn look(&self, path: &Path) -> Option<ResolvedPath> {
         match path.starts_with("/big") {
-            true => Some(Found { real: path.to_owned(), kind: Kind::Dir, links: Vec::new() }),
+            true => Some(ResolvedPath { real: path.to_owned(), kind: Kind::Dir, links: Vec::new() }),
             false => self.0.look(path),
         }
     }
@@ -388,7 +389,7 @@ fn denied_sockets_in_writable_places_keep_their_names() {
         let resolved = resolve(&effective(&[document]).unwrap(), &context()).unwrap().follow(&world).unwrap();
         let found: Vec<_> = resolved.plan(&world).unwrap().kept.iter().map(|p| p.display().to_string()).collect();
         assert_eq!(found.join(" "), kept, "{path}");
-        // Elsewhere in the grant the guest's own are its own.
+        // Elsewhere in the grant the guest's own sockets are permitted.
         assert!(resolved.connects(Path::new("/home/u/w/own.sock")).allowed(), "{path}");
         assert_eq!(resolved.connects(Path::new("/home/u/w/db/x.sock")).allowed(), kept.is_empty(), "{path}");
         assert!(!resolved.connects(Path::new("/run/a.sock")).allowed(), "{path}");
@@ -403,7 +404,7 @@ fn so_many_sockets_and_no_more() {
     assert!(error.message.contains("more than 256 sockets"), "{error}");
 }
 
-/// What is asked about is denied until there is an answer; the plan says where it is, and what must not be seen there.
+/// A path that is asked about is denied until it is approved; the plan lists it, and what is hidden below it.
 #[test]
 fn places_that_are_asked_about() {
     let world = debian().links(&[("/home/u/n", "/home/u/notes"), ("/home/u/w/planted", "/home/u/keys")]).files(&[
@@ -427,7 +428,7 @@ fn places_that_are_asked_about() {
     assert_eq!(made.grants.len(), 1, "nothing is granted");
     assert_eq!(made.masks.len(), 1, "inside a grant it is covered");
     assert!(made.links.iter().any(|link| link.at == Path::new("/home/u/n")), "{:?}", made.links);
-    // A denial wins, and so does no more than so many places.
+    // A denial wins, and the number of paths is bounded.
     let denied = rules(&format!(r#"{{"action":"ask","path":"~/notes",{read}}},{{"action":"deny","path":"~/notes"}}"#));
     assert_eq!(plan(&world, &denied).asked, []);
     assert!(try_plan(&world, &rules(&format!(r#"{{"action":"ask","path":"/",{read}}}"#))).is_err());
@@ -437,7 +438,7 @@ fn places_that_are_asked_about() {
     assert!(error.message.contains("more than 16 places"), "{error}");
 }
 
-/// A plain name is struck out beforehand; a pattern cannot be, and that is said.
+/// A plain name is whited out beforehand; a pattern cannot be, and a note says so.
 #[test]
 fn a_denied_pattern_says_what_it_holds_for() {
     let told = |denied: &str| {
@@ -464,7 +465,7 @@ fn programs_that_are_asked_about() {
     };
     for (rules, but, only) in [
         (r#"{"action":"ask","path":"/opt/t/one"}"#, "/opt/t/one?", "/opt/t/one?"),
-        // Ask beats allow, whichever of them names more.
+        // Ask beats allow, whichever is more specific.
         (r#"{"action":"ask","path":"/opt/t"},{"action":"allow","path":"/opt/t/one"}"#, "/opt/t?", "/opt/t?"),
         (
             r#"{"action":"allow","path":"/opt/t"},{"action":"ask","path":"/opt/t/one"}"#,
@@ -474,7 +475,7 @@ fn programs_that_are_asked_about() {
         // Deny beats both.
         (r#"{"action":"ask","path":"/opt/t"},{"action":"deny","path":"/opt/t/one"}"#, "/opt/t? /opt/t/one", "/opt/t?"),
         (r#"{"action":"deny","path":"/opt/t"},{"action":"ask","path":"/opt/t/one"}"#, "/opt/t /opt/t/one", ""),
-        // What the rule's bytes are not is refused.
+        // A file with another digest is refused.
         (
             r#"{"action":"ask","path":"/opt/t/one","sha256":"0202020202020202020202020202020202020202020202020202020202020202"}"#,
             "/opt/t/one",
@@ -485,7 +486,7 @@ fn programs_that_are_asked_about() {
             "/opt/t/one?",
             "/opt/t/one?",
         ),
-        // One mention of a directory is enough.
+        // A directory is listed once.
         (r#"{"action":"ask","path":"/opt/t"},{"action":"ask","path":"/opt/t/**"}"#, "/opt/t?", "/opt/t?"),
     ] {
         assert_eq!((planned("allow", rules), planned("deny", rules)), (but.to_owned(), only.to_owned()), "{rules}");

@@ -1,4 +1,4 @@
-//! Plans: on hosts that people have, and on random ones.
+//! Plans, on typical hosts and on random ones.
 
 mod agree;
 mod hosts;

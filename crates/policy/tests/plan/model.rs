@@ -1,6 +1,6 @@
-//! A host in memory: directories, files and links, followed as a kernel does.
+//! A host in memory: directories, files and links, resolved as a kernel does.
 
-use policy::{Found, Host, Kind, Link};
+use policy::{Host, Kind, Link, ResolvedPath};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Thing {
     Dir,
-    /// A file, told apart by its first byte: that is its digest, too.
+    /// A file, identified by its first byte, which is its digest, too.
     File(u8),
     Socket,
     Link(PathBuf),
@@ -27,7 +27,7 @@ impl World {
         world
     }
 
-    /// Puts a thing and the directories above it, unless something else stands in the way.
+    /// Adds an entry and the directories above it, unless another entry is in the way.
     pub fn put(&mut self, path: &str, thing: Thing) {
         let path = PathBuf::from(path);
         let above: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
@@ -59,7 +59,7 @@ impl World {
         self.things.keys().map(PathBuf::as_path)
     }
 
-    /// Every real path with what stands there, links left out.
+    /// Returns every real path with its type, without links.
     pub fn reals(&self) -> impl Iterator<Item = (&Path, Kind)> {
         self.things.iter().filter_map(|(path, thing)| match thing {
             Thing::Dir => Some((path.as_path(), Kind::Dir)),
@@ -71,7 +71,7 @@ impl World {
 }
 
 impl Host for World {
-    fn look(&self, path: &Path) -> Option<Found> {
+    fn look(&self, path: &Path) -> Option<ResolvedPath> {
         let mut links: Vec<Link> = Vec::new();
         let mut real = PathBuf::from("/");
         let mut todo: Vec<OsString> = parts(path);
@@ -104,7 +104,7 @@ impl Host for World {
             Thing::Socket => Kind::Socket,
             Thing::Link(_) => Kind::Other,
         };
-        Some(Found { real, kind, links })
+        Some(ResolvedPath { real, kind, links })
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<OsString>, String> {
@@ -124,7 +124,7 @@ impl Host for World {
     }
 }
 
-/// The components still to walk, the next one last.
+/// Components still to resolve, the next one last.
 fn parts(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|c| match c {
         Component::Normal(name) => Some(name.to_owned()),

@@ -27,8 +27,15 @@ enum Sharing {
     AsMuch,
 }
 
-/// Of turns that may last, one part in so many is for those who have none.
+/// Of turns that may last, one part in so many is for tenants that have none.
 const FIRST_TURNS: u64 = 8;
+
+/// Decides whether a tenant that has `own` of `all` taken places may have one more of `most`: it leaves as many to the others as it
+/// has, and the last ones to tenants that have none.
+pub fn has_share(most: u64, own: u64, all: u64) -> bool {
+    let left = most.saturating_sub(all);
+    left > 0 && (own == 0 || own < left && left > most / FIRST_TURNS)
+}
 
 #[derive(Default)]
 struct Turns {
@@ -200,7 +207,7 @@ impl Fair {
         let left = self.most.map_or(u64::MAX, |most| most.saturating_sub(going));
         let leaves_enough = match self.sharing {
             Sharing::Nothing => true,
-            Sharing::AsMuch => own.going == 0 || (own.going < left && left > self.most.unwrap_or(0) / FIRST_TURNS),
+            Sharing::AsMuch => self.most.is_none_or(|most| has_share(most, own.going, going)),
         };
         left > 0 && own.has_room() && leaves_enough
     }
@@ -306,6 +313,7 @@ mod test {
     }
 
     /// Two who take all that they can get leave some to a third, and to more who come after him; what they give back is for all.
+    // promise 24
     #[tokio::test]
     async fn who_takes_what_lasts_leaves_some_to_others() {
         let shares = Shares::new(16, SHORT);

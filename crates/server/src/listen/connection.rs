@@ -1,6 +1,7 @@
 //! One connection: counted, timed, and answered in words of ours also where HTTP itself was not kept to.
 
 use super::linger::{Asked, Linger, Rest};
+use crate::Settings;
 use crate::credentials::Peer;
 use crate::front::Front;
 use crate::refuse::Refusal;
@@ -130,7 +131,7 @@ impl Connections {
         let all = *self.0.count.borrow();
         let each = open.entry(from).or_default();
         // However many come over the network, the daemon's own user is let in.
-        let most = if matches!(from, Source::User(_)) { self.0.most + RESERVED } else { self.0.most };
+        let most = if matches!(from, Source::User(_)) { self.0.most + Settings::RESERVED } else { self.0.most };
         if all >= most || *each >= self.0.each {
             return None;
         }
@@ -149,9 +150,6 @@ fn counted(address: IpAddr) -> IpAddr {
         other => other,
     }
 }
-
-/// Connections on the Unix socket beyond those that all may have together.
-const RESERVED: usize = 64;
 
 /// One of those that are open.
 struct Place {
@@ -226,7 +224,7 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, pla
 fn blunt(refusal: Refusal) -> Vec<u8> {
     let status = refusal.status();
     let mut fault = refusal.fault;
-    let id = terms::id("req", node::fresh::random());
+    let id = terms::id("req", node::random::id_bytes());
     fault.request_id = Some(id.clone());
     let text = serde_json::to_string(&fault).unwrap_or_default();
     let again = if status == StatusCode::SERVICE_UNAVAILABLE { "retry-after: 1\r\n" } else { "" };

@@ -1,11 +1,12 @@
 //! The journal, entry by entry, and whether it is as it was written.
 
+use crate::answer::Answer;
 use crate::ask::Query;
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
-use node::Caller;
 use node::audit::{self, Page, Step, Verified, Wanted};
+use node::{Caller, Node};
 use serde::{Deserialize, Serialize};
 use terms::{Fault, PROTOCOL_VERSION, Phase};
 use utoipa::{IntoParams, ToSchema};
@@ -45,7 +46,7 @@ async fn read_journal(
     State(shared): State<Shared>,
     who: Who,
     Query(wish): Query<Wish>,
-) -> Result<axum::Json<Page>, Refusal> {
+) -> Result<Answer<Page>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let Wish { limit, after, last, sandbox: subject, verb, actor, step } = wish;
     let most = limit.unwrap_or(USUAL);
@@ -54,12 +55,12 @@ async fn read_journal(
             let fault = Fault::invalid("the query: last goes with sandbox and limit alone").phase(Phase::Admission);
             return Err(fault.hint("leave last out, or the others").into());
         }
-        let verb = move |caller: &Caller| audit::last(caller, subject.as_deref(), most);
-        return Ok(axum::Json(shared.verb(&who, verb).await?));
+        let verb = move |node: &Node, caller: &Caller| audit::last(node, caller, subject.as_deref(), most);
+        return shared.answer_whole(&who, verb).await;
     }
     let wanted = Wanted { subject, verb, actor, step };
-    let verb = move |caller: &Caller| audit::page(caller, after.unwrap_or(0), wanted, most);
-    Ok(axum::Json(shared.verb(&who, verb).await?))
+    let verb = move |node: &Node, caller: &Caller| audit::page(node, caller, after.unwrap_or(0), wanted, most);
+    shared.answer_whole(&who, verb).await
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -75,8 +76,8 @@ pub struct Checked {
 /// Goes along the whole chain.
 #[utoipa::path(get, path = "/v1/audit/verify", tag = "audit", operation_id = "verify",
     responses((status = 200, body = Checked)))]
-async fn verify_journal(State(shared): State<Shared>, who: Who) -> Result<axum::Json<Checked>, Refusal> {
+async fn verify_journal(State(shared): State<Shared>, who: Who) -> Result<Answer<Checked>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let verified = shared.verb(&who, audit::verify).await?;
-    Ok(axum::Json(Checked { protocol_version: PROTOCOL_VERSION, sound: verified.broken.is_none(), verified }))
+    Ok(Answer::whole(&Checked { protocol_version: PROTOCOL_VERSION, sound: verified.broken.is_none(), verified }))
 }

@@ -1,31 +1,29 @@
 //! Events: the journal of a tenant as it grows. An event's id is its entry's number, so that nothing is lost over a restart of
 //! either side.
 
-use crate::admission::Turn;
 use crate::ask::{Query, single};
 use crate::feed::Ear;
 use crate::refuse::Refusal;
+use crate::tasks::{Kind, Task};
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use http::{HeaderMap, HeaderName, StatusCode};
-use node::Caller;
+use http::{HeaderMap, HeaderName};
 use node::audit::{Noted, Tail, Wanted};
+use node::{Caller, Node};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
-use terms::{Fault, LimitKind, Phase};
+use terms::{Fault, Phase};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// How many entries are read at once; no more are held for a client that reads slowly.
 const AT_ONCE: u32 = 256;
-/// When to ask again for a stream: they last, and nobody knows how long.
-const LATER: Duration = Duration::from_secs(5);
 /// A line that says nothing is sent so often, or those in between take the connection for dead.
 const QUIET: Duration = Duration::from_secs(15);
 
@@ -58,20 +56,14 @@ async fn follow_events(
 ) -> Result<Response, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(wish.from);
-    let turn = shared.event_streams().turn(&who.tenant).await.ok_or_else(too_many)?;
+    let task = shared.tasks().admit(Kind::EventStream, &who.tenant)?;
     let wanted = Wanted { subject: wish.sandbox, verb: wish.verb, ..Wanted::default() };
     // Before the tail is opened: what comes in between is told.
-    let ear = shared.feeds().listen(&who.tenant, shared.caller(&who));
-    let tail = shared.verb(&who, move |caller: &Caller| Tail::open(caller, from, wanted)).await?;
-    let follower = Follower { shared, who, ear, tail: Some(tail), ready: VecDeque::new(), _turn: turn };
+    let ear = shared.feeds().listen(shared.node().clone(), &who.tenant, shared.caller(&who), shared.tasks());
+    let tail = shared.verb(&who, move |node: &Node, caller: &Caller| Tail::open(node, caller, from, wanted)).await?;
+    let follower = Follower { shared, who, ear, tail: Some(tail), ready: VecDeque::new(), _task: task };
     let alive = KeepAlive::new().interval(QUIET);
     Ok(Sse::new(follower.events()).keep_alive(alive).into_response())
-}
-
-fn too_many() -> Refusal {
-    let message = "too many streams of events are open";
-    let hint = "close one, or listen to several sandboxes with one stream";
-    Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Streams, message, hint).after(LATER)
 }
 
 fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
@@ -90,8 +82,7 @@ struct Follower {
     /// None while it is being read, and after it failed.
     tail: Option<Tail>,
     ready: VecDeque<Noted>,
-    /// One of those that the tenant may have open.
-    _turn: Turn,
+    _task: Task,
 }
 
 impl Follower {

@@ -14,12 +14,12 @@ use crate::ask::{Json, Path};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
-use node::Caller;
 use node::files::change::{self, Moved, Removed};
 use node::files::copy::{self, Copied};
 use node::files::list::{self, Listing};
 use node::files::search::{self, Found};
 use node::files::{self, Entry, Purpose, Rel, Root, Target};
+use node::{Caller, Node};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use terms::octal::Mode;
@@ -59,18 +59,18 @@ where
 {
     let mut held = rooted(shared, who, &id, Purpose::Reading).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
-    shared.verb(who, move |_| root.path(&path).and_then(|path| verb(root, path))).await
+    shared.verb(who, move |_, _| root.path(&path).and_then(|path| verb(root, path))).await
 }
 
 /// The files of a sandbox. Where a process must be started for them, there must be room for one more.
 async fn rooted(shared: &Shared, who: &Who, id: &str, purpose: Purpose) -> Result<Aside<Root>, Refusal> {
     let word = id.to_owned();
-    let standing = shared.verb(who, move |caller| files::open_standing(&word, purpose, caller)).await?;
+    let standing = shared.verb(who, move |node, caller| files::open_standing(node, caller, &word, purpose)).await?;
     if let Some(root) = standing {
         return Ok(Aside(Some(root)));
     }
     let word = id.to_owned();
-    let started = shared.enlivening(who, id, move |caller| files::open(&word, purpose, caller)).await?;
+    let started = shared.enlivening(who, id, move |node, caller| files::open(node, caller, &word, purpose)).await?;
     Ok(Aside(Some(started)))
 }
 
@@ -82,9 +82,9 @@ where
 {
     let mut held = rooted(shared, who, &id, Purpose::Writing).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
-    let work = move |caller: &Caller| {
+    let work = move |node: &Node, caller: &Caller| {
         let (answer, body) = act(&root)?;
-        files::note(caller, root.sandbox().unwrap_or(&id), verb, body)?;
+        files::note(node, caller, root.sandbox().unwrap_or(&id), verb, body)?;
         Ok(answer)
     };
     shared.verb(who, work).await

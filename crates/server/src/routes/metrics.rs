@@ -1,7 +1,7 @@
 //! Figures of the whole daemon, for Prometheus.
 
-use crate::lookout::CONTENT_TYPE;
 use crate::refuse::Refusal;
+use crate::telemetry::CONTENT_TYPE;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use axum::response::IntoResponse;
@@ -23,5 +23,5 @@ async fn metrics(State(shared): State<Shared>, who: Who) -> Result<impl IntoResp
         let hint = "an operator makes a token for it: `cofferdam token create NAME --scope metrics`";
         return Err(fault.hint(hint).phase(Phase::Admission).into());
     }
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], shared.lookout().text().await))
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], shared.telemetry().text().await))
 }

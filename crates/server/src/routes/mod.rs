@@ -26,22 +26,12 @@ use crate::rules::{self, Rules};
 use crate::{Settings, Shared};
 use axum::Router;
 use http::StatusCode;
+use node::Node;
+use std::sync::Arc;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa_axum::router::OpenApiRouter;
 
 pub use openapi::document;
-
-/// What routes take and give beside the node's own types, for those who speak to a daemon.
-pub mod wire {
-    pub use super::policies::{Checked, Explain};
-    pub use super::questions::{List as Questions, Said};
-    pub use super::runs::{ExplainRun, Going, Signalled};
-    pub use super::sandboxes::{List as Sandboxes, Make, PolicyOf, SuspendAsk, Swept};
-    pub use super::snapshots::{Fork, Restore, Snapshots, Take};
-    pub use super::templates::{CreateTemplate, Template, Templates, WarmTemplate};
-    pub use super::tokens::List as Tokens;
-    pub use super::workspace::{Approve, CommitWish, Rebase, Reject, SeenBy, Shown, UndoAny};
-}
 
 /// The routes of each resource with their description.
 fn parts() -> Vec<OpenApiRouter<Shared>> {
@@ -71,9 +61,9 @@ fn described() -> OpenApiRouter<Shared> {
 }
 
 /// All routes, ready to be asked.
-pub fn all(settings: &Settings, credentials: Credentials) -> (Router, Shared) {
+pub fn all(settings: &Settings, node: Arc<Node>, credentials: Credentials) -> (Router, Shared) {
     let (router, _) = described().split_for_parts();
-    let shared = Shared::new(settings, credentials, Rules::of(&document()));
+    let shared = Shared::new(settings, node, credentials, Rules::of(&document()));
     let held = axum::middleware::from_fn_with_state(shared.clone(), rules::hold);
     let router = router.layer(held).fallback(unknown).method_not_allowed_fallback(not_so);
     (router.with_state(shared.clone()), shared)

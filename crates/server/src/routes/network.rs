@@ -73,7 +73,7 @@ struct Follower {
 impl Follower {
     async fn page(&self) -> Result<Page, Refusal> {
         let (id, spot) = (self.id.clone(), self.spot.clone());
-        self.shared.verb(&self.who, move |caller| journal::read(&id, spot, caller)).await
+        self.shared.verb(&self.who, move |node, caller| journal::read(node, caller, &id, spot)).await
     }
 
     fn take(&mut self, page: Page, follows: bool) {

@@ -1,14 +1,15 @@
 //! Policies: what is built in, whether a document can be enforced here, and what it decides.
 
-use super::sandboxes::PolicyOf;
+use crate::answer::Answer;
 use crate::ask::{Json, Path, broken_body, check_type};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::{Request, State};
+use client::wire::{PolicyChecked, PolicyExplain};
 use http::StatusCode;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use node::policies::{self, Explained, Look, Source};
-use node::{Caller, Reach};
+use node::{Caller, Node, Reach};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use terms::{ErrorKind, Fault, LimitKind, PROTOCOL_VERSION, Phase};
@@ -45,11 +46,11 @@ pub struct Preset {
 /// The policies that are built in.
 #[utoipa::path(get, path = "/v1/policies", tag = "policies", operation_id = "list",
     responses((status = 200, body = Policies)))]
-async fn list_policies(who: Who) -> Result<axum::Json<Policies>, Refusal> {
+async fn list_policies(who: Who) -> Result<Answer<Policies>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let preset = |(name, about): (&str, &str)| Preset { name: name.to_owned(), about: about.to_owned() };
     let policies = policies::presets().map(preset).collect();
-    Ok(axum::Json(Policies { protocol_version: PROTOCOL_VERSION, policies }))
+    Ok(Answer::whole(&Policies { protocol_version: PROTOCOL_VERSION, policies }))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -64,34 +65,24 @@ pub struct Policy {
 /// One of them.
 #[utoipa::path(get, path = "/v1/policies/{name}", tag = "policies", operation_id = "get", params(("name" = String, Path)),
     responses((status = 200, body = Policy)))]
-async fn show_policy(who: Who, Path(name): Path<String>) -> Result<axum::Json<Policy>, Refusal> {
+async fn show_policy(who: Who, Path(name): Path<String>) -> Result<Answer<Policy>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let unknown = |fault: Fault| Fault { error_kind: ErrorKind::NotFound, ..fault };
     let loaded = policies::load(&Source::Preset(name.clone())).map_err(unknown)?;
     let policy = serde_json::from_str(&loaded.document.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
-    Ok(axum::Json(Policy { protocol_version: PROTOCOL_VERSION, name, policy }))
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = PolicyChecked)]
-pub struct Checked {
-    pub protocol_version: u32,
-    pub success: bool,
-    /// Of the policy as it would hold, with all that it extends.
-    pub digest: String,
-    pub notes: Vec<String>,
+    Ok(Answer::whole(&Policy { protocol_version: PROTOCOL_VERSION, name, policy }))
 }
 
 /// Whether a document is well formed and can be enforced on this host. The body is the document itself, in JSON or TOML; srt
 /// settings and codex permissions are taken, too.
 #[utoipa::path(post, path = "/v1/policies/check", tag = "policies", operation_id = "check",
     request_body(content((Object = "application/json"), (String = "application/toml"))),
-    responses((status = 200, body = Checked)))]
+    responses((status = 200, body = PolicyChecked)))]
 async fn check_policy(
     State(shared): State<Shared>,
     who: Who,
     request: Request,
-) -> Result<axum::Json<Checked>, Refusal> {
+) -> Result<Answer<PolicyChecked>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let most = shared.max_body();
     let toml = check_type(request.headers(), &["application/json"]).is_err();
@@ -108,16 +99,16 @@ async fn check_policy(
         let message = format!("the body: not UTF-8 at byte {}", e.utf8_error().valid_up_to());
         Fault::invalid(message).hint("send the document as JSON or TOML").phase(Phase::Admission)
     })?;
-    let verb = move |caller: &Caller| {
+    let verb = move |_: &Node, caller: &Caller| {
         let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" }).map_err(hinted)?;
         caller.reach.check_document(&Source::Text(String::new()), &loaded.document)?;
         let checked = policies::check(&loaded.document, caller).map_err(hinted)?;
         // What is there on the host and what is not is told to those who may have all of it.
         let of_host = if caller.reach == Reach::All { checked.notes } else { Vec::new() };
         let notes = loaded.notes.into_iter().chain(of_host).collect();
-        Ok(Checked { protocol_version: PROTOCOL_VERSION, success: true, digest: checked.digest, notes })
+        Ok(PolicyChecked { protocol_version: PROTOCOL_VERSION, success: true, digest: checked.digest, notes })
     };
-    Ok(axum::Json(shared.verb(&who, verb).await?))
+    shared.answer_whole(&who, verb).await
 }
 
 /// Where the message is all that there is to say, it says where to look.
@@ -125,41 +116,18 @@ fn hinted(fault: Fault) -> Fault {
     if fault.hint.is_some() { fault } else { fault.hint("docs/reference/policy.md describes every field") }
 }
 
-/// What shall be explained, and under which policy: that of a sandbox, one that is built in, or a document.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = PolicyExplain)]
-pub struct Explain {
-    /// A path with a slash, a host name or address, `icmp:HOST`, `unix:PATH`, or a command.
-    pub what: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sandbox: Option<String>,
-    /// The name of one that is built in [default].
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub preset: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schema(value_type = Option<Object>)]
-    pub policy: Option<serde_json::Value>,
-    /// Several of either sort, merged; instead of the two.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub policies: Vec<PolicyOf>,
-    /// The directory that commands would work in; with `sandbox` it is the sandbox's own.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub dir: Option<String>,
-}
-
 /// What a policy decides, and why. Where links on the host lead is told to nobody but the operator.
-#[utoipa::path(post, path = "/v1/policies/explain", tag = "policies", operation_id = "explain", request_body = Explain,
+#[utoipa::path(post, path = "/v1/policies/explain", tag = "policies", operation_id = "explain", request_body = PolicyExplain,
     responses((status = 200, body = Explained),
         (status = 404, description = "There is no such thing.", body = Fault)))]
 async fn explain_policy(
     State(shared): State<Shared>,
     who: Who,
-    Json(wish): Json<Explain>,
-) -> Result<axum::Json<Explained>, Refusal> {
+    Json(wish): Json<PolicyExplain>,
+) -> Result<Answer<Explained>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let look = if who.is_host_operator() { Look::Host } else { Look::Words };
-    let verb = move |caller: &Caller| {
+    let verb = move |node: &Node, caller: &Caller| {
         let what = OsStr::new(&wish.what);
         let dir = wish.dir.as_deref().unwrap_or(policies::NOWHERE);
         if !dir.starts_with('/') {
@@ -171,7 +139,9 @@ async fn explain_policy(
         match (&wish.sandbox, &wish.preset, &wish.policy) {
             (None, None, None) if !several.is_empty() => policies::explain_sources(what, &several, dir, look, caller),
             _ if !several.is_empty() => Err(too_many()),
-            (Some(sandbox), None, None) if wish.dir.is_none() => policies::explain_sandbox(what, sandbox, look, caller),
+            (Some(sandbox), None, None) if wish.dir.is_none() => {
+                policies::explain_sandbox(node, caller, what, sandbox, look)
+            }
             (None, preset, None) => {
                 let source = Source::Preset(preset.clone().unwrap_or_else(|| "default".to_owned()));
                 policies::explain_sources(what, &[source], dir, look, caller)
@@ -182,7 +152,7 @@ async fn explain_policy(
             _ => Err(too_many()),
         }
     };
-    Ok(axum::Json(shared.verb(&who, verb).await?))
+    shared.answer_whole(&who, verb).await
 }
 
 fn too_many() -> Fault {

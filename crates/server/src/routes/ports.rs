@@ -10,6 +10,7 @@ mod confine;
 use self::confine::Led;
 use crate::gate;
 use crate::refuse::{OfGuest, Refusal};
+use crate::tasks::{Kind, Task};
 use crate::{Scope, Shared, Who};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
@@ -131,7 +132,8 @@ async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Resul
         let Some(from_client) = from_client else {
             return Err(broken(&id, port, "it changes the protocol, and nobody asked for that"));
         };
-        tokio::spawn(tunnel(shared.clone(), who, from_client, from_guest));
+        let task = shared.tasks().admit(Kind::PortTunnel, &who.tenant)?;
+        shared.tasks().spawn(tunnel(shared.clone(), who, task, from_client, from_guest));
     }
     let place = confine::Place { prefix: &prefix, port, path: &own, host: &host, names: shared.hosts() };
     to_client(answer.map(Body::new), &place).map_err(|why| broken(&id, port, why))
@@ -142,7 +144,7 @@ async fn reach(shared: &Shared, who: &Who, id: &str, port: u16) -> Result<OwnedF
     let until = Instant::now() + WAKES;
     loop {
         let word = id.to_owned();
-        let connect = move |caller: &node::Caller| node::ports::connect(&word, port, caller);
+        let connect = move |node: &node::Node, caller: &node::Caller| node::ports::connect(node, caller, &word, port);
         let refusal = match shared.enlivening(who, id, connect).await {
             Ok((_, stream)) => return Ok(stream),
             Err(refusal) => refusal,
@@ -158,7 +160,13 @@ async fn reach(shared: &Shared, who: &Who, id: &str, port: u16) -> Result<OwnedF
 }
 
 /// Passes bytes both ways until both ends say no more, the client's credential is good no more, or the day is over.
-async fn tunnel(shared: Shared, who: Who, client: hyper::upgrade::OnUpgrade, guest: hyper::upgrade::OnUpgrade) {
+async fn tunnel(
+    shared: Shared,
+    who: Who,
+    _task: Task,
+    client: hyper::upgrade::OnUpgrade,
+    guest: hyper::upgrade::OnUpgrade,
+) {
     let Ok((client, guest)) = tokio::try_join!(client, guest) else { return };
     let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
     tokio::select! {

@@ -5,10 +5,11 @@ use crate::ask::{Json, Path, Query, Wait};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
-use node::questions::{self, Open, Remember};
-use serde::{Deserialize, Serialize};
+use client::wire::{QuestionAnswer, QuestionList};
+use node::questions::{self, Open};
+use serde::Deserialize;
 use std::time::Duration;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -24,50 +25,32 @@ struct WaitQuery {
     wait: Option<Wait>,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-#[schema(as = QuestionList)]
-pub struct List {
-    /// The oldest first; there are never many.
-    pub questions: Vec<Open>,
-}
-
 /// What waits for an answer in a sandbox.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/questions", tag = "questions",
-    params(("id" = String, Path), WaitQuery), responses((status = 200, body = Document<List>)))]
+    params(("id" = String, Path), WaitQuery), responses((status = 200, body = Document<QuestionList>)))]
 async fn list(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
-) -> Result<Answer<List>, Refusal> {
+) -> Result<Answer<QuestionList>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
     let some = |questions: &Vec<Open>| !questions.is_empty();
-    let questions = shared.wait(&who, time, move |caller| questions::open(&id, caller), some).await?;
-    Ok(Answer::ok(List { questions }))
-}
-
-/// What somebody says to a question.
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = QuestionAnswer)]
-pub struct Said {
-    pub answer: questions::Answer,
-    #[serde(default)]
-    pub remember: Remember,
+    let questions = shared.wait(&who, time, move |node, caller| questions::open(node, caller, &id), some).await?;
+    Ok(Answer::ok(QuestionList { questions }))
 }
 
 /// Answer a question: what waits for it goes on, or is refused.
-#[utoipa::path(post, path = "/v1/questions/{id}", tag = "questions", request_body = Said,
+#[utoipa::path(post, path = "/v1/questions/{id}", tag = "questions", request_body = QuestionAnswer,
     params(("id" = String, Path)), responses((status = 200, body = Document<Open>)))]
 async fn answer(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-    Json(said): Json<Said>,
+    Json(said): Json<QuestionAnswer>,
 ) -> Result<Answer<Open>, Refusal> {
     who.needs(Scope::Reviewer)?;
-    let Said { answer, remember } = said;
-    let answered = shared.verb(&who, move |caller| questions::answer(&id, answer, remember, caller)).await?;
-    Ok(Answer::ok(answered))
+    let QuestionAnswer { answer, remember } = said;
+    shared.answer(&who, move |node, caller| questions::answer(node, caller, &id, answer, remember)).await
 }

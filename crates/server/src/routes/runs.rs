@@ -4,22 +4,22 @@ mod attach;
 mod explain;
 mod output;
 
-pub use explain::Wish as ExplainRun;
-
-use crate::admission::Lease;
+use crate::admission::StartTurn;
 use crate::answer::{Answer, Document};
 use crate::ask::{Cursor, Json, Key, Paging, Path, Query, Wait, broken_body};
 use crate::refuse::Refusal;
 use crate::running::{Input, Listener, PIECE};
+use crate::tasks::{Kind, Task};
 use crate::{Scope, Shared, Who};
 use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
+use client::wire::{RunSignalled, RunningList};
 use futures_util::StreamExt;
-use node::keeper::begin::{self, Ask, Begun, Shown, Size};
+use node::keeper::begin::{self, Begun, RunCreate, Shown, Size};
 use node::keeper::runs::Found;
 use node::keeper::wire::By;
-use node::lifecycle::list::{Live, runs as live_runs};
+use node::list::runs as live_runs;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use terms::{Fault, Phase};
@@ -82,7 +82,7 @@ async fn list_of(
 ) -> Result<Answer<List>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let running = query.running;
-    part(query, shared.verb(&who, move |caller| begin::list(Some(&id), running, caller)).await?)
+    part(query, shared.verb(&who, move |node, caller| begin::list(node, caller, Some(&id), running)).await?)
 }
 
 /// List the runs of all sandboxes, the newest first.
@@ -90,20 +90,14 @@ async fn list_of(
 async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let running = query.running;
-    part(query, shared.verb(&who, move |caller| begin::list(None, running, caller)).await?)
-}
-
-#[derive(Serialize, Deserialize, ToSchema)]
-#[schema(as = RunningList)]
-pub struct Going {
-    pub runs: Vec<Live>,
+    part(query, shared.verb(&who, move |node, caller| begin::list(node, caller, None, running)).await?)
 }
 
 /// List what runs now, also what was begun without the daemon; the oldest first.
-#[utoipa::path(get, path = "/v1/running", tag = "runs", responses((status = 200, body = Document<Going>)))]
-async fn going(State(shared): State<Shared>, who: Who) -> Result<Answer<Going>, Refusal> {
+#[utoipa::path(get, path = "/v1/running", tag = "runs", responses((status = 200, body = Document<RunningList>)))]
+async fn going(State(shared): State<Shared>, who: Who) -> Result<Answer<RunningList>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    Ok(Answer::ok(Going { runs: shared.verb(&who, live_runs).await? }))
+    shared.answer(&who, |node, caller| live_runs(node, caller).map(|runs| RunningList { runs })).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -115,7 +109,7 @@ struct WaitQuery {
 }
 
 /// Run a command. The sandbox becomes live for it, and many can run at once.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "runs", request_body = Ask,
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/runs", tag = "runs", request_body = RunCreate,
     params(("id" = String, Path), WaitQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request starts no second one.")),
     responses((status = 201, body = Document<Shown>),
@@ -126,13 +120,14 @@ async fn create(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
     key: Key,
-    Json(ask): Json<Ask>,
+    Json(ask): Json<RunCreate>,
 ) -> Result<Answer<Shown>, Refusal> {
     who.needs(Scope::Agent)?;
+    let _task = held_back(&shared, &who, query.wait)?;
     if let Some(key) = key.0.clone() {
-        // What was begun before needs no room.
+        // A run that was begun before needs no room.
         let (ask, word) = (ask.clone(), id.clone());
-        let earlier = move |caller: &node::Caller| begin::earlier(&ask, &word, &key, caller);
+        let earlier = move |node: &node::Node, caller: &node::Caller| begin::earlier(node, caller, &ask, &word, &key);
         if let Some(found) = shared.verb(&who, earlier).await? {
             let shown = show(&mut Listener::of(&shared, &who, found), query.wait).await?;
             return Ok(Answer::made(Shown { existed: true, ..shown }, true));
@@ -140,11 +135,12 @@ async fn create(
     }
     let turn = shared.admission().run(&who.tenant).await?;
     // Held to the end of this, or for as long as a turn lasts.
-    let pace = shared.admission().begin(&who.tenant).await;
+    let start = shared.admission().begin(&who.tenant).await;
     let word = id.clone();
-    let begin = move |caller: &node::Caller| begin::begin(&ask, &word, key.0.as_deref(), caller);
+    let begin =
+        move |node: &node::Node, caller: &node::Caller| begin::begin(node, caller, &ask, &word, key.0.as_deref());
     let Begun { existed, found, keeper } = shared.enlivening(&who, &id, begin).await?;
-    pace.iter().for_each(Lease::begun);
+    start.iter().for_each(StartTurn::begun);
     let mut listener = Listener::of(&shared, &who, found);
     let waiting = keeper.map(|keeper| listener.again().stay(keeper, turn));
     let shown = match (waiting, query.wait) {
@@ -159,6 +155,11 @@ async fn create(
         _ => show(&mut listener, query.wait).await?,
     };
     Ok(Answer::made(Shown { existed, ..shown }, existed))
+}
+
+/// Admits a request whose answer is held back.
+fn held_back(shared: &Shared, who: &Who, wait: Option<Wait>) -> Result<Option<Task>, Refusal> {
+    wait.map(|_| shared.tasks().admit(Kind::Wait, &who.tenant)).transpose()
 }
 
 /// What comes in time, while the daemon stays.
@@ -190,6 +191,7 @@ async fn get(
     Query(query): Query<WaitQuery>,
 ) -> Result<Answer<Shown>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    let _task = held_back(&shared, &who, query.wait)?;
     let mut listener = Listener::new(&shared, &who, run).await?;
     Ok(Answer::ok(show(&mut listener, query.wait).await?))
 }
@@ -213,7 +215,7 @@ async fn remove(State(shared): State<Shared>, who: Who, Path(run): Path<String>)
     let mut listener = Listener::new(&shared, &who, run).await?;
     let killed = listener.with(Found::kill).await?;
     listener.end(PATIENCE).await?;
-    let forgotten = listener.with(Found::forget).await?;
+    let forgotten = listener.with(|found, _| found.forget()).await?;
     Ok(Answer::ok(Removed { run: listener.found.id, killed, forgotten }))
 }
 
@@ -226,27 +228,19 @@ struct SignalAsk {
     signal: i32,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-#[schema(as = RunSignalled)]
-pub struct Signalled {
-    pub run: String,
-    /// False when it was gone already.
-    pub changed: bool,
-}
-
 /// Send a signal to a run's command and its process group. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/signal", tag = "runs", params(("run" = String, Path)),
-    request_body = SignalAsk, responses((status = 200, body = Document<Signalled>)))]
+    request_body = SignalAsk, responses((status = 200, body = Document<RunSignalled>)))]
 async fn signal(
     State(shared): State<Shared>,
     who: Who,
     Path(run): Path<String>,
     Json(ask): Json<SignalAsk>,
-) -> Result<Answer<Signalled>, Refusal> {
+) -> Result<Answer<RunSignalled>, Refusal> {
     who.needs(Scope::Agent)?;
     let listener = Listener::new(&shared, &who, run).await?;
     let changed = send(&listener, ask.signal).await?;
-    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+    Ok(Answer::ok(RunSignalled { run: listener.found.id, changed }))
 }
 
 async fn send(listener: &Listener, signal: i32) -> Result<bool, Refusal> {
@@ -254,17 +248,21 @@ async fn send(listener: &Listener, signal: i32) -> Result<bool, Refusal> {
         let fault = Fault::invalid(format!("signal {signal}: there is none")).hint("give 1 to 64; 15 asks to end");
         return Err(fault.phase(Phase::Admission).into());
     }
-    listener.with(move |found| found.signal(signal)).await
+    listener.with(move |found, node| found.signal(node, signal)).await
 }
 
 /// End a run's whole tree at once. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/kill", tag = "runs", params(("run" = String, Path)),
-    responses((status = 200, body = Document<Signalled>)))]
-async fn kill(State(shared): State<Shared>, who: Who, Path(run): Path<String>) -> Result<Answer<Signalled>, Refusal> {
+    responses((status = 200, body = Document<RunSignalled>)))]
+async fn kill(
+    State(shared): State<Shared>,
+    who: Who,
+    Path(run): Path<String>,
+) -> Result<Answer<RunSignalled>, Refusal> {
     who.needs(Scope::Agent)?;
     let listener = Listener::new(&shared, &who, run).await?;
     let changed = listener.with(Found::kill).await?;
-    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+    Ok(Answer::ok(RunSignalled { run: listener.found.id, changed }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -345,17 +343,17 @@ async fn input(
 
 /// Tell a run's terminal its size. A conflict where it was started without one. Wakes a frozen sandbox.
 #[utoipa::path(post, path = "/v1/runs/{run}/resize", tag = "runs", params(("run" = String, Path)),
-    request_body = Size, responses((status = 200, body = Document<Signalled>)))]
+    request_body = Size, responses((status = 200, body = Document<RunSignalled>)))]
 async fn resize(
     State(shared): State<Shared>,
     who: Who,
     Path(run): Path<String>,
     Json(size): Json<Size>,
-) -> Result<Answer<Signalled>, Refusal> {
+) -> Result<Answer<RunSignalled>, Refusal> {
     who.needs(Scope::Agent)?;
     let listener = Listener::new(&shared, &who, run).await?;
     let changed = fit(&listener, size).await?;
-    Ok(Answer::ok(Signalled { run: listener.found.id, changed }))
+    Ok(Answer::ok(RunSignalled { run: listener.found.id, changed }))
 }
 
 async fn fit(listener: &Listener, size: Size) -> Result<bool, Refusal> {
@@ -364,9 +362,11 @@ async fn fit(listener: &Listener, size: Size) -> Result<bool, Refusal> {
         return Err(fault.phase(Phase::Admission).into());
     }
     listener
-        .with(move |found| match found.heard()?.filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none())) {
-            Some(mut keeper) => keeper.resize(&found.id, size.rows, size.columns).map(|()| true),
-            None => Ok(false),
+        .with(move |found, node| {
+            match found.heard(node)?.filter(|_| found.now().is_ok_and(|run| run.ended_ms.is_none())) {
+                Some(mut keeper) => keeper.resize(&found.id, size.rows, size.columns).map(|()| true),
+                None => Ok(false),
+            }
         })
         .await
 }

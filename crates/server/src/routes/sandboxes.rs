@@ -5,23 +5,24 @@ use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query, Time, Wait};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
+use client::wire::{SandboxCreate, SandboxList, SandboxSuspend, Swept};
+use node::admission::Standing;
+use node::change::{self, Changed};
+use node::create::{Ask, Created, claim, make};
+use node::gc::{collect, plan};
 use node::keeper::suspend::{Resumed, Suspended, resume as wake, suspend as rest};
-use node::lifecycle::admission::Standing;
-use node::lifecycle::change::{self, Changed};
-use node::lifecycle::create::{Ask, Created, claim, make};
-use node::lifecycle::gc::{Collected, collect, plan};
-use node::lifecycle::list::{Row, Whole, covering as covers, inspect, list as list_all};
-use node::lifecycle::remove::{self, Removed};
-use node::lifecycle::stop::{Moved, Which, start as restart, start_live, stop as halt};
+use node::list::{Row, Whole, covering as covers, inspect, list as list_all};
 use node::policies::Source;
 use node::quota::More;
-use node::sandbox::{Driver, Service, Sharing, Tier};
+use node::remove::{self, Removed};
+use node::sandbox::Which;
+use node::stop::{Moved, start as restart, start_live, stop as halt};
 use node::top::{Look, Top};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use terms::{Fault, Limits, Phase};
-use utoipa::{IntoParams, ToSchema};
+use terms::{Fault, Phase};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -55,26 +56,21 @@ struct ListQuery {
     removed: bool,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-#[schema(as = SandboxList)]
-pub struct List {
-    pub sandboxes: Vec<Row>,
-    /// What `after` must be for the next part; none where this was the last.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<String>,
-}
-
 /// List sandboxes, the newest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListQuery),
-    responses((status = 200, body = Document<List>)))]
-async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
+    responses((status = 200, body = Document<SandboxList>)))]
+async fn list(
+    State(shared): State<Shared>,
+    who: Who,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<SandboxList>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    let mut rows = shared.verb(&who, move |caller| list_all(caller, query.removed)).await?;
+    let mut rows = shared.verb(&who, move |node, caller| list_all(node, caller, query.removed)).await?;
     let key = |row: &Row| Cursor::timed(row.created_ms, &row.id);
     rows.sort_by_cached_key(key);
     let page = Paging { limit: query.limit, after: query.after };
     let (sandboxes, next) = page.cut(rows, Cursor::Timed("sbx_"), key)?;
-    Ok(Answer::ok(List { sandboxes, next }))
+    Ok(Answer::ok(SandboxList { sandboxes, next }))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -95,118 +91,56 @@ async fn covering(
     Query(query): Query<CoveringQuery>,
 ) -> Result<Answer<Row>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    Ok(Answer::ok(shared.verb(&who, move |caller| covers(&query.dir, caller)).await?))
+    shared.answer(&who, move |node, caller| covers(node, caller, &query.dir)).await
 }
 
-/// What a new sandbox shall be.
-#[derive(Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schema(as = SandboxCreate)]
-pub struct Make {
-    /// The directory to cover, by its whole path; an empty one of its own where none is given.
-    #[schema(value_type = Option<String>)]
-    pub dir: Option<PathBuf>,
-    pub name: Option<String>,
-    /// A template to begin from.
-    pub template: Option<String>,
-    /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
-    pub policies: Vec<PolicyOf>,
-    pub limits: Limits,
-    #[schema(minimum = 0.01, maximum = 4096)]
-    pub cpus: Option<f64>,
-    /// May be collected after so long.
-    pub ttl_ms: Option<u64>,
-    /// May be collected when unused for so long.
-    pub idle_ms: Option<u64>,
-    /// Paths below the directory that no other sandbox may reserve meanwhile.
-    pub reserve: Vec<String>,
-    pub sharing: Sharing,
-    /// How changes are kept apart; the best that works where none is given.
-    pub driver: Option<Driver>,
-    /// Commands that run as long as it is live.
-    #[serde(default)]
-    pub services: Vec<Service>,
-    /// Nothing in the directory can be changed.
-    pub read_only: bool,
-    /// Where secrets of the policies come from that are not kept under their own name: `NAME=store:OTHER`, if an operator says so, or
-    /// `NAME=brought:run` with the runs themselves.
-    pub secrets: Vec<String>,
-    /// What happens on its network is written down in so many bytes at most [64 MiB]; `network/events` tells it.
-    pub events_max: Option<u64>,
-    /// Refused reads of its commands are reported, too; every open then waits for the keeper.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub report_reads: bool,
-    /// How long its questions wait for an answer [60000].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1000, maximum = 600_000)]
-    pub ask_timeout_ms: Option<u64>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
-pub enum PolicyOf {
-    Name(String),
-    #[schema(value_type = Object)]
-    Document(serde_json::Map<String, serde_json::Value>),
-}
-
-impl From<PolicyOf> for Source {
-    fn from(policy: PolicyOf) -> Source {
-        match policy {
-            PolicyOf::Name(name) => Source::Preset(name),
-            PolicyOf::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
-        }
+/// Converts a request into what the verb takes; a directory must be given by its absolute path.
+pub(super) fn create_ask(create: SandboxCreate, key: Key) -> Result<Ask, Fault> {
+    let relative = create.dir.as_ref().filter(|dir| !dir.is_absolute());
+    if let Some(dir) = relative {
+        let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
+        return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
     }
-}
-
-impl Make {
-    pub(super) fn ask(self, key: Key) -> Result<Ask, Fault> {
-        let relative = self.dir.as_ref().filter(|dir| !dir.is_absolute());
-        if let Some(dir) = relative {
-            let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
-            return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
-        }
-        Ok(Ask {
-            own_base: self.dir.is_none(),
-            dir: self.dir,
-            name: self.name,
-            reserve: self.reserve.into_iter().map(Into::into).collect(),
-            sharing: self.sharing,
-            template: self.template,
-            policies: self.policies.into_iter().map(Source::from).collect(),
-            flags: Vec::new(),
-            limits: self.limits,
-            cpus: self.cpus,
-            ttl_ms: self.ttl_ms,
-            idle_ms: self.idle_ms,
-            key: key.0,
-            driver: self.driver,
-            services: self.services,
-            read_only: self.read_only,
-            secrets: self.secrets,
-            events_max: self.events_max,
-            report_reads: self.report_reads,
-            ask_timeout_ms: self.ask_timeout_ms,
-        })
-    }
+    Ok(Ask {
+        own_base: create.dir.is_none(),
+        dir: create.dir,
+        name: create.name,
+        reserve: create.reserve.into_iter().map(Into::into).collect(),
+        sharing: create.sharing,
+        template: create.template,
+        policies: create.policies.into_iter().map(Source::from).collect(),
+        flags: Vec::new(),
+        limits: create.limits,
+        cpus: create.cpus,
+        ttl_ms: create.ttl_ms,
+        idle_ms: create.idle_ms,
+        key: key.0,
+        driver: create.driver,
+        services: create.services,
+        read_only: create.read_only,
+        secrets: create.secrets,
+        events_max: create.events_max,
+        report_reads: create.report_reads,
+        ask_timeout_ms: create.ask_timeout_ms,
+    })
 }
 
 /// Make a sandbox, or have one that stands ready for the template.
-#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = Make,
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = SandboxCreate,
     params(("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request makes no second one.")),
     responses((status = 201, body = Document<Created>), (status = 200, description = "An earlier request under the same key made it.", body = Document<Created>)))]
 async fn create(
     State(shared): State<Shared>,
     who: Who,
     key: Key,
-    Json(body): Json<Make>,
+    Json(body): Json<SandboxCreate>,
 ) -> Result<Answer<Created>, Refusal> {
     who.needs(Scope::Agent)?;
-    let ask = body.ask(key.clone())?;
+    let ask = create_ask(body, key.clone())?;
     // What stands ready is counted already.
     let wanted = ask.clone();
     let claimed = match ask.template.is_some() {
-        true => shared.verb(&who, move |caller| claim(&wanted, caller)).await?,
+        true => shared.verb(&who, move |node, caller| claim(node, caller, &wanted)).await?,
         false => None,
     };
     let made = match claimed {
@@ -214,7 +148,9 @@ async fn create(
             shared.taken().notify_one();
             claimed
         }
-        None => shared.making(&who, vec![More::Sandboxes(1)], &key, move |caller| make(&ask, caller)).await?,
+        None => {
+            shared.making(&who, vec![More::Sandboxes(1)], &key, move |node, caller| make(node, caller, &ask)).await?
+        }
     };
     let (version, existed) = (made.version, made.existed);
     Ok(Answer::made(made, existed).version(version))
@@ -240,7 +176,7 @@ async fn get(
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
     let is_quiet = |whole: &Whole| !matches!(whole.standing, Standing::Running | Standing::Stopping | Standing::Silent);
-    let whole = shared.wait(&who, time, move |caller| inspect(Some(&id), caller), is_quiet).await?;
+    let whole = shared.wait(&who, time, move |node, caller| inspect(node, caller, Some(&id)), is_quiet).await?;
     let version = whole.version;
     Ok(Answer::ok(whole).version(version))
 }
@@ -259,7 +195,7 @@ async fn patch(
     who.needs(Scope::Agent)?;
     ask.may_widen = who.scopes.contains(&Scope::Operator);
     let which = which(id, version);
-    let changed = shared.verb(&who, move |caller| change::change(&which, &ask, caller)).await?;
+    let changed = shared.verb(&who, move |node, caller| change::change(node, caller, &which, &ask)).await?;
     let version = changed.version;
     Ok(Answer::ok(changed).version(version))
 }
@@ -289,7 +225,7 @@ async fn delete(
     who.needs(Scope::Agent)?;
     let (which, patience) = (which(id, version), patience(query.timeout)?);
     let force = query.force.then_some(patience);
-    Ok(Answer::ok(shared.verb(&who, move |caller| remove::remove(&which, force, caller)).await?))
+    shared.answer(&who, move |node, caller| remove::remove(node, caller, &which, force)).await
 }
 
 /// How long a command may take to end once it was asked to.
@@ -328,8 +264,8 @@ async fn start(
     who.needs(Scope::Agent)?;
     let which = which(id.clone(), version);
     let moved = match query.live {
-        true => shared.enlivening(&who, &id, move |caller| start_live(&which, caller)).await?,
-        false => shared.verb(&who, move |caller| restart(&which, caller)).await?,
+        true => shared.enlivening(&who, &id, move |node, caller| start_live(node, caller, &which)).await?,
+        false => shared.verb(&who, move |node, caller| restart(node, caller, &which)).await?,
     };
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
@@ -356,28 +292,13 @@ async fn stop(
 ) -> Result<Answer<Moved>, Refusal> {
     who.needs(Scope::Agent)?;
     let (which, patience) = (which(id, version), patience(query.timeout)?);
-    let moved = shared.verb(&who, move |caller| halt(&which, patience, caller)).await?;
+    let moved = shared.verb(&who, move |node, caller| halt(node, caller, &which, patience)).await?;
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SandboxSuspend)]
-pub struct SuspendAsk {
-    /// How far; what is reached the answer says.
-    #[serde(default = "frozen")]
-    pub tier: Tier,
-    /// How long commands may take to end where they must, in milliseconds [default: 10000].
-    pub grace_ms: Option<u64>,
-}
-
-fn frozen() -> Tier {
-    Tier::Frozen
-}
-
 /// Let everything in it stand still, or end it in order and keep what starts it again. The answer says which was reached.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/suspend", tag = "sandboxes", request_body = SuspendAsk,
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/suspend", tag = "sandboxes", request_body = SandboxSuspend,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
     responses((status = 200, body = Document<Suspended>)))]
 async fn suspend(
@@ -385,11 +306,11 @@ async fn suspend(
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(ask): Json<SuspendAsk>,
+    Json(ask): Json<SandboxSuspend>,
 ) -> Result<Answer<Suspended>, Refusal> {
     who.needs(Scope::Agent)?;
     let (which, grace) = (which(id, version), patience(ask.grace_ms.map(|ms| Time(Duration::from_millis(ms))))?);
-    let suspended = shared.verb(&who, move |caller| rest(&which, ask.tier, grace, caller)).await?;
+    let suspended = shared.verb(&who, move |node, caller| rest(node, caller, &which, ask.tier, grace)).await?;
     let version = suspended.version;
     Ok(Answer::ok(suspended).version(version))
 }
@@ -406,7 +327,7 @@ async fn resume(
 ) -> Result<Answer<Resumed>, Refusal> {
     who.needs(Scope::Agent)?;
     let which = which(id.clone(), version);
-    let resumed = shared.enlivening(&who, &id, move |caller| wake(&which, caller)).await?;
+    let resumed = shared.enlivening(&who, &id, move |node, caller| wake(node, caller, &which)).await?;
     let version = resumed.version;
     Ok(Answer::ok(resumed).version(version))
 }
@@ -415,14 +336,7 @@ async fn resume(
 #[utoipa::path(get, path = "/v1/top", tag = "sandboxes", responses((status = 200, body = Document<Look>)))]
 async fn top(State(shared): State<Shared>, who: Who) -> Result<Answer<Look>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    Ok(Answer::ok(shared.verb(&who, |caller| Top::default().look(caller)).await?))
-}
-
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct Swept {
-    pub dry_run: bool,
-    #[serde(flatten)]
-    pub collected: Collected,
+    shared.answer(&who, |node, caller| Top::default().look(node, caller)).await
 }
 
 /// What a collection would take away, without taking it.
@@ -430,7 +344,9 @@ pub struct Swept {
 async fn gc_plan(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
     who.needs(Scope::Operator)?;
     let keep = *shared.keep();
-    Ok(Answer::ok(Swept { dry_run: true, collected: shared.verb(&who, move |caller| plan(caller, &keep)).await? }))
+    shared
+        .answer(&who, move |node, caller| plan(node, caller, &keep).map(|collected| Swept { dry_run: true, collected }))
+        .await
 }
 
 /// Take away what has expired, what crashes have left, and records of what is long past.
@@ -438,5 +354,9 @@ async fn gc_plan(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>
 async fn gc(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
     who.needs(Scope::Operator)?;
     let keep = *shared.keep();
-    Ok(Answer::ok(Swept { dry_run: false, collected: shared.verb(&who, move |caller| collect(caller, &keep)).await? }))
+    shared
+        .answer(&who, move |node, caller| {
+            collect(node, caller, &keep).map(|collected| Swept { dry_run: false, collected })
+        })
+        .await
 }

@@ -1,5 +1,6 @@
 //! Secrets that are kept for runs. They go in and are used; nothing here gives a value back.
 
+use crate::answer::Answer;
 use crate::ask::{Json, Path};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
@@ -18,9 +19,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The names of all secrets, with when each was set.
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", operation_id = "list",
     responses((status = 200, body = Names)))]
-async fn list_secrets(State(shared): State<Shared>, who: Who) -> Result<axum::Json<Names>, Refusal> {
+async fn list_secrets(State(shared): State<Shared>, who: Who) -> Result<Answer<Names>, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    Ok(axum::Json(shared.verb(&who, kept::list).await?))
+    shared.answer_whole(&who, kept::list).await
 }
 
 /// What is kept. It is read by hand: a fault of the usual reading would repeat what was sent.
@@ -54,10 +55,10 @@ async fn set_secret(
     who: Who,
     Path(name): Path<String>,
     Json(wish): Json<SetSecret>,
-) -> Result<axum::Json<Changed>, Refusal> {
+) -> Result<Answer<Changed>, Refusal> {
     who.needs(Scope::Operator)?;
     let value = wish.value.into_bytes();
-    Ok(axum::Json(shared.verb(&who, move |caller| kept::set(caller, &name, value)).await?))
+    shared.answer_whole(&who, move |node, caller| kept::set(node, caller, &name, value)).await
 }
 
 /// Forgets a secret. Runs that have it already go on.
@@ -67,7 +68,7 @@ async fn remove_secret(
     State(shared): State<Shared>,
     who: Who,
     Path(name): Path<String>,
-) -> Result<axum::Json<Changed>, Refusal> {
+) -> Result<Answer<Changed>, Refusal> {
     who.needs(Scope::Operator)?;
-    Ok(axum::Json(shared.verb(&who, move |caller| kept::remove(caller, &name)).await?))
+    shared.answer_whole(&who, move |node, caller| kept::remove(node, caller, &name)).await
 }

@@ -2,22 +2,21 @@
 
 mod any;
 
-use super::sandboxes::PolicyOf;
-use crate::answer::made;
+use crate::answer::Answer;
 use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who, spooled, upload};
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::StatusCode;
-use node::Caller;
-use node::lifecycle::keys::Once;
-use node::lifecycle::stop::Which;
+use client::wire::{PolicyOf, SandboxFork, SandboxRestore, SnapshotList, SnapshotTake};
+use node::idempotency::Once;
 use node::policies::Source;
+use node::portable::{self, Imported, Onto};
 use node::quota::More;
 use node::sandbox::Driver;
-use node::snapshots::{self, Bounds, Forked, Imported, Listed, Onto, Restored, Since, Taken};
-use node::state::State as Place;
+use node::sandbox::Which;
+use node::snapshots::{self, Bounds, Forked, Listed, Restored, Since, Taken};
+use node::{Caller, Node};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
@@ -62,50 +61,28 @@ impl Part {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SnapshotList)]
-pub struct Snapshots {
-    pub protocol_version: u32,
-    pub snapshots: Vec<Listed>,
-    /// There are more: what `after` takes for them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<String>,
-}
-
 /// Snapshots of a sandbox, by id.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", operation_id = "list",
     params(("id" = String, Path, description = "By id, its beginning, or name"), Part),
-    responses((status = 200, body = Snapshots)))]
+    responses((status = 200, body = SnapshotList)))]
 async fn list_snapshots(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     Query(part): Query<Part>,
-) -> Result<axum::Json<Snapshots>, Refusal> {
+) -> Result<Answer<SnapshotList>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let mut all = shared.verb(&who, move |caller| snapshots::list_of(&Place::open(caller)?, caller, &id)).await?;
+    let mut all = shared.verb(&who, move |node, caller| snapshots::list_of(node, caller, &id)).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
     let (snapshots, next) = part.paging().cut(all, Cursor::Id("snp_"), |s| s.id.clone())?;
-    Ok(axum::Json(Snapshots { protocol_version: PROTOCOL_VERSION, snapshots, next }))
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SnapshotTake)]
-pub struct Take {
-    /// A name for the snapshot.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    /// Answer when it is on the disk, so that it outlives a power failure.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub sync: bool,
+    Ok(Answer::whole(&SnapshotList { protocol_version: PROTOCOL_VERSION, snapshots, next }))
 }
 
 /// Keeps a sandbox as it is now. A command that runs in it is held still meanwhile.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", operation_id = "take",
     params(("id" = String, Path, description = "By id, its beginning, or name"),
         ("Idempotency-Key" = Option<String>, Header), ("If-Match" = Option<String>, Header)),
-    request_body = Take, responses((status = 201, body = Taken),
+    request_body = SnapshotTake, responses((status = 201, body = Taken),
         (status = 200, description = "An earlier request under the same key made it.", body = Taken)))]
 async fn take_snapshot(
     State(shared): State<Shared>,
@@ -113,32 +90,31 @@ async fn take_snapshot(
     Path(id): Path<String>,
     version: IfMatch,
     key: Key,
-    Json(wish): Json<Take>,
-) -> Result<(StatusCode, axum::Json<Taken>), Refusal> {
+    Json(wish): Json<SnapshotTake>,
+) -> Result<Answer<Taken>, Refusal> {
     who.needs(Scope::Agent)?;
     let once = once(&shared, &who, key.clone(), "snapshot", &(&id, &wish))?;
     let which = Which { word: Some(id), version: version.0 };
-    let verb = move |caller: &Caller| {
+    let verb = move |node: &Node, caller: &Caller| {
         let take = if wish.sync { snapshots::take_to_disk } else { snapshots::take_once };
-        take(&Place::open(caller)?, caller, &which, wish.name.as_deref(), once.as_ref())
+        take(node, caller, &which, wish.name.as_deref(), once.as_ref())
     };
     let taken = shared.making(&who, vec![More::Snapshots(1)], &key, verb).await?;
     if taken.layers > snapshots::DEEP {
-        let (shared, who, sandbox) = (shared.clone(), who.clone(), taken.sandbox.clone());
-        // After the answer. What hinders it hinders nothing: it is tried again with the next snapshot.
-        tokio::spawn(async move {
-            let verb = move |caller: &Caller| snapshots::squash(&Place::open(caller)?, caller, &sandbox).map(drop);
+        let (tasks, sandbox) = (shared.tasks().clone(), taken.sandbox.clone());
+        // After the answer. A failure hinders nothing: the next snapshot tries again.
+        tasks.spawn_to_end(async move {
+            let verb = move |node: &Node, caller: &Caller| snapshots::squash(node, caller, &sandbox).map(drop);
             let _ = shared.verb(&who, verb).await;
         });
     }
-    Ok((made(taken.existed), axum::Json(taken)))
+    Ok(Answer::whole(&taken).created_unless(taken.existed))
 }
 
 /// Whether a word means no snapshot, so that one is taken of the sandbox that it means.
 pub(super) async fn takes(shared: &Shared, who: &Who, word: &str) -> Result<bool, Refusal> {
     let word = word.to_owned();
-    let known =
-        move |caller: &Caller| Ok(Place::open(caller)?.store.read(|tx| snapshots::find(tx, &word, caller)).is_err());
+    let known = move |node: &Node, caller: &Caller| Ok(!snapshots::is_snapshot(node, caller, &word)?);
     shared.verb(who, known).await
 }
 
@@ -161,11 +137,11 @@ async fn show_snapshot(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-) -> Result<axum::Json<Snapshot>, Refusal> {
+) -> Result<Answer<Snapshot>, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller| Place::open(caller)?.store.read(|tx| snapshots::find(tx, &id, caller));
-    let snapshot = Listed::of(shared.verb(&who, verb).await?);
-    Ok(axum::Json(Snapshot { protocol_version: PROTOCOL_VERSION, snapshot }))
+    let verb = move |node: &Node, caller: &Caller| snapshots::describe(node, caller, &id);
+    let snapshot = shared.verb(&who, verb).await?;
+    Ok(Answer::whole(&Snapshot { protocol_version: PROTOCOL_VERSION, snapshot }))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -191,96 +167,63 @@ async fn remove_snapshot(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-) -> Result<axum::Json<Removed>, Refusal> {
+) -> Result<Answer<Removed>, Refusal> {
     who.needs(Scope::Agent)?;
-    let removed = shared.verb(&who, move |caller| snapshots::remove(&Place::open(caller)?, caller, &id)).await?;
-    Ok(axum::Json(Removed { protocol_version: PROTOCOL_VERSION, removed }))
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SandboxRestore)]
-pub struct Restore {
-    /// Where to go back to: an id, its beginning, or a name.
-    pub snapshot: String,
-    /// Drop what changed since; else it is kept as a snapshot of its own.
-    #[serde(default)]
-    pub discard: bool,
+    let removed = shared.verb(&who, move |node, caller| snapshots::remove(node, caller, &id)).await?;
+    Ok(Answer::whole(&Removed { protocol_version: PROTOCOL_VERSION, removed }))
 }
 
 /// Goes back to a snapshot.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/restore", tag = "snapshots", operation_id = "restore",
     params(("id" = String, Path, description = "By id, its beginning, or name"), ("If-Match" = Option<String>, Header)),
-    request_body = Restore, responses((status = 200, body = Restored)))]
+    request_body = SandboxRestore, responses((status = 200, body = Restored)))]
 async fn restore_sandbox(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     IfMatch(version): IfMatch,
-    Json(wish): Json<Restore>,
-) -> Result<axum::Json<Restored>, Refusal> {
+    Json(wish): Json<SandboxRestore>,
+) -> Result<Answer<Restored>, Refusal> {
     who.needs(Scope::Agent)?;
     let which = Which { word: Some(id), version };
     let since = if wish.discard { Since::Discard } else { Since::Keep };
-    let verb = move |caller: &Caller| snapshots::restore(&Place::open(caller)?, caller, &wish.snapshot, &which, since);
+    let verb = move |node: &Node, caller: &Caller| snapshots::restore(node, caller, &wish.snapshot, &which, since);
     let restored = match since {
         // What changed since is kept as a snapshot.
         Since::Keep => shared.making(&who, vec![More::Snapshots(1)], &Key::default(), verb).await?,
         Since::Discard => shared.verb(&who, verb).await?,
     };
-    Ok(axum::Json(restored))
+    Ok(Answer::whole(&restored))
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SandboxFork)]
-pub struct Fork {
-    /// A snapshot of the sandbox to begin from; one is taken where none is named.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub snapshot: Option<String>,
-    /// A name for the new sandbox; of several, each gets a number behind it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    #[serde(default = "one")]
-    #[schema(minimum = 1, maximum = 256)]
-    pub count: u32,
-}
-
-impl Fork {
-    /// What there will be more of; of a sandbox a snapshot is taken first.
-    fn makes(&self, takes: bool) -> Vec<More> {
-        let mut more = vec![More::Sandboxes(self.count.into())];
-        more.extend(takes.then_some(More::Snapshots(1)));
-        more
-    }
-}
-
-fn one() -> u32 {
-    1
+/// Returns the records that a fork adds; forking a sandbox takes a snapshot first.
+fn makes(fork: &SandboxFork, takes: bool) -> Vec<More> {
+    let mut more = vec![More::Sandboxes(fork.count.into())];
+    more.extend(takes.then_some(More::Snapshots(1)));
+    more
 }
 
 /// Makes new sandboxes that begin where this one is, or was at a snapshot.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "snapshots", operation_id = "fork",
     params(("id" = String, Path, description = "By id, its beginning, or name"), ("Idempotency-Key" = Option<String>, Header)),
-    request_body = Fork, responses((status = 201, body = Forked),
+    request_body = SandboxFork, responses((status = 201, body = Forked),
         (status = 200, description = "An earlier request under the same key made it.", body = Forked)))]
 async fn fork_sandbox(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     key: Key,
-    Json(wish): Json<Fork>,
-) -> Result<(StatusCode, axum::Json<Forked>), Refusal> {
+    Json(wish): Json<SandboxFork>,
+) -> Result<Answer<Forked>, Refusal> {
     who.needs(Scope::Agent)?;
     let once = once(&shared, &who, key.clone(), "fork", &(&id, &wish))?;
-    let more = wish.makes(wish.snapshot.is_none());
-    let verb = move |caller: &Caller| {
-        let state = Place::open(caller)?;
-        let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
-        snapshots::fork_once(&state, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
+    let more = makes(&wish, wish.snapshot.is_none());
+    let verb = move |node: &Node, caller: &Caller| {
+        let word = snapshots::of_sandbox(node, caller, &id, wish.snapshot.as_deref())?;
+        snapshots::fork_once(node, caller, Some(&word), wish.name.as_deref(), wish.count, once.as_ref())
     };
     let forked = shared.making(&who, more, &key, verb).await?;
-    Ok((made(forked.existed), axum::Json(forked)))
+    Ok(Answer::whole(&forked).created_unless(forked.existed))
 }
 
 /// The changes of a sandbox without a live run as one file; of a snapshot of it where one is named.
@@ -295,10 +238,9 @@ async fn export_workspace(
     Query(wish): Query<Export>,
 ) -> Result<Response, Refusal> {
     who.needs_any(&LOOKERS)?;
-    let verb = move |caller: &Caller, out: &mut dyn std::io::Write| {
-        let state = Place::open(caller)?;
-        let word = snapshots::of_sandbox(&state, caller, &id, wish.snapshot.as_deref())?;
-        snapshots::export(&state, caller, &word, out).map(drop)
+    let verb = move |node: &Node, caller: &Caller, out: &mut dyn std::io::Write| {
+        let word = snapshots::of_sandbox(node, caller, &id, wish.snapshot.as_deref())?;
+        portable::export(node, caller, &word, out).map(drop)
     };
     Ok(spooled::answer(&shared, &who, SORT, verb).await?.0)
 }
@@ -360,7 +302,7 @@ async fn import_workspace(
     Query(wish): Query<Import>,
     key: Key,
     request: Request,
-) -> Result<(StatusCode, axum::Json<Imported>), Refusal> {
+) -> Result<Answer<Imported>, Refusal> {
     who.needs(Scope::Agent)?;
     if let Some(dir) = wish.dir.as_ref().filter(|dir| !dir.is_absolute()) {
         let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
@@ -369,7 +311,7 @@ async fn import_workspace(
     let once = once(&shared, &who, key.clone(), "import", &wish)?;
     let turn = shared.archive_turn(&who).await?;
     let (file, spooled) = upload::receive(&shared, &who, request.into_body()).await?;
-    let verb = move |caller: &Caller| {
+    let verb = move |node: &Node, caller: &Caller| {
         // As long as the file is read, whoever waits for it.
         let _counted = (turn, spooled);
         let policies = sources(&wish)?;
@@ -379,8 +321,8 @@ async fn import_workspace(
         };
         let (name, dir, driver) = (wish.name.as_deref(), wish.dir.as_deref(), wish.driver);
         let onto = Onto { dir, name, policies, flags: Vec::new(), bounds, driver, once };
-        snapshots::import(&Place::open(caller)?, caller, onto, &mut std::io::BufReader::new(file))
+        portable::import(node, caller, onto, &mut std::io::BufReader::new(file))
     };
     let imported = shared.making(&who, vec![More::Sandboxes(1)], &key, verb).await?;
-    Ok((made(imported.existed), axum::Json(imported)))
+    Ok(Answer::whole(&imported).created_unless(imported.existed))
 }

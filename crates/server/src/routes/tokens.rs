@@ -5,10 +5,11 @@ use crate::ask::{Cursor, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
-use node::tokens::{self, Ask, Minted, Revoked, Shown};
-use serde::{Deserialize, Serialize};
+use client::wire::TokenList;
+use node::tokens::{self, Ask, Minted, Revoked};
+use serde::Deserialize;
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -37,24 +38,19 @@ struct ListQuery {
     after: Option<String>,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-#[schema(as = TokenList)]
-pub struct List {
-    pub tokens: Vec<Shown>,
-    /// What `after` must be for the next part; none where this was the last.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<String>,
-}
-
 /// List all tokens, without their secrets; the newest first.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(ListQuery),
-    responses((status = 200, body = Document<List>)))]
-async fn list(State(shared): State<Shared>, who: Who, Query(query): Query<ListQuery>) -> Result<Answer<List>, Refusal> {
+    responses((status = 200, body = Document<TokenList>)))]
+async fn list(
+    State(shared): State<Shared>,
+    who: Who,
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<TokenList>, Refusal> {
     operator(&who)?;
     let all = shared.verb(&who, tokens::list).await?;
     let page = Paging { limit: query.limit, after: query.after };
     let (tokens, next) = page.cut(all, Cursor::Timed("tok_"), |token| Cursor::timed(token.created_ms, &token.id))?;
-    Ok(Answer::ok(List { tokens, next }))
+    Ok(Answer::ok(TokenList { tokens, next }))
 }
 
 /// Make a token. Its secret is in the answer and nowhere else.
@@ -74,7 +70,7 @@ async fn create(
             .phase(Phase::Admission)
             .into());
     }
-    let minted = shared.verb(&who, move |caller| tokens::create(&ask, caller)).await?;
+    let minted = shared.verb(&who, move |node, caller| tokens::create(node, caller, &ask)).await?;
     Ok(Answer::made(minted, false))
 }
 
@@ -83,7 +79,7 @@ async fn create(
     responses((status = 200, body = Document<Revoked>)))]
 async fn revoke(State(shared): State<Shared>, who: Who, Path(id): Path<String>) -> Result<Answer<Revoked>, Refusal> {
     operator(&who)?;
-    let revoked = shared.verb(&who, move |caller| tokens::revoke(&id, caller)).await?;
+    let revoked = shared.verb(&who, move |node, caller| tokens::revoke(node, caller, &id)).await?;
     shared.credentials().look().await;
     Ok(Answer::ok(revoked))
 }

@@ -1,19 +1,21 @@
 //! Review over HTTP: what changed in a sandbox, and what of it lands. Who approves says by its digest what was seen.
 
 use super::files::{At, Nothing};
+use crate::answer::Answer;
 use crate::ask::{IfMatch, Json, Path};
 use crate::refuse::Refusal;
 use crate::words::Words;
 use crate::{Scope, Shared, Who, spooled};
 use axum::extract::State;
 use axum::response::Response;
+use client::wire::{BatchUndo, CommitWish, SeenBy, WorkspaceApprove, WorkspaceRebase, WorkspaceReject, WorkspaceShown};
 use http::HeaderValue;
 use http::header::HeaderName;
-use node::Caller;
-use node::lifecycle::stop::Which;
 use node::review::approve::Seen;
 use node::review::diff::{MOST_FILES, Page, Reader};
 use node::review::{self, Of, Receipt, Rel, approve, commit, conflicts, diff, provenance, prune, rebase, reject, undo};
+use node::sandbox::Which;
+use node::{Caller, Node};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStringExt;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
@@ -63,7 +65,7 @@ async fn show_diff(
     who: Who,
     Path(id): Path<String>,
     mut words: Words,
-) -> Result<axum::Json<diff::Answer>, Refusal> {
+) -> Result<Answer<diff::Answer>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
     let (files, after) = (words.one("limit")?.unwrap_or(USUAL_FILES), words.one("after")?);
@@ -78,7 +80,7 @@ async fn show_diff(
     words.end()?;
     let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
     let ask = diff::Ask { of, everything, reader, page: Some(page) };
-    Ok(axum::Json(shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?))
+    shared.answer_whole(&who, move |node, caller| diff::diff(node, caller, &ask)).await
 }
 
 /// Files of a page, where nobody says how many.
@@ -104,10 +106,10 @@ async fn show_patch(
     words.end()?;
     let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
     let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
-    let answer = shared.verb(&who, move |caller| diff::diff(caller, &ask)).await?;
+    let answer = shared.verb(&who, move |node, caller| diff::diff(node, caller, &ask)).await?;
     let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
     let (mut answer, ()) =
-        spooled::answer(&shared, &who, "text/x-diff", move |_, mut out| answer.patch(&mut out)).await?;
+        spooled::answer(&shared, &who, "text/x-diff", move |_, _, mut out| answer.patch(&mut out)).await?;
     answer.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
     Ok(answer)
 }
@@ -121,10 +123,10 @@ async fn show_conflicts(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-) -> Result<axum::Json<conflicts::Answer>, Refusal> {
+) -> Result<Answer<conflicts::Answer>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let ask = conflicts::Ask { sandbox: Some(id) };
-    Ok(axum::Json(shared.verb(&who, move |caller| conflicts::conflicts(caller, &ask)).await?))
+    shared.answer_whole(&who, move |node, caller| conflicts::conflicts(node, caller, &ask)).await
 }
 
 /// Which approvals brought a path of the sandbox's directory to how it is; without one, all of it.
@@ -139,7 +141,7 @@ async fn show_provenance(
     who: Who,
     Path(id): Path<String>,
     mut words: Words,
-) -> Result<axum::Json<provenance::Answer>, Refusal> {
+) -> Result<Answer<provenance::Answer>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let mut paths = words.paths("path")?;
     words.end()?;
@@ -151,54 +153,7 @@ async fn show_provenance(
             .into());
     }
     let which = one(id, IfMatch(None));
-    Ok(axum::Json(shared.verb(&who, move |caller| provenance::of_sandbox(caller, &which, &path)).await?))
-}
-
-/// What shall land. Something must be chosen: all, paths or hunks, or what runs on the reviewer's machine.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkspaceApprove)]
-pub struct Approve {
-    /// The digest of the diff that was reviewed. If the workspace or its base moved since, nothing lands.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub digest: Option<String>,
-    /// What was reviewed, where no digest says it.
-    #[serde(default)]
-    pub seen: SeenBy,
-    /// All ordinary changes; no path or hunk is then given.
-    #[serde(default)]
-    pub all: bool,
-    /// Each a file, a directory with all below it, or a pattern.
-    #[serde(default)]
-    #[schema(max_items = 10000)]
-    pub paths: Vec<Rel>,
-    /// Each the change at that path alone. What would run on the reviewer's machine lands when it is named so, or in `paths`.
-    #[serde(default)]
-    #[schema(max_items = 10000)]
-    pub exact: Vec<Rel>,
-    /// Ids of hunks, or beginnings of ids that no other hunk has.
-    #[serde(default)]
-    #[schema(max_items = 10000)]
-    pub hunks: Vec<String>,
-    /// Among what is chosen, also what would run on the reviewer's machine; with nothing else chosen, all of that.
-    #[serde(default)]
-    pub runs_on_host: bool,
-    /// Commit what lands, if the base is in a git repository.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub commit: Option<CommitWish>,
-}
-
-/// How it is known what was reviewed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SeenBy {
-    /// By its digest, which is given.
-    #[default]
-    Digest,
-    /// It is the last diff that a person was shown as a whole.
-    Last,
-    /// Nobody looked; whatever is there shall land.
-    Unseen,
+    shared.answer_whole(&who, move |node, caller| provenance::of_sandbox(node, caller, &which, &path)).await
 }
 
 fn seen(by: SeenBy, digest: Option<String>) -> Result<Seen, Fault> {
@@ -214,20 +169,11 @@ fn seen(by: SeenBy, digest: Option<String>) -> Result<Seen, Fault> {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CommitWish {
-    pub message: String,
-    /// Who stands in the commit as its author; its committer is always the reviewer.
-    #[serde(default)]
-    pub author: commit::Author,
-}
-
 /// Most paths and hunks of one request.
 const MOST_CHOSEN: usize = 10_000;
 
 /// For a fault only after the sandbox was found: nobody is told of a request for what is not there that it was wrong.
-fn check_chosen(caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bool) -> Result<(), Fault> {
+fn check_chosen(node: &Node, caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bool) -> Result<(), Fault> {
     let paths: &[Rel] = if let Of::Sandbox { paths, .. } = of { paths } else { &[] };
     let count = paths.len() + exact.len() + hunks;
     // Every change is below the top: a name that somebody's program left empty would choose them all.
@@ -243,7 +189,7 @@ fn check_chosen(caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bo
         }
         _ => return Ok(()),
     };
-    of.is_there(caller)?;
+    of.is_there(node, caller)?;
     Err(fault.phase(Phase::Admission))
 }
 
@@ -251,16 +197,16 @@ fn check_chosen(caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bo
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/approve", tag = "workspace", operation_id = "approve",
     params(("id" = String, Path, description = "By id, its beginning, or name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = Approve, responses((status = 200, body = Receipt)))]
+    request_body = WorkspaceApprove, responses((status = 200, body = Receipt)))]
 async fn approve_changes(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<Approve>,
-) -> Result<axum::Json<Receipt>, Refusal> {
+    Json(wish): Json<WorkspaceApprove>,
+) -> Result<Answer<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
-    let Approve { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = wish;
+    let WorkspaceApprove { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = wish;
     let ask = approve::Ask {
         of: Of::Sandbox { which: one(id, version), paths },
         everything: all,
@@ -270,52 +216,34 @@ async fn approve_changes(
         seen: seen(by, digest)?,
         commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
     };
-    let verb = move |caller: &Caller| {
-        check_chosen(caller, &ask.of, &ask.exact, ask.hunks.len(), all || runs_on_host)?;
-        approve::approve(caller, &ask)
+    let verb = move |node: &Node, caller: &Caller| {
+        check_chosen(node, caller, &ask.of, &ask.exact, ask.hunks.len(), all || runs_on_host)?;
+        approve::approve(node, caller, &ask)
     };
-    Ok(axum::Json(shared.verb(&who, verb).await?))
-}
-
-/// What shall be thrown away. Something must be chosen.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkspaceReject)]
-pub struct Reject {
-    /// The digest of the diff that was reviewed: if the workspace moved since, nothing is thrown away.
-    pub digest: String,
-    #[serde(default)]
-    pub all: bool,
-    /// Each a file, a directory with all below it, or a pattern.
-    #[serde(default)]
-    #[schema(max_items = 10000)]
-    pub paths: Vec<Rel>,
-    #[serde(default)]
-    #[schema(max_items = 10000)]
-    pub hunks: Vec<String>,
+    shared.answer_whole(&who, verb).await
 }
 
 /// Throws chosen changes away. They cannot be brought back.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/reject", tag = "workspace", operation_id = "reject",
     params(("id" = String, Path, description = "By id, its beginning, or name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = Reject, responses((status = 200, body = reject::Answer)))]
+    request_body = WorkspaceReject, responses((status = 200, body = reject::Answer)))]
 async fn reject_changes(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<Reject>,
-) -> Result<axum::Json<reject::Answer>, Refusal> {
+    Json(wish): Json<WorkspaceReject>,
+) -> Result<Answer<reject::Answer>, Refusal> {
     who.needs(Scope::Reviewer)?;
-    let Reject { digest, all, paths, hunks } = wish;
+    let WorkspaceReject { digest, all, paths, hunks } = wish;
     let of = Of::Sandbox { which: one(id, version), paths };
     let ask = reject::Ask { of, hunks, everything: all, digest: Some(digest) };
-    let verb = move |caller: &Caller| {
-        check_chosen(caller, &ask.of, &[], ask.hunks.len(), all)?;
-        reject::reject(caller, &ask)
+    let verb = move |node: &Node, caller: &Caller| {
+        check_chosen(node, caller, &ask.of, &[], ask.hunks.len(), all)?;
+        reject::reject(node, caller, &ask)
     };
-    Ok(axum::Json(shared.verb(&who, verb).await?))
+    shared.answer_whole(&who, verb).await
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -338,55 +266,39 @@ async fn undo_batch(
     Path(id): Path<String>,
     version: IfMatch,
     Json(wish): Json<Undo>,
-) -> Result<axum::Json<Receipt>, Refusal> {
+) -> Result<Answer<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let which = one(id, version);
-    let verb = move |caller: &Caller| undo::undo_of(caller, &which, wish.batch.as_deref());
-    Ok(axum::Json(shared.verb(&who, verb).await?))
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = BatchUndo)]
-pub struct UndoAny {
-    /// A batch; or the sandbox whose last one is meant; or the directory, by its whole path, in which the last one landed.
-    pub of: String,
+    let verb = move |node: &Node, caller: &Caller| undo::undo_of(node, caller, &which, wish.batch.as_deref());
+    shared.answer_whole(&who, verb).await
 }
 
 /// Takes back what an approval let through, wherever it landed.
 #[utoipa::path(post, path = "/v1/undo", tag = "workspace", operation_id = "undo_any",
-    request_body = UndoAny, responses((status = 200, body = Receipt),
+    request_body = BatchUndo, responses((status = 200, body = Receipt),
         (status = 404, description = "There is no such thing.", body = Fault)))]
 async fn undo_any(
     State(shared): State<Shared>,
     who: Who,
-    Json(wish): Json<UndoAny>,
-) -> Result<axum::Json<Receipt>, Refusal> {
+    Json(wish): Json<BatchUndo>,
+) -> Result<Answer<Receipt>, Refusal> {
     who.needs(Scope::Reviewer)?;
-    Ok(axum::Json(shared.verb(&who, move |caller| undo::undo(caller, Some(&wish.of))).await?))
-}
-
-/// Whether somebody has been shown the diff.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = WorkspaceShown)]
-pub struct Shown {
-    pub protocol_version: u32,
-    pub shown: bool,
+    shared.answer_whole(&who, move |node, caller| undo::undo(node, caller, Some(&wish.of))).await
 }
 
 /// Whether a person has been shown the whole diff of a sandbox.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/shown", tag = "workspace", operation_id = "shown",
     params(("id" = String, Path, description = "By id, its beginning, or name")),
-    responses((status = 200, body = Shown)))]
+    responses((status = 200, body = WorkspaceShown)))]
 async fn was_shown(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
-) -> Result<axum::Json<Shown>, Refusal> {
+) -> Result<Answer<WorkspaceShown>, Refusal> {
     who.needs(Scope::Reviewer)?;
     let of = Of::sandbox(one(id, IfMatch(None)));
-    let shown = shared.verb(&who, move |caller| approve::was_shown(caller, &of)).await?;
-    Ok(axum::Json(Shown { protocol_version: PROTOCOL_VERSION, shown }))
+    let shown = shared.verb(&who, move |node, caller| approve::was_shown(node, caller, &of)).await?;
+    Ok(Answer::whole(&WorkspaceShown { protocol_version: PROTOCOL_VERSION, shown }))
 }
 
 /// Which approvals brought a path of the host to how it is.
@@ -398,40 +310,31 @@ async fn show_provenance_of(
     State(shared): State<Shared>,
     who: Who,
     At { path, .. }: At<Nothing>,
-) -> Result<axum::Json<provenance::Answer>, Refusal> {
+) -> Result<Answer<provenance::Answer>, Refusal> {
     who.needs(Scope::Reviewer)?;
     if !path.starts_with(b"/") {
         let fault = Fault::invalid("the query: path: not a whole path").phase(Phase::Admission);
         return Err(fault.hint("give one that begins with a slash").into());
     }
     let path = std::ffi::OsString::from_vec(path);
-    Ok(axum::Json(shared.verb(&who, move |caller| provenance::provenance(caller, &path)).await?))
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkspaceRebase)]
-pub struct Rebase {
-    /// Only tell what would become of each file.
-    #[serde(default)]
-    pub dry_run: bool,
+    shared.answer_whole(&who, move |node, caller| provenance::provenance(node, caller, &path)).await
 }
 
 /// Brings a sandbox onto its directory as it is now. Nothing is written to the directory itself.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/rebase", tag = "workspace", operation_id = "rebase",
     params(("id" = String, Path, description = "By id, its beginning, or name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = Rebase, responses((status = 200, body = rebase::Answer)))]
+    request_body = WorkspaceRebase, responses((status = 200, body = rebase::Answer)))]
 async fn rebase_onto_base(
     State(shared): State<Shared>,
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<Rebase>,
-) -> Result<axum::Json<review::rebase::Answer>, Refusal> {
+    Json(wish): Json<WorkspaceRebase>,
+) -> Result<Answer<review::rebase::Answer>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let ask = rebase::Ask { which: one(id, version), dry_run: wish.dry_run };
-    Ok(axum::Json(shared.verb(&who, move |caller| rebase::rebase(caller, &ask)).await?))
+    shared.answer_whole(&who, move |node, caller| rebase::rebase(node, caller, &ask)).await
 }
 
 /// Takes build artefacts, caches and ignored files out of a sandbox. What is up for review stays.
@@ -444,8 +347,8 @@ async fn prune_artefacts(
     who: Who,
     Path(id): Path<String>,
     version: IfMatch,
-) -> Result<axum::Json<prune::Answer>, Refusal> {
+) -> Result<Answer<prune::Answer>, Refusal> {
     who.needs_any(&LOOKERS)?;
     let which = one(id, version);
-    Ok(axum::Json(shared.verb(&who, move |caller| prune::prune(caller, &which)).await?))
+    shared.answer_whole(&who, move |node, caller| prune::prune(node, caller, &which)).await
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use store::{Entry, Record, Step, Store};
+use store::{Entry, IdShape, Kind, Record, Step, Store};
 use terms::Fault;
 
 pub struct Scratch {
@@ -78,8 +78,14 @@ pub struct Thing {
     pub ended_ms: Option<u64>,
 }
 
+const KINDS: &[Kind] = &[
+    Kind { name: "ruled", version: 1, id: IdShape::Prefix("rul_"), about: "a thing with ids of one shape" },
+    Kind { name: "only", version: 1, id: IdShape::One("last"), about: "a thing that there is one of" },
+    Kind { name: "thing", version: 1, id: IdShape::Prefix(""), about: "a thing" },
+];
+
 impl Record for Thing {
-    const KIND: &'static str = "thing";
+    const KIND: &'static Kind = Kind::find(KINDS, "thing");
 
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -88,6 +94,22 @@ impl Record for Thing {
     fn scope(&self) -> Option<&str> {
         self.scope.as_deref()
     }
+}
+
+/// A record of a kind with a prefix.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ruled {}
+
+impl Record for Ruled {
+    const KIND: &'static Kind = Kind::find(KINDS, "ruled");
+}
+
+/// A record of a kind with one id.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Only {}
+
+impl Record for Only {
+    const KIND: &'static Kind = Kind::find(KINDS, "only");
 }
 
 pub fn thing(text: &str) -> Thing {

@@ -1,5 +1,6 @@
-//! What root does once for a user, so that this user's sandboxes have limits: a directory of their own in each
-//! hierarchy. It lasts until reboot. The user gets the directory, never the files that limit the directory itself.
+//! Delegation of cgroups by root to a user, so that this user's sandboxes have limits: a directory of the user's own in
+//! each hierarchy, which lasts until reboot. The user owns the directory, but not the files that limit the directory
+//! itself.
 
 use std::io;
 use std::path::Path;
@@ -7,11 +8,11 @@ use std::path::Path;
 use super::dir::Dir;
 use super::layout::{Hierarchy, Layout, Version};
 use super::limit::inherit_cpuset;
-use super::place::enable;
+use super::parent::enable;
 use super::{DELEGATED, RUNS, SELF_LEAF};
 
-/// Makes `cofferdam/<uid>` in every hierarchy and gives it to the user. Run again, it changes nothing. Returns a line
-/// for each thing that now holds.
+/// Makes `cofferdam/<uid>` in every hierarchy and gives it to the user. A repeated call changes nothing. Returns a line
+/// for each directory that the user now owns.
 pub fn delegate(layout: &Layout, uid: u32, gid: u32) -> io::Result<Vec<String>> {
     let mut done = Vec::new();
     for hierarchy in &layout.hierarchies {
@@ -62,7 +63,8 @@ fn delegate_v2(hierarchy: &Hierarchy, uid: u32, gid: u32) -> io::Result<String> 
     ))
 }
 
-/// Takes it back. Fails with "busy" while the user still runs something there. Returns a line for each thing removed.
+/// Removes the delegated directories. Fails with "busy" while the user still runs processes there. Returns a line for
+/// each directory removed.
 pub fn undelegate(layout: &Layout, uid: u32) -> io::Result<Vec<String>> {
     let mut done = Vec::new();
     super::sweep(layout);
@@ -79,7 +81,7 @@ pub fn undelegate(layout: &Layout, uid: u32) -> io::Result<Vec<String>> {
             let path = hierarchy.mount.join(DELEGATED).join(&user);
             done.push(format!("removed {}", path.display()));
         }
-        // Stays while another user has a directory in it.
+        // The shared directory stays while another user has a directory in it.
         let _ = top.remove(DELEGATED);
     }
     Ok(done)

@@ -1,5 +1,5 @@
-//! A cgroup directory held open: files and children are reached through the handle, never through a path that
-//! somebody could swap. Reads are bounded, and no file is ever created.
+//! A cgroup directory held open: files and children are opened relative to the descriptor, never by a path that another
+//! process could replace. Reads are bounded, and no file is ever created.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use super::raw;
 
-/// No control file that we read is longer; a member list that is longer is read in rounds.
+/// Bound on one read. No control file that we read is longer; a longer member list is read in rounds.
 const MAX_READ: usize = 256 * 1024;
 const CHUNK: usize = 4096;
-/// A directory listing stops here.
+/// Bound on the children that are listed.
 const MAX_CHILDREN: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Dir {
         self.file(name, libc::O_WRONLY | libc::O_TRUNC)?.write_all(text.as_bytes())
     }
 
-    /// Like `write`, for files that only some kernels have. Tells whether the file was there.
+    /// Like `write`, for files that only some kernels have. Returns whether the file exists.
     pub fn write_if_there(&self, name: &str, text: &str) -> io::Result<bool> {
         match self.write(name, text) {
             Ok(()) => Ok(true),
@@ -121,7 +121,8 @@ impl Dir {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Member processes that have a number in our pid namespace, and whether there was any member at all.
+    /// Returns the member processes that have a number in our pid namespace, and whether the group has any member at
+    /// all.
     pub fn members(&self) -> io::Result<(Vec<i32>, bool)> {
         let text = self.read_list("cgroup.procs")?;
         let all: Vec<i32> = text.lines().filter_map(|l| l.trim().parse().ok()).collect();

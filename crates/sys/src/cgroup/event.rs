@@ -1,5 +1,5 @@
-//! Descriptors that become ready when a group meets a limit or empties. They are hints to look at the counters: one
-//! may be ready once too often, and v1 reports being out of memory *before* it picks what to kill.
+//! Descriptors that become ready when a group reaches a limit or empties. They are hints to read the counters: a
+//! descriptor may be ready once too often, and v1 reports out-of-memory *before* it picks a process to kill.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,11 +12,11 @@ use super::raw;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Ask [`oom_kills`](super::Group::oom_kills).
+    /// Read [`oom_kills`](super::Group::oom_kills).
     Oom,
-    /// Ask [`pids_denied`](super::Group::pids_denied).
+    /// Read [`pids_denied`](super::Group::pids_denied).
     Pids,
-    /// Ask [`populated`](super::Group::populated).
+    /// Read [`populated`](super::Group::populated).
     Populated,
 }
 
@@ -35,7 +35,7 @@ enum Source {
 }
 
 impl EventFd {
-    /// What to poll for. A control file is always ready for reading, so nothing else may be asked of it.
+    /// The events to poll for. A control file is always readable, so only POLLPRI may be asked of it.
     pub fn poll_mask(&self) -> i16 {
         match self.source {
             Source::Changes(_) => libc::POLLPRI,
@@ -43,9 +43,9 @@ impl EventFd {
         }
     }
 
-    /// After it was ready: quiet until the next event.
+    /// Resets the descriptor after it was ready: not ready until the next event.
     pub fn rearm(&self) {
-        // An empty counter would block and says so, which is as good as drained.
+        // Reading an empty counter fails with EAGAIN, which is as good as drained.
         let _ = match &self.source {
             Source::Changes(file) => file.read_at(&mut [0; 512], 0),
             Source::Counter(counter) => (&*counter).read(&mut [0; 8]),

@@ -1,13 +1,12 @@
-//! What this host offers: which hierarchies are mounted, where in them we stand, where we may make groups.
-//! Looking costs two reads under /proc, and a few accesses in a hierarchy when it is first asked about; nothing is
-//! changed.
+//! The cgroup hierarchies of this host: which are mounted, where in them this process is, and where it may make groups.
+//! Detection costs two reads under /proc, and a few accesses in a hierarchy when it is first used; it changes nothing.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::place::{self, Host, Lack, Place};
+use super::parent::{self, Host, ParentGroup, Unavailable};
 use super::{Missing, raw};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,21 +38,21 @@ pub struct Hierarchy {
     pub version: Version,
     pub mount: PathBuf,
     host: Host,
-    /// v1: which of the controllers that we use are bound to it.
+    /// v1: controllers that we use and that are bound to this hierarchy.
     bound: Vec<&'static str>,
-    /// Our own group, as components below the mount's root.
+    /// The group of this process, as components below the mount's root.
     own: Vec<String>,
-    found: OnceLock<Found>,
+    found: OnceLock<Assessment>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct Assessment {
     controllers: Vec<&'static str>,
-    place: Result<Place, Lack>,
+    parent_group: Result<ParentGroup, Unavailable>,
 }
 
 impl Hierarchy {
-    /// Of those that we use: what is bound to this hierarchy (v1) or offered at its root (v2).
+    /// Returns the controllers that we use and that are bound to this hierarchy (v1) or offered at its root (v2).
     pub fn controllers(&self) -> &[&'static str] {
         match self.version {
             Version::V1 => &self.bound,
@@ -61,18 +60,18 @@ impl Hierarchy {
         }
     }
 
-    /// Where groups can be made.
-    pub fn place(&self) -> Result<&Place, Lack> {
-        self.found().place.as_ref().map_err(Lack::clone)
+    /// Returns the group below which new groups can be made.
+    pub fn parent_group(&self) -> Result<&ParentGroup, Unavailable> {
+        self.found().parent_group.as_ref().map_err(Unavailable::clone)
     }
 
-    fn found(&self) -> &Found {
+    fn found(&self) -> &Assessment {
         self.found.get_or_init(|| {
-            let (controllers, place) = match self.version {
-                Version::V1 => (Vec::new(), place::v1(&self.host, &self.mount, &self.own, &self.bound)),
-                Version::V2 => place::v2(&self.host, &self.mount, &self.own, &LIMITING),
+            let (controllers, parent_group) = match self.version {
+                Version::V1 => (Vec::new(), parent::v1(&self.host, &self.mount, &self.own, &self.bound)),
+                Version::V2 => parent::v2(&self.host, &self.mount, &self.own, &LIMITING),
             };
-            Found { controllers, place }
+            Assessment { controllers, parent_group }
         })
     }
 }
@@ -86,14 +85,15 @@ pub struct Layout {
 
 /// The controllers that we use, by their v1 names.
 pub const USED: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "cpuset"];
-/// Those of them that exist in v2; processor time is counted there without a controller.
+/// Controllers that we use and that exist in v2; processor time is counted there without a controller.
 pub const LIMITING: [&str; 4] = ["memory", "pids", "cpu", "cpuset"];
 
-/// A host with more mounts than fit is read as far as this.
+/// Bound on the bytes read of a file under /proc; later mounts are not seen.
 const MAX_PROC: usize = 4 * 1024 * 1024;
 
 impl Layout {
-    /// `root` is `/`, or a copied tree in tests: `<root>/proc/self/{mountinfo,cgroup}` and the mounts below it.
+    /// Reads the hierarchies of this host. `root` is `/`, or a copied tree in tests:
+    /// `<root>/proc/self/{mountinfo,cgroup}` and the mounts below it.
     pub fn detect(root: &Path) -> Layout {
         let mounts = parse_mounts(&read(&root.join("proc/self/mountinfo")));
         let own = read(&root.join("proc/self/cgroup"));
@@ -117,8 +117,8 @@ impl Layout {
         Layout { kind, hierarchies, root: root.to_path_buf() }
     }
 
-    /// For each of memory, pids, cpu, cpuacct, cpuset, freeze and kill: whether it can be had, and if not, why and
-    /// what would change that.
+    /// Returns, for each of memory, pids, cpu, cpuacct, cpuset, freeze and kill, whether it is available, and if not,
+    /// the reason and a fix.
     pub fn capabilities(&self) -> Vec<Capability> {
         let mut list: Vec<Capability> = USED.into_iter().map(|what| capability(what, self.serving(what))).collect();
         list.push(capability("freeze", self.v2().map(drop)));
@@ -134,11 +134,11 @@ impl Layout {
         list
     }
 
-    /// The hierarchy that serves `what`, if a group can be made there with it.
-    pub(super) fn find(&self, what: &'static str) -> Result<(usize, &Place), Lack> {
+    /// Finds the hierarchy that serves `what`, if a group can be made there with it.
+    pub(super) fn find(&self, what: &'static str) -> Result<(usize, &ParentGroup), Unavailable> {
         let numbered = || self.hierarchies.iter().enumerate();
         if let Some((i, v1)) = numbered().find(|(_, h)| h.version == Version::V1 && h.bound.contains(&what)) {
-            return v1.place().map(|p| (i, p));
+            return v1.parent_group().map(|p| (i, p));
         }
         let Some((i, v2)) = numbered().find(|(_, h)| h.version == Version::V2) else {
             return Err(self.unmounted(what));
@@ -146,15 +146,15 @@ impl Layout {
         if !v2.controllers().contains(&what) {
             return Err(self.unmounted(what));
         }
-        let place = v2.place()?;
-        place.offers(what).map(|()| (i, place))
+        let parent_group = v2.parent_group()?;
+        parent_group.offers(what).map(|()| (i, parent_group))
     }
 
-    pub(super) fn v2(&self) -> Result<(usize, &Place), Lack> {
+    pub(super) fn v2(&self) -> Result<(usize, &ParentGroup), Unavailable> {
         let mut all = self.hierarchies.iter().enumerate();
         match all.find(|(_, h)| h.version == Version::V2) {
-            Some((i, h)) => h.place().map(|p| (i, p)),
-            None => Err(Lack {
+            Some((i, h)) => h.parent_group().map(|p| (i, p)),
+            None => Err(Unavailable {
                 reason: "no cgroup v2 hierarchy is mounted".into(),
                 fix: Some(
                     "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified (as root)"
@@ -164,28 +164,28 @@ impl Layout {
         }
     }
 
-    /// A v1 hierarchy to list members by, where there is no v2; pids first, whose limit stops forking.
+    /// Finds a v1 hierarchy to list members by, where there is no v2; pids first, whose limit stops forking.
     pub(super) fn any_v1(&self) -> Option<usize> {
         let usable = |what| self.find(what).ok().map(|(i, _)| i);
         let v1 = |i: &usize| self.hierarchies[*i].version == Version::V1;
         ["pids", "memory", "cpu", "cpuacct"].into_iter().filter_map(usable).find(v1)
     }
 
-    fn serving(&self, what: &'static str) -> Result<(), Lack> {
+    fn serving(&self, what: &'static str) -> Result<(), Unavailable> {
         if what == "cpuacct" && self.v2().is_ok() {
             return Ok(());
         }
         self.find(what).map(drop)
     }
 
-    fn unmounted(&self, what: &str) -> Lack {
+    fn unmounted(&self, what: &str) -> Unavailable {
         let known = read(&self.root.join("proc/cgroups"));
         let in_kernel = known.is_empty() || known.lines().any(|l| l.split_whitespace().next() == Some(what));
         let (reason, fix) = match (in_kernel, self.kind) {
             (false, _) => (format!("the kernel has no {what} controller, or it was disabled at boot"), None),
             (true, Kind::V2) => (
                 format!("the {what} controller is not offered to this cgroup namespace"),
-                Some(format!("have whoever runs this container enable +{what} for it")),
+                Some(format!("enable +{what} for this container in the parent cgroup, on the container host")),
             ),
             (true, Kind::None) => (
                 "no cgroup filesystem is mounted".to_owned(),
@@ -198,17 +198,17 @@ impl Layout {
                 )),
             ),
         };
-        Lack { reason, fix }
+        Unavailable { reason, fix }
     }
 }
 
-impl Lack {
+impl Unavailable {
     pub fn of(self, limit: &'static str) -> Missing {
         Missing { limit, reason: self.reason, fix: self.fix }
     }
 }
 
-fn capability(what: &'static str, found: Result<(), Lack>) -> Capability {
+fn capability(what: &'static str, found: Result<(), Unavailable>) -> Capability {
     let usable = found.is_ok();
     let (reason, fix) = found.err().map_or((None, None), |lack| (Some(lack.reason), lack.fix));
     Capability { what, usable, reason, fix }
@@ -217,14 +217,14 @@ fn capability(what: &'static str, found: Result<(), Lack>) -> Capability {
 #[derive(Debug, PartialEq)]
 struct Mount {
     version: Version,
-    /// Which group of the hierarchy is mounted here.
+    /// The group of the hierarchy that is mounted here.
     group: String,
     point: String,
     controllers: Vec<&'static str>,
 }
 
-/// One entry per hierarchy, v1 hierarchies without a controller of ours left out. A later mount on the same point
-/// hides an earlier one; of two mounts of one hierarchy the first is kept.
+/// Parses mountinfo into one entry per hierarchy; v1 hierarchies without a controller of ours are left out. A later
+/// mount on the same point hides an earlier one; of two mounts of one hierarchy the first is kept.
 fn parse_mounts(mountinfo: &str) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for line in mountinfo.lines() {
@@ -260,13 +260,14 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { version, group, point, controllers })
 }
 
-/// Spaces, tabs, newlines and backslashes stand as three octal digits.
+/// Decodes the octal escapes of spaces, tabs, newlines and backslashes.
 fn unescape(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_owned(), |t, (from, to)| t.replace(from, to))
 }
 
-/// Where we stand below the mount's root, as components; empty also when we stand outside what is mounted.
+/// Returns the group of this process below the mount's root, as components; also empty if the process is outside the
+/// mounted subtree.
 fn own_path(table: &str, mount: &Mount) -> Vec<String> {
     let line = table.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -280,7 +281,7 @@ fn own_path(table: &str, mount: &Mount) -> Vec<String> {
     let group = mount.group.trim_end_matches('/');
     let inside = line.unwrap_or("/").strip_prefix(group).filter(|p| p.is_empty() || p.starts_with('/'));
     let parts: Vec<String> = inside.unwrap_or("").split('/').filter(|c| !c.is_empty()).map(str::to_owned).collect();
-    let odd = parts.len() > place::MAX_DEPTH || parts.iter().any(|c| c == "..");
+    let odd = parts.len() > parent::MAX_DEPTH || parts.iter().any(|c| c == "..");
     if odd { Vec::new() } else { parts }
 }
 
@@ -288,11 +289,11 @@ fn below(root: &Path, absolute: &str) -> PathBuf {
     root.join(absolute.trim_start_matches('/'))
 }
 
-/// What was read before an error is still good, line by line.
+/// Reads a file under /proc. After an error, the lines read so far are still used.
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(mut file) = File::open(path) {
-        // As much as the kernel prints at once.
+        // The kernel prints at most this much per read.
         let mut chunk = [0; 4096];
         while let Ok(n @ 1..) = file.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..n]);

@@ -1,18 +1,18 @@
-//! The numbers of a [`Want`], written into a fresh group. Exactly at the limit succeeds, so sizes round up.
+//! Writes the limits of a [`GroupSpec`] into a fresh group. Usage exactly at the limit succeeds, so sizes round up.
 
 use std::io;
 
 use super::dir::Dir;
 use super::layout::Version;
-use super::{Want, raw};
+use super::{GroupSpec, raw};
 
-/// The kernel's bounds for a quota and its period, in microseconds.
+/// The kernel's bounds on a quota and its period, in microseconds.
 const MIN_QUOTA: u64 = 1_000;
 const PERIOD: u64 = 100_000;
 const LONG_PERIOD: u64 = 1_000_000;
 
-/// Writes what `controllers` serve.
-pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, dir: &Dir) -> io::Result<()> {
+/// Writes the limits that `controllers` serve.
+pub fn apply(version: Version, controllers: &[&str], want: &GroupSpec, parent: &Dir, dir: &Dir) -> io::Result<()> {
     for controller in controllers {
         match (*controller, version) {
             ("memory", _) => want.memory_bytes.map_or(Ok(()), |bytes| memory(version, bytes, want.survives, dir))?,
@@ -28,11 +28,11 @@ pub fn apply(version: Version, controllers: &[&str], want: &Want, parent: &Dir, 
     Ok(())
 }
 
-/// The same in a group that has others already.
-pub fn change(version: Version, controller: &str, want: &Want, parent: &Dir, dir: &Dir) -> io::Result<()> {
+/// Replaces the limits of a group that already has some.
+pub fn change(version: Version, controller: &str, want: &GroupSpec, parent: &Dir, dir: &Dir) -> io::Result<()> {
     if let ("memory", Version::V1, Some(bytes)) = (controller, version, want.memory_bytes) {
-        // Memory and swap together may not be less than memory alone: when both grow, they must grow first. When both
-        // shrink this is refused, and made up for below.
+        // The limit on memory plus swap must not be below the limit on memory. If both grow, it has to grow first. If
+        // both shrink this write is refused, and `apply` writes it again.
         let _ = dir.write_if_there("memory.memsw.limit_in_bytes", &whole_pages(bytes).to_string());
     }
     apply(version, &[controller], want, parent, dir)
@@ -43,23 +43,23 @@ fn memory(version: Version, bytes: u64, survives: bool, dir: &Dir) -> io::Result
     match version {
         Version::V1 => {
             dir.write("memory.limit_in_bytes", &bytes)?;
-            // Memory and swap together; absent when the kernel does not count swap.
+            // Limit on memory plus swap; the file is absent where the kernel does not count swap.
             dir.write_if_there("memory.memsw.limit_in_bytes", &bytes)?;
             dir.write_if_there("memory.swappiness", "0")?;
-            // Buffers of TCP connections are an account of their own, kept only where a limit is set.
+            // Buffers of TCP connections are a separate account, kept only where a limit is set.
             dir.write_if_there("memory.kmem.tcp.limit_in_bytes", &bytes)?;
         }
         Version::V2 => {
             dir.write("memory.max", &bytes)?;
             dir.write_if_there("memory.swap.max", "0")?;
-            // One process lost to memory takes the sandbox with it.
+            // The OOM killer kills the whole sandbox instead of one process.
             dir.write_if_there("memory.oom.group", if survives { "0" } else { "1" })?;
         }
     }
     Ok(())
 }
 
-/// The kernel rounds down to pages, which would refuse the last bytes of an odd size.
+/// Rounds up to whole pages. The kernel rounds down, which would refuse the last bytes of an odd size.
 fn whole_pages(bytes: u64) -> u64 {
     let page = raw::page_size();
     let most = (i64::MAX as u64) / page * page;
@@ -70,20 +70,21 @@ fn cpu_v1(cpus: f64, parent: &Dir, dir: &Dir) -> io::Result<()> {
     let (quota, period) = quota(cpus);
     dir.write("cpu.cfs_period_us", &period.to_string())?;
     match dir.write("cpu.cfs_quota_us", &quota.to_string()) {
-        // A v1 group may not be given more than its parent has; the parent's lower quota then holds for us anyway.
+        // A v1 group cannot get more than its parent has; the parent's lower quota applies to us anyway.
         Err(e) if e.kind() == io::ErrorKind::InvalidInput && parent.number("cpu.cfs_quota_us").is_some() => Ok(()),
         other => other,
     }
 }
 
-/// Microseconds of processor time per period.
+/// Returns quota and period in microseconds.
 fn quota(cpus: f64) -> (u64, u64) {
     let period = if cpus * (PERIOD as f64) < MIN_QUOTA as f64 { LONG_PERIOD } else { PERIOD };
     let quota = (cpus * period as f64).ceil() as u64;
     (quota.clamp(MIN_QUOTA, 1 << 40), period)
 }
 
-/// A fresh v1 cpuset is empty, and nothing can run in it before it has memory nodes and cpus.
+/// Copies cpus and memory nodes from the parent into a fresh v1 cpuset: it is empty, and no process can run in it
+/// before it has both.
 pub fn inherit_cpuset(parent: &Dir, child: &Dir) -> io::Result<()> {
     for (file, source) in [("cpuset.mems", "cpuset.effective_mems"), ("cpuset.cpus", "cpuset.effective_cpus")] {
         if child.read(file)?.trim().is_empty() {

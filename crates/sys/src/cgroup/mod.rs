@@ -1,7 +1,7 @@
 //! Limits, accounting, freezing and killing of one sandbox's process tree through cgroups.
 //!
-//! Works on pure v2, pure v1 and hybrid hosts (v1 controllers beside a v2 tree). It never starts a process and
-//! never waits on one: the caller clones, attaches and polls.
+//! Works on pure v2, pure v1 and hybrid hosts (v1 controllers beside a v2 tree). This module never starts a process and
+//! never waits for one: the caller clones, attaches and polls.
 //!
 //! ```text
 //! Layout::detect ── Group::create ── child enters ── events()/usage() ── kill ── remove
@@ -10,10 +10,10 @@
 //!                                       └ v1: the child writes "0" to each of entry_files()
 //! ```
 //!
-//! How the child enters decides the cost. Writing a *pid* to any `cgroup.procs` takes a machine-wide lock behind
-//! an RCU grace period: 4 to 20 ms on an idle host. A thread that writes "0" to a v1 `tasks` file moves only
-//! itself and skips that lock, and so does `CLONE_INTO_CGROUP`: tens of microseconds. [`Group::attach`] is the
-//! slow way, for what cannot do better.
+//! The way in which the child enters decides the cost. Writing a *pid* to any `cgroup.procs` takes a machine-wide lock
+//! behind an RCU grace period: 4 to 20 ms on an idle host. A thread that writes "0" to a v1 `tasks` file moves only
+//! itself and skips that lock, and so does `CLONE_INTO_CGROUP`: tens of microseconds. [`Group::attach`] is the slow
+//! way, for processes that cannot do better.
 
 mod delegate;
 mod dir;
@@ -22,7 +22,7 @@ mod group;
 mod layout;
 mod limit;
 mod owner;
-mod place;
+mod parent;
 mod raw;
 mod sweep;
 #[cfg(test)]
@@ -33,34 +33,36 @@ use std::{fmt, io};
 
 pub use delegate::{delegate, undelegate};
 pub use event::{EventFd, EventKind};
-pub use group::{Born, Group, Usage};
+pub use group::{ChildOrigin, Group, Usage};
 pub use layout::{Capability, Kind, Layout};
 pub use sweep::{orphans, sweep};
 
-/// Every group of ours starts with this; nothing else is ever removed or killed.
+/// Name prefix of all our groups; no other group is ever removed or killed.
 const PREFIX: &str = "cofferdam-";
 /// The directory below a hierarchy's root that holds one delegated directory per user.
 const DELEGATED: &str = "cofferdam";
-/// The leaf into which we step so that our former group may hand out controllers (v2: no processes in inner nodes).
+/// The leaf group to which this process moves so that its former group can enable controllers (v2: no processes in
+/// inner nodes).
 const SELF_LEAF: &str = "cofferdam-self";
-/// Where groups are made below one whose controllers others hand out, too; it is there while there are any.
+/// Directory for our groups below a parent whose controllers another manager (systemd) changes, too; it exists while it
+/// holds groups.
 const RUNS: &str = "cofferdam-runs";
 
-/// What one sandbox needs. Only the hierarchies that serve it are touched.
+/// The limits and capabilities that one sandbox needs. Only the hierarchies that serve them are touched.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Want {
+pub struct GroupSpec {
     pub memory_bytes: Option<u64>,
-    /// Tasks, threads included. The sandbox's own init is one of them; the caller adds it.
+    /// Limit on tasks, threads included. The sandbox's own init counts as one; the caller adds it.
     pub pids: Option<u64>,
-    /// Cpus' worth of time, e.g. 0.5.
+    /// Processor time as a number of cpus, e.g. 0.5.
     pub cpu_quota: Option<f64>,
     /// The processor time of the whole tree must be readable.
     pub cpu_usage: bool,
     /// Best effort: see [`Group::pins_cpus`].
     pub cpus: Option<Vec<usize>>,
-    /// The whole tree must be killable at once; made in v2 where that is possible, which also gives freezing.
+    /// The whole tree must be killable at once; uses v2 where possible, which also allows freezing.
     pub kill: bool,
-    /// One process that is lost to memory leaves the others alone.
+    /// The OOM killer kills one process and spares the others.
     pub survives: bool,
 }
 
@@ -76,7 +78,7 @@ pub struct Missing {
 #[derive(Debug)]
 pub enum CgroupError {
     Missing(Missing),
-    /// The caller asked for something that has no meaning: an odd name, a quota of zero.
+    /// An argument without a meaning: an invalid name, a quota of zero.
     Invalid(String),
     Io {
         path: PathBuf,

@@ -1,7 +1,7 @@
-//! Who a group belongs to, written in its name: `cofferdam-<pid>-<start time>-<pid namespace>-<run id>`.
+//! The owner of a group, encoded in the group's name: `cofferdam-<pid>-<start time>-<pid namespace>-<run id>`.
 //!
-//! The start time tells a reused pid from its predecessor, and the namespace keeps a sweep in a container from
-//! judging pids of the host. When in doubt an owner counts as alive.
+//! The start time distinguishes a reused pid from its predecessor, and the namespace keeps a sweep in a container from
+//! judging pids of the host. In doubt an owner counts as alive.
 
 use std::io;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ pub struct Owner {
     pid: i32,
     /// Clock ticks after boot.
     start: u64,
-    /// Inode number of the pid namespace in which `pid` is meant.
+    /// Inode number of the pid namespace to which `pid` belongs.
     namespace: u64,
 }
 
@@ -21,11 +21,12 @@ impl Owner {
     pub fn current() -> io::Result<Owner> {
         static CACHE: OnceLock<Owner> = OnceLock::new();
         let pid = std::process::id() as i32;
-        // A forked child inherits its parent's cache.
+        // A forked child inherits its parent's cached value.
         if let Some(owner) = CACHE.get().filter(|o| o.pid == pid) {
             return Ok(*owner);
         }
-        let odd = || io::Error::new(io::ErrorKind::InvalidData, "/proc/self/stat is not as expected");
+        let odd =
+            || io::Error::new(io::ErrorKind::InvalidData, "cannot parse start time or pid namespace from /proc/self");
         let owner =
             Owner { pid, start: start_time(pid)?.ok_or_else(odd)?, namespace: pid_namespace().ok_or_else(odd)? };
         let _ = CACHE.set(owner);
@@ -47,16 +48,16 @@ impl Owner {
         Some(owner)
     }
 
-    /// True only when it is certain that the owner is gone.
+    /// Returns true only if the owner is certainly gone.
     pub fn is_dead(&self) -> bool {
         if pid_namespace() != Some(self.namespace) {
             return false;
         }
-        // Asked of the kernel, because /proc may hide other processes and a hidden one is not gone.
+        // pidfd_open instead of /proc, because /proc may hide other processes, and a hidden process is not gone.
         if matches!(raw::pidfd_open(self.pid), Err(e) if e.raw_os_error() == Some(libc::ESRCH)) {
             return true;
         }
-        // Somebody has the number: the owner is gone if that process, or thread, began at another time.
+        // The pid is in use: the owner is gone if that process, or thread, started at another time.
         matches!(start_time(self.pid), Ok(Some(start)) if start != self.start)
     }
 }
@@ -66,7 +67,8 @@ fn start_time(pid: i32) -> io::Result<Option<u64>> {
     Ok(parse_start_time(&stat))
 }
 
-/// The command's name stands in parentheses and may hold anything, so counting starts after the last one.
+/// Parses the start time of `/proc/PID/stat`. The command's name stands in parentheses and may contain any character,
+/// so fields are counted from the last closing parenthesis.
 fn parse_start_time(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
@@ -78,7 +80,7 @@ fn pid_namespace() -> Option<u64> {
     text.parse().ok()
 }
 
-/// Run ids become directory names: letters, digits, `_` and `-`, at most 64.
+/// Returns true for a valid run id. Run ids become directory names: letters, digits, `_` and `-`, at most 64.
 pub fn is_run_id(run: &str) -> bool {
     let fits = (1..=64).contains(&run.len());
     fits && run.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')

@@ -1,4 +1,4 @@
-//! The few calls that std does not offer. Each takes and returns owned, checked values.
+//! System calls that std does not offer. Each takes and returns owned, checked values.
 
 use std::ffi::CString;
 use std::io;
@@ -11,7 +11,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Takes ownership of a descriptor that the kernel has just returned.
 fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd: RawFd = check(result)?;
-    // SAFETY: `fd` is non-negative and fresh from the kernel, so nobody else owns it. Every caller passes the result
+    // SAFETY: `fd` is non-negative and fresh from the kernel, so it has no other owner. Every caller passes the result
     // of a call that creates a descriptor; passing a borrowed one would close it twice.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -39,7 +39,7 @@ pub fn remove_dir_at(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     check(unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) }).map(drop)
 }
 
-/// Asks with the effective ids, so that capabilities and read-only mounts count.
+/// Checks access with the effective ids, so that capabilities and read-only mounts count.
 pub fn access_at(dir: BorrowedFd<'_>, name: &str, mode: libc::c_int) -> io::Result<()> {
     let name = c(name)?;
     // SAFETY: `name` is NUL-terminated and outlives the call; `dir` is open for its lifetime.
@@ -63,13 +63,13 @@ pub fn page_size() -> u64 {
     u64::try_from(size).ok().filter(|s| s.is_power_of_two()).unwrap_or(4096)
 }
 
-/// A counter that never blocks its reader.
+/// Creates an eventfd that never blocks its reader.
 pub fn event_counter() -> io::Result<OwnedFd> {
     // SAFETY: eventfd takes two integers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// A handle to one process, which a reused number cannot redirect.
+/// Opens a pidfd, which stays bound to its process when the number is reused.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers and returns a descriptor (always close-on-exec) or -1.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };

@@ -1,5 +1,5 @@
-//! Groups whose supervisor was killed before it could remove them. Only names of ours whose owner is certainly dead
-//! are touched; what still runs in them is killed first.
+//! Removal of groups whose supervisor was killed before it could remove them. Only groups of ours whose owner is
+//! certainly dead are touched; their remaining members are killed first.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,31 +8,36 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::dir::Dir;
-use super::group::{Found, Group};
+use super::group::{Group, OrphanDir};
 use super::layout::Layout;
 use super::owner::Owner;
 use super::{DELEGATED, RUNS};
 
-/// Names of groups whose owner is gone.
+/// Returns the names of groups whose owner is gone.
 pub fn orphans(layout: &Layout) -> Vec<String> {
     found(layout).into_keys().collect()
 }
 
-/// Returns how many sandboxes' groups were removed.
+/// Removes orphaned groups and returns the number of sandboxes that they belonged to.
 pub fn sweep(layout: &Layout) -> usize {
     found(layout).into_iter().filter(|(name, found)| end(name, found.clone())).count()
 }
 
-fn found(layout: &Layout) -> BTreeMap<String, Vec<Found>> {
-    let mut orphans: BTreeMap<String, Vec<Found>> = BTreeMap::new();
+fn found(layout: &Layout) -> BTreeMap<String, Vec<OrphanDir>> {
+    let mut orphans: BTreeMap<String, Vec<OrphanDir>> = BTreeMap::new();
     for hierarchy in &layout.hierarchies {
-        let place = hierarchy.place().ok();
-        let own = place.map(|p| (p.dir.clone(), p.path.clone()));
+        let parent_group = hierarchy.parent_group().ok();
+        let own = parent_group.map(|p| (p.dir.clone(), p.path.clone()));
         for (dir, path) in own.into_iter().chain(delegated(&hierarchy.mount)).flat_map(with_runs) {
             for name in dir.children() {
                 if Owner::of_group(&name).is_some_and(|owner| owner.is_dead()) {
                     let (above, parent, path) = (above_of(&path), dir.clone(), path.clone());
-                    orphans.entry(name).or_default().push(Found { version: hierarchy.version, parent, above, path });
+                    orphans.entry(name).or_default().push(OrphanDir {
+                        version: hierarchy.version,
+                        parent,
+                        above,
+                        path,
+                    });
                 }
             }
         }
@@ -40,7 +45,7 @@ fn found(layout: &Layout) -> BTreeMap<String, Vec<Found>> {
     orphans
 }
 
-/// A place, and what may stand in it to keep its controllers.
+/// Returns a parent group, and the shared runs directory in it if there is one.
 fn with_runs((dir, path): (Arc<Dir>, PathBuf)) -> Vec<(Arc<Dir>, PathBuf)> {
     let runs = dir.child(RUNS).ok().map(|runs| (Arc::new(runs), path.join(RUNS)));
     [(dir, path)].into_iter().chain(runs).collect()
@@ -51,7 +56,7 @@ fn above_of(path: &std::path::Path) -> Option<Arc<Dir>> {
     Dir::open(above).ok().map(Arc::new)
 }
 
-/// The directories of delegated users, as far as we may write there: all of them for root.
+/// Returns the directories of delegated users that this process may write to: all of them for root.
 fn delegated(mount: &std::path::Path) -> Vec<(Arc<Dir>, PathBuf)> {
     let all = mount.join(DELEGATED);
     let Ok(dir) = Dir::open(&all) else {
@@ -65,7 +70,7 @@ fn delegated(mount: &std::path::Path) -> Vec<(Arc<Dir>, PathBuf)> {
     dir.children().into_iter().filter_map(open).collect()
 }
 
-fn end(name: &str, found: Vec<Found>) -> bool {
+fn end(name: &str, found: Vec<OrphanDir>) -> bool {
     let group = Group::adopt(name, found);
     if group.populated() && group.kill().is_ok() {
         let deadline = Instant::now() + Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! The tables: every call by its name and number, in groups with their reasons, and what is asked of them. What happens to a group
-//! is the filter's (`super`).
+//! Tables of system calls by name and number, in groups with their reasons. The filter (`super`) assigns the action of
+//! a group.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ const fn paste(nr: libc::c_long) -> u32 {
 
 pub(super) type Calls = &'static [(&'static str, u32)];
 
-/// Calls that are always let through.
+/// Calls that are always allowed.
 pub(super) const ALLOWED: &[(&str, Calls)] = &[
     (
         "reading, writing and waiting on descriptors the guest already holds",
@@ -84,7 +84,7 @@ pub(super) const ALLOWED: &[(&str, Calls)] = &[
     ),
 ];
 
-/// Older spellings of what is allowed.
+/// Older variants of allowed calls.
 pub(super) const ALLOWED_LEGACY: Calls = calls!(SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_select SYS_dup2 SYS_pause
     SYS_alarm SYS_fork SYS_vfork SYS_getdents SYS_readlink SYS_getpgrp SYS_arch_prctl SYS_time SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_signalfd SYS_eventfd
     SYS_set_thread_area SYS_get_thread_area);
@@ -123,15 +123,15 @@ pub(super) const REFUSED: &[(&str, Calls)] = &[
 pub(super) const REFUSED_LEGACY: Calls =
     calls!(SYS_iopl SYS_ioperm SYS_modify_ldt SYS_uselib SYS_ustat SYS_sysfs SYS__sysctl);
 
-/// Calls that change files, start programs or reach out. Mounts, landlock and the empty network decide them;
-/// the supervisor hears of them so that a refusal can be told from a failure.
+/// Calls that change files, start programs or open connections. Mounts, landlock and the empty network decide them; the
+/// supervisor is notified so that a refusal can be distinguished from a failure.
 pub(super) const WATCHED: Calls = calls!(SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat
     SYS_truncate SYS_fchownat SYS_execve SYS_execveat SYS_connect SYS_utimensat SYS_setxattr SYS_lsetxattr
     SYS_fsetxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr SYS_fchown SYS_bind);
 pub(super) const WATCHED_LEGACY: Calls = calls!(SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chown SYS_lchown SYS_utime
         SYS_utimes SYS_futimesat);
 
-/// Calls that look at a path without opening it.
+/// Calls that inspect a path without opening it.
 pub(super) const LOOKS: Calls = calls!(SYS_newfstatat SYS_statx SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_chdir);
 pub(super) const LOOKS_LEGACY: Calls = calls!(SYS_stat SYS_lstat SYS_access SYS_readlink);
 
@@ -142,7 +142,7 @@ pub(super) const MAKES_DESCRIPTORS: Calls = calls!(SYS_dup SYS_pipe2 SYS_accept 
 pub(super) const MAKES_DESCRIPTORS_LEGACY: Calls =
     calls!(SYS_pipe SYS_eventfd SYS_epoll_create SYS_signalfd SYS_inotify_init);
 
-/// Calls that take space without writing.
+/// Calls that reserve space without writing.
 pub(super) const RESERVES: Calls = calls!(SYS_fallocate);
 
 /// Calls whose arguments decide; see `by_argument` in the filter.
@@ -150,8 +150,8 @@ const BY_ARGUMENT: Calls = calls!(SYS_openat SYS_openat2 SYS_mknodat SYS_fchmod 
     SYS_sendto SYS_personality SYS_memfd_create SYS_fcntl SYS_flock SYS_setrlimit SYS_prlimit64);
 const BY_ARGUMENT_LEGACY: Calls = calls!(SYS_open SYS_creat SYS_mknod SYS_chmod);
 
-/// Calls that reach past a guest that has no namespaces: into the host's network and queues, and to the metadata of
-/// files, which landlock does not cover.
+/// Calls by which a guest without namespaces would reach the host's network and queues, and the metadata of files,
+/// which landlock does not cover.
 pub(super) const SHARED: [&str; 34] = [
     "socket",
     "shmget",
@@ -211,18 +211,18 @@ pub const INDISPENSABLE: [&str; 18] = [
     "umask",
 ];
 
-/// Those that a first process and its shepherds need besides where the guest stays.
+/// Further calls that pid 1 and its shepherds need where the guest accepts jobs.
 pub const INDISPENSABLE_TO_STAY: [&str; 11] =
     ["recvmsg", "ppoll", "read", "write", "open", "openat", "prctl", "mmap", "chdir", "pipe2", "getpid"];
 
-/// The number of a call by its name, for `syscalls.deny`; `None` when this architecture has no such call.
+/// Returns the number of a call by its name, for `syscalls.deny`; `None` if this architecture has no such call.
 pub fn number(name: &str) -> Option<u32> {
     everything().find(|(known, _)| known.strip_prefix("SYS_") == Some(name)).map(|(_, nr)| nr)
 }
 
-/// The name of a call by its number, for reports.
+/// Returns the name of a call by its number, for reports.
 pub fn name(nr: u32) -> Cow<'static, str> {
-    // Asked several times of every announced call.
+    // Cached, because every notified call looks its name up several times.
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
         let mut names = Vec::new();
@@ -246,16 +246,16 @@ fn everything() -> impl Iterator<Item = (&'static str, u32)> {
     grouped.chain(flat.into_iter().flatten()).copied()
 }
 
-/// Why a call is refused, for messages and the reference; `None` for calls that are not.
+/// Returns the reason why a call is refused, for messages and the reference; `None` for calls that are not.
 pub fn reason(nr: u32) -> Option<&'static str> {
     REFUSED.iter().find(|(_, calls)| calls.iter().any(|(_, n)| *n == nr)).map(|(reason, _)| *reason)
 }
 
-/// The table as rows of group, verdict and names, for the reference manual.
+/// Returns the table as rows of group, verdict and names, for the reference manual.
 pub fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let names = |calls: Calls| calls.iter().map(|(name, _)| &name["SYS_".len()..]).collect::<Vec<_>>();
     let mut rows: Vec<_> = ALLOWED.iter().map(|(why, calls)| ("allowed", *why, names(calls))).collect();
-    rows.push(("allowed", "older spellings of the above", names(ALLOWED_LEGACY)));
+    rows.push(("allowed", "older variants of the above", names(ALLOWED_LEGACY)));
     rows.extend(REFUSED.iter().map(|(why, calls)| ("refused", *why, names(calls))));
     rows.push(("refused", "older interfaces", names(REFUSED_LEGACY)));
     rows.push(("watched", "decided by mounts, landlock and the network namespace; reported when refused", {

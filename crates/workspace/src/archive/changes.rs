@@ -1,6 +1,6 @@
-//! What a workspace as a file consists of: what a guest changed, in the order of a walk, whichever driver keeps it. Layers say
-//! themselves what changed, and what they hold unchanged is left out where the base is there to compare with; a copy is compared with its
-//! base, where it was touched. Both make the same list of the same changes.
+//! List of the changes in an exported workspace, in walk order and the same for every driver. Overlay layers record
+//! changes themselves; unchanged entries in them are left out if the base is there to compare with. A copied tree is
+//! compared with its base where it was touched.
 
 use super::MOST_ENTRIES;
 use crate::attributes::{self, Attributes, Marks};
@@ -17,15 +17,15 @@ use std::io;
 use std::os::fd::AsFd;
 use terms::Fault;
 
-/// What is exported.
+/// Workspace to export.
 #[derive(Debug)]
 pub struct Source<'a> {
-    /// From the bottom up; of a copy, the one that is the tree.
+    /// Layers from the bottom up; for a copied tree, the only one.
     pub layers: Vec<&'a Dir>,
     pub marks: Marks,
-    /// The directory that was covered. Without it layers are taken as they are; a copy cannot do without.
+    /// Base directory. Without it, layers are exported as they are; a copied tree needs it.
     pub base: Option<&'a Dir>,
-    /// Of a copy: what in it was touched.
+    /// Record of a copied tree that tells which entries were touched.
     pub origin: Option<Origin>,
 }
 
@@ -45,22 +45,22 @@ impl Source<'_> {
     }
 }
 
-/// A directory on the way.
+/// Directory that the walk is in.
 #[derive(Default)]
 struct Frame {
-    /// The base has it, too, and shows through.
+    /// The base has this directory, too, and it shows through.
     has_base: bool,
-    /// Of a copy: names of the base that were not met yet, last first.
+    /// Copied tree only: names of the base not met yet, in descending order.
     waiting: Vec<Vec<u8>>,
-    /// Where its item is, if it is one only for what is in it.
-    only_way: Option<usize>,
-    /// How long the path is without it.
+    /// Index of the item of this directory if only changes below it make it one.
+    placeholder: Option<usize>,
+    /// Length of the path without this directory.
     cut: usize,
 }
 
 struct Lister<'a> {
     source: &'a Source<'a>,
-    /// The place in the base, as far as it goes along.
+    /// Directory of the base that corresponds to the current one, as deep as both agree.
     way: Option<Descent>,
     frames: Vec<Frame>,
     path: Vec<u8>,
@@ -77,7 +77,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// The base here, where it shows through.
+    /// Directory of the base at this point, if it shows through.
     fn base(&self) -> Option<&Dir> {
         let shows = self.frames.last().is_some_and(|frame| frame.has_base);
         self.way.as_ref().filter(|_| shows).map(Descent::here)
@@ -87,7 +87,7 @@ impl Lister<'_> {
         self.base().map_or(Ok(None), |base| base.meta_of(name))
     }
 
-    /// Names that a copy may lack.
+    /// Names of the base that a copied tree may lack, in descending order.
     fn waiting(&self) -> io::Result<Vec<Vec<u8>>> {
         let Some(way) = self.way.as_ref().filter(|_| self.source.marks == Marks::Plain) else { return Ok(Vec::new()) };
         let mut names = way.here().names()?;
@@ -95,7 +95,7 @@ impl Lister<'_> {
         Ok(names)
     }
 
-    /// Tells of names of the base that come before this one, and that the copy no longer has.
+    /// Records as deleted the names of the base that sort before `name` and that the copied tree no longer has.
     fn go_past(&mut self, name: Option<&[u8]>) -> io::Result<()> {
         loop {
             let Some(frame) = self.frames.last_mut() else { return Ok(()) };
@@ -109,7 +109,8 @@ impl Lister<'_> {
         }
     }
 
-    /// Whether the guest removed it: the base may have got it later, and some things are never copied.
+    /// True if the guest removed it: the base may have got the name later, and special or unreadable files are never
+    /// copied.
     fn was_removed(&self, name: &[u8]) -> io::Result<bool> {
         let Some((base, meta)) = self.base().zip(self.before(name)?) else { return Ok(false) };
         if self.source.origin.as_ref().is_some_and(|origin| origin.came_later(base, name, &meta)) {
@@ -124,7 +125,7 @@ impl Lister<'_> {
         Ok(!opened.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied))
     }
 
-    /// Whether a directory was put in the place of what the base has there.
+    /// True if the guest replaced the directory of the base by a new one.
     fn is_made_anew(&self, at: &At<'_>) -> io::Result<bool> {
         match (&self.source.origin, self.source.marks) {
             (_, Marks::Mean) => Ok(at.opaque),
@@ -136,21 +137,22 @@ impl Lister<'_> {
         }
     }
 
-    /// Whether it is what the base has; read only where nothing else tells.
+    /// True if the entry equals the one in the base; bytes are read only if kind, size, mtime and mode agree.
     fn is_as_before(&self, at: &At<'_>, before: &Meta) -> io::Result<bool> {
         let Some(base) = self.base() else { return Ok(false) };
-        let told = |m: &Meta| (m.kind, m.size, m.mtime);
-        if told(&at.meta) != told(before) || (at.meta.kind != FileKind::Symlink && at.meta.mode != before.mode) {
+        let stamp = |m: &Meta| (m.kind, m.size, m.mtime);
+        if stamp(&at.meta) != stamp(before) || (at.meta.kind != FileKind::Symlink && at.meta.mode != before.mode) {
             return Ok(false);
         }
         match at.meta.kind {
             FileKind::File => {
                 let (now, then) = match (open_file(at), base.file(&Rel::top().join(at.name))) {
                     (Ok(now), Ok(then)) => (now, then),
-                    // What cannot be compared is taken for a change.
+                    // An entry that cannot be compared counts as changed.
                     _ => return Ok(false),
                 };
-                Ok(users(&now, at.marks)? == users(&then, Marks::Foreign)? && entry::same_bytes(&now, &then)?)
+                Ok(user_xattrs(&now, at.marks)? == user_xattrs(&then, Marks::Foreign)?
+                    && entry::same_bytes(&now, &then)?)
             }
             FileKind::Symlink => Ok(at.parent.link_target(at.name)? == base.link_target(at.name)?),
             _ => Ok(true),
@@ -167,7 +169,7 @@ impl Visitor for Lister<'_> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(at.name);
-        let mut item = told(at)?;
+        let mut item = export_item(at)?;
         item.opaque = self.is_made_anew(at)? && (self.way.is_none() || before.is_some());
         let was_dir = before.filter(|before| before.kind == FileKind::Dir && !item.opaque);
         let has_base = match (&mut self.way, was_dir) {
@@ -176,8 +178,9 @@ impl Visitor for Lister<'_> {
         };
         let mut frame = Frame { has_base, cut, ..Frame::default() };
         if let (true, Some(way), Some(before)) = (has_base, &self.way, was_dir) {
-            let same = before.mode == item.mode && told_of(users(way.here(), Marks::Foreign)?) == item.xattrs;
-            frame.only_way = same.then_some(self.items.len());
+            let same =
+                before.mode == item.mode && encode_user_xattrs(user_xattrs(way.here(), Marks::Foreign)?) == item.xattrs;
+            frame.placeholder = same.then_some(self.items.len());
             frame.waiting = self.waiting()?;
         }
         self.frames.push(frame);
@@ -187,8 +190,8 @@ impl Visitor for Lister<'_> {
     fn leaf(&mut self, at: &At<'_>) -> io::Result<()> {
         self.go_past(Some(at.name))?;
         let before = self.before(at.name)?;
-        let struck_out = at.marks == Marks::Mean && at.meta.is_struck_out();
-        if self.way.is_some() && struck_out && before.is_none() {
+        let is_whiteout = at.marks == Marks::Mean && at.meta.is_struck_out();
+        if self.way.is_some() && is_whiteout && before.is_none() {
             return Ok(());
         }
         let untouched = self.source.origin.as_ref().is_some_and(|origin| origin.is_untouched(&at.meta));
@@ -196,15 +199,15 @@ impl Visitor for Lister<'_> {
             return Ok(());
         }
         match before {
-            Some(before) if !struck_out && self.is_as_before(at, &before)? => Ok(()),
-            _ => self.push(told(at)?),
+            Some(before) if !is_whiteout && self.is_as_before(at, &before)? => Ok(()),
+            _ => self.push(export_item(at)?),
         }
     }
 
     fn leave(&mut self) -> io::Result<()> {
         self.go_past(None)?;
         let Some(frame) = self.frames.pop() else { return Ok(()) };
-        if frame.only_way.is_some_and(|own| own + 1 == self.items.len()) {
+        if frame.placeholder.is_some_and(|own| own + 1 == self.items.len()) {
             self.items.pop();
         }
         self.path.truncate(frame.cut);
@@ -215,7 +218,7 @@ impl Visitor for Lister<'_> {
     }
 }
 
-fn told(at: &At<'_>) -> io::Result<Item> {
+fn export_item(at: &At<'_>) -> io::Result<Item> {
     let mut item = Item::of(at)?;
     if matches!(item.kind, ItemKind::File | ItemKind::Symlink) {
         item.mtime = Some(at.meta.mtime);
@@ -224,21 +227,21 @@ fn told(at: &At<'_>) -> io::Result<Item> {
     Ok(item)
 }
 
-/// Only the user's own go along: others mean nothing on another machine.
+/// Only `user.` attributes are exported: the rest have no meaning on another machine.
 fn is_kept(name: &str) -> bool {
     name.starts_with("user.") && !name.contains('\\')
 }
 
-fn users(file: impl AsFd, marks: Marks) -> io::Result<Attributes> {
+fn user_xattrs(file: impl AsFd, marks: Marks) -> io::Result<Attributes> {
     let mut own = attributes::read(file, marks)?.own;
     own.retain(|(name, _)| name.starts_with(b"user."));
     Ok(own)
 }
 
-fn told_of(own: Attributes) -> BTreeMap<String, String> {
-    let mut told = crate::item::told(&own);
-    told.retain(|name, _| is_kept(name));
-    told
+fn encode_user_xattrs(own: Attributes) -> BTreeMap<String, String> {
+    let mut encoded = crate::item::encode_xattrs(&own);
+    encoded.retain(|name, _| is_kept(name));
+    encoded
 }
 
 impl Item {

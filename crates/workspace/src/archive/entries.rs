@@ -1,27 +1,27 @@
-//! Entries of a tar file that anybody may have made, one after the other: names of any length put in place, tricks refused by
-//! their names, and nothing read into memory but such names, which are bounded.
+//! Reader of the entries of an untrusted tar file, one at a time: resolves long names, refuses unsafe entries with the
+//! reason, and reads into memory only names and extended headers, which are bounded.
 
 use super::LONGEST_PATH;
 use std::io::{self, Read};
 use tar::{Archive, EntryType};
 use terms::{ErrorKind, Fault};
 
-/// Which kinds of entries a reader takes.
+/// Entry kinds that a reader accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// Only what `export` writes.
+    /// Only kinds that `export` writes.
     OwnOnly,
-    /// Also what other programs write: extended headers, hard links and FIFOs.
+    /// Kinds that other tar programs write as well: extended headers, hard links and FIFOs.
     Others,
-    /// The same and devices, for a reader that makes none of them.
+    /// As `Others`, and devices, for a reader that creates none of them.
     Anything,
 }
 
 /// The largest extended header that is read.
 const LARGEST_EXTENDED: u64 = 1 << 20;
 
-/// One entry of the tar file, its long names put in place.
-pub(super) struct Next<'a, R: Read> {
+/// Entry of the tar file with its long names resolved.
+pub(super) struct TarEntry<'a, R: Read> {
     pub name: Vec<u8>,
     pub link: Vec<u8>,
     pub kind: EntryType,
@@ -34,9 +34,9 @@ pub(super) struct Source<'a, R: Read> {
     takes: Takes,
 }
 
-/// Names that came in entries of their own, for the one that follows.
+/// Names and size from GNU long-name entries and pax headers, which apply to the entry that follows.
 #[derive(Default)]
-struct Ahead {
+struct PendingHeaders {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -47,26 +47,28 @@ impl<'a, R: Read> Source<'a, R> {
         Ok(Source { entries: archive.entries().map_err(|e| unreadable(&e))?.raw(true), takes })
     }
 
-    pub fn next(&mut self) -> Result<Option<Next<'a, R>>, Fault> {
-        let mut ahead = Ahead::default();
+    pub fn next(&mut self) -> Result<Option<TarEntry<'a, R>>, Fault> {
+        let mut pending = PendingHeaders::default();
         for entry in self.entries.by_ref() {
             let mut entry = entry.map_err(|e| unreadable(&e))?;
             let kind = entry.header().entry_type();
             let size = entry.header().entry_size().map_err(|e| unreadable(&e))?;
             match (kind, self.takes) {
-                (EntryType::GNULongName, _) => put_once(&mut ahead.name, long_name(&mut entry, size)?)?,
-                (EntryType::GNULongLink, _) => put_once(&mut ahead.link, long_name(&mut entry, size)?)?,
-                (EntryType::XHeader, Takes::Others | Takes::Anything) => ahead.extend(&extended(&mut entry, size)?)?,
-                // Of all that follows; names of single files it cannot have.
+                (EntryType::GNULongName, _) => put_once(&mut pending.name, long_name(&mut entry, size)?)?,
+                (EntryType::GNULongLink, _) => put_once(&mut pending.link, long_name(&mut entry, size)?)?,
+                (EntryType::XHeader, Takes::Others | Takes::Anything) => {
+                    pending.extend(&extended(&mut entry, size)?)?
+                }
+                // Global pax header; it cannot hold names of single files.
                 (EntryType::XGlobalHeader, Takes::Others | Takes::Anything) => drop(extended(&mut entry, size)?),
-                _ => return ahead.of(entry, kind, size, self.takes).map(Some),
+                _ => return pending.of(entry, kind, size, self.takes).map(Some),
             }
         }
         Ok(None)
     }
 }
 
-impl Ahead {
+impl PendingHeaders {
     fn extend(&mut self, text: &[u8]) -> Result<(), Fault> {
         for (key, value) in records(text)? {
             match key {
@@ -89,15 +91,15 @@ impl Ahead {
         kind: EntryType,
         size: u64,
         takes: Takes,
-    ) -> Result<Next<'_, R>, Fault> {
+    ) -> Result<TarEntry<'_, R>, Fault> {
         let header = entry.header();
         let name = self.name.unwrap_or_else(|| header.path_bytes().into_owned());
         let link = self.link.unwrap_or_else(|| header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default());
-        suspect(&name, kind, takes)?;
+        check_entry(&name, kind, takes)?;
         if self.size.is_some_and(|told| told != size) {
             return Err(refused(&format!("{}: its two headers tell two sizes", shown(&name))));
         }
-        Ok(Next { name, link, kind, size, entry })
+        Ok(TarEntry { name, link, kind, size, entry })
     }
 }
 
@@ -132,7 +134,7 @@ fn extended<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> Result<Vec<u8>
 /// A key and its value.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// Lines of the form `LENGTH KEY=VALUE\n`; values may hold anything.
+/// Parses pax records of the form `LENGTH KEY=VALUE\n`; values may hold any bytes.
 fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
     let broken = || refused("an extended header is not as tar writes it");
     let mut found = Vec::new();
@@ -149,8 +151,8 @@ fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
     Ok(found)
 }
 
-/// Tricks are called by their names.
-fn suspect(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
+/// Refuses absolute names, `..`, NUL bytes, overlong names and entry kinds that the reader does not accept.
+fn check_entry(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
     let why = match kind {
         _ if name.starts_with(b"/") => "an absolute name",
         _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out",

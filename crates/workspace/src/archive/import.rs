@@ -1,14 +1,14 @@
-//! Reading a file that anybody may have made. The manifest says what must come, and every entry must be the one that it says, in
-//! its order, so a name that leads elsewhere, comes twice or hides behind a link has no place; bounds hold before memory or disk is
-//! used. On an error the layer that was being filled is worthless, and its maker takes it away.
+//! Import of an untrusted archive. The manifest lists what must follow, and each entry has to match the next item, so
+//! no entry can leave the tree, come twice or hide behind a link; bounds are checked before memory or disk is used. On
+//! an error the partly filled layer is worthless, and the caller that made it removes it.
 
-use super::entries::{Next, Source, Takes, refused, shown, unreadable};
+use super::entries::{Source, Takes, TarEntry, refused, shown, unreadable};
 use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, Unread};
 use crate::attributes::{self, Carried, Marks};
 use crate::change::{FileKind, Target};
 use crate::descent::{Descent, set_mode};
 use crate::dir::Dir;
-use crate::item::{self, Item, ItemKind, untold};
+use crate::item::{self, Item, ItemKind, decode_xattrs};
 use crate::name::Rel;
 use crate::{remove, walk};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
@@ -20,14 +20,14 @@ use std::rc::Rc;
 use tar::EntryType;
 use terms::{ErrorKind, Fault, LimitKind};
 
-/// What an unknown file may cost.
+/// Bounds on unpacking an untrusted archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes of all files together, and so of what is unpacked.
+    /// Bytes of all files together, and so of the unpacked layer.
     pub bytes: u64,
-    /// How much more may come out than goes in, once much has come out; none where the bytes were agreed to.
+    /// Largest compression ratio beyond `harmless` bytes; none if the caller agreed to the size.
     pub ratio: Option<u64>,
-    /// Below so much nothing is a bomb.
+    /// Unpacked bytes below which no ratio counts as a decompression bomb.
     pub harmless: u64,
 }
 
@@ -37,12 +37,12 @@ impl Default for Bounds {
     }
 }
 
-/// How much more of a manifest may come out than goes in: it is held in memory, and sooner than any other bound is known. Half a million
-/// files that differ in nothing but their number come to half of it.
+/// Largest compression ratio of a manifest: it is held in memory before any other bound is known. Half a million files
+/// that differ only in their number reach half of it.
 const MANIFEST_RATIO: u64 = 256;
 const HARMLESS_MANIFEST: u64 = 16 << 20;
 
-/// Memory that unpacking may take, as a power of two.
+/// Largest zstd window, as a power of two: the memory that decompression may take.
 const WINDOW: u32 = 27;
 const BLOCK: usize = 64 << 10;
 
@@ -54,24 +54,30 @@ pub struct Imported {
     pub bytes: u64,
 }
 
-/// Unpacks into a fresh layer: an empty one, or one that is a copy of the base and gets the changes put into it.
+/// Unpacks into a fresh layer: an empty one, or a copy of the base to which the changes are applied.
 pub fn import(input: impl Read, up: &Dir, marks: Marks, bounds: &Bounds) -> Result<Imported, Fault> {
-    let taken = Rc::new(Cell::new(0));
-    let counted = BufReader::new(Intake { inner: input, taken: taken.clone() });
+    let bytes_in = Rc::new(Cell::new(0));
+    let counted = BufReader::new(CountedInput { inner: input, bytes_in: bytes_in.clone() });
     let mut unpacker = zstd::stream::read::Decoder::with_buffer(counted).map_err(|e| unreadable(&e))?.single_frame();
     unpacker.window_log_max(WINDOW).map_err(|e| unreadable(&e))?;
     let most = bounds.bytes.saturating_add(LARGEST_MANIFEST).saturating_add(bounds.bytes / 4);
-    let stretch = Stretch { given: 0, most, ratio: bounds.ratio, harmless: bounds.harmless, taken: taken.clone() };
-    let mut tar = tar::Archive::new(Outlet { inner: unpacker, stretch });
+    let bound = ExpansionBound {
+        bytes_out: 0,
+        most,
+        ratio: bounds.ratio,
+        harmless: bounds.harmless,
+        bytes_in: bytes_in.clone(),
+    };
+    let mut tar = tar::Archive::new(BoundedReader { inner: unpacker, bound });
     let mut source = Source::of(&mut tar, Takes::OwnOnly)?;
-    let manifest = manifest_of(&mut source, taken)?;
+    let manifest = manifest_of(&mut source, bytes_in)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
-    let mut filler = Filler { way, marks, names: Vec::new(), dirs: Vec::new() };
+    let mut writer = LayerWriter { way, marks, names: Vec::new(), dirs: Vec::new() };
     for item in &manifest.entries {
-        filler.take(item, &mut source)?;
+        writer.take(item, &mut source)?;
     }
-    filler.climb(0)?;
+    writer.climb(0)?;
     if let Some(more) = source.next()? {
         return Err(refused(&format!("{} is not in the manifest", shown(&more.name))));
     }
@@ -95,21 +101,21 @@ fn check(manifest: &Manifest, bounds: &Bounds) -> Result<(), Fault> {
     }
 }
 
-/// After the last entry there is nothing but the padding of a tar file, and after that nothing at all.
-fn end<R: BufRead>(mut outlet: Outlet<zstd::stream::read::Decoder<'_, R>>) -> Result<(), Fault> {
+/// Checks that only the padding of tar follows the last entry, and that no bytes follow the zstd frame.
+fn end<R: BufRead>(mut reader: BoundedReader<zstd::stream::read::Decoder<'_, R>>) -> Result<(), Fault> {
     let mut rest = Vec::new();
-    outlet.by_ref().take(1 << 20).read_to_end(&mut rest).map_err(|e| unreadable(&e))?;
+    reader.by_ref().take(1 << 20).read_to_end(&mut rest).map_err(|e| unreadable(&e))?;
     if rest.len() == 1 << 20 || rest.iter().any(|b| *b != 0) {
         return Err(refused("something follows its last entry"));
     }
-    let mut packed = outlet.inner.finish();
+    let mut packed = reader.inner.finish();
     match packed.fill_buf().map_err(|e| unreadable(&e))?.is_empty() {
         true => Ok(()),
         false => Err(refused("something follows its end")),
     }
 }
 
-fn manifest_of<R: Read>(source: &mut Source<'_, R>, taken: Rc<Cell<u64>>) -> Result<Manifest, Fault> {
+fn manifest_of<R: Read>(source: &mut Source<'_, R>, bytes_in: Rc<Cell<u64>>) -> Result<Manifest, Fault> {
     let first = source.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
     let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
     if first.size > LARGEST_MANIFEST {
@@ -120,22 +126,22 @@ fn manifest_of<R: Read>(source: &mut Source<'_, R>, taken: Rc<Cell<u64>>) -> Res
         _ => refused(&format!("its manifest cannot be read: {e}")),
     };
     let (ratio, harmless) = (Some(MANIFEST_RATIO), HARMLESS_MANIFEST);
-    let stretch = Stretch { given: 0, most: LARGEST_MANIFEST, ratio, harmless, taken };
-    let text = BufReader::new(Outlet { inner: first.entry, stretch });
+    let bound = ExpansionBound { bytes_out: 0, most: LARGEST_MANIFEST, ratio, harmless, bytes_in };
+    let text = BufReader::new(BoundedReader { inner: first.entry, bound });
     serde_json::from_reader::<_, Unread>(text).and_then(Unread::read).map_err(broken)
 }
 
-struct Filler {
+struct LayerWriter {
     way: Descent,
-    /// Whether names are struck out by marks, or taken away.
+    /// Determines if a deletion becomes a whiteout or removes the file.
     marks: Marks,
-    /// Of each directory on the way, the last name that was put there: names must grow, so none comes twice.
+    /// Last name added to each directory of the current path: names must ascend, so none comes twice.
     names: Vec<Vec<u8>>,
-    /// Directories on the way, with the bits they get when they are full.
+    /// Directories of the current path, with the mode that each gets once it is full.
     dirs: Vec<(Vec<u8>, u32)>,
 }
 
-impl Filler {
+impl LayerWriter {
     fn take<R: Read>(&mut self, item: &Item, source: &mut Source<'_, R>) -> Result<(), Fault> {
         let depth = item.depth as usize;
         if depth > self.dirs.len() {
@@ -158,14 +164,14 @@ impl Filler {
         self.make(item, &name, &path, next)
     }
 
-    /// The next entry, which must be this one.
+    /// Reads the next entry, which must match the item.
     fn expect<'a, R: Read>(
         &self,
         item: &Item,
         name: &[u8],
         path: &Rel,
         source: &mut Source<'a, R>,
-    ) -> Result<Next<'a, R>, Fault> {
+    ) -> Result<TarEntry<'a, R>, Fault> {
         let next = source.next()?.ok_or_else(|| refused(&format!("it ends before {path}")))?;
         let mut full = FILES.to_vec();
         for (part, _) in &self.dirs {
@@ -191,9 +197,15 @@ impl Filler {
         Ok(next)
     }
 
-    fn make<R: Read>(&mut self, item: &Item, name: &[u8], path: &Rel, next: Option<Next<'_, R>>) -> Result<(), Fault> {
+    fn make<R: Read>(
+        &mut self,
+        item: &Item,
+        name: &[u8],
+        path: &Rel,
+        next: Option<TarEntry<'_, R>>,
+    ) -> Result<(), Fault> {
         let attributes =
-            untold(&item.xattrs).ok_or_else(|| refused(&format!("{path}: attributes that no user has")))?;
+            decode_xattrs(&item.xattrs).ok_or_else(|| refused(&format!("{path}: attributes that no user has")))?;
         let carried = Carried { opaque: item.opaque && item.kind == ItemKind::Dir, own: attributes };
         let here = self.way.here();
         let fail = |e: io::Error| walk::fault(path, &e);
@@ -241,7 +253,7 @@ impl Filler {
         }
     }
 
-    /// Goes back up, and gives the directories that are full their bits.
+    /// Returns to `depth` and sets the mode of the directories that are full.
     fn climb(&mut self, depth: usize) -> Result<(), Fault> {
         while self.dirs.len() > depth {
             let path = walk::path_of(self.dirs.iter().map(|(n, _)| &n[..]));
@@ -266,7 +278,7 @@ fn is_plain(name: &[u8]) -> bool {
         && !name.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
-/// Bytes of one file; blocks of zeros become holes, as they may have been.
+/// Writes the bytes of one file; blocks of zeros become holes. Then verifies size and digest.
 fn fill(
     file: &File,
     item: &Item,
@@ -308,42 +320,42 @@ fn times(item: &Item) -> Timestamps {
     }
 }
 
-/// Counts what was taken from the file.
-struct Intake<R> {
+/// Counts the compressed bytes that were read.
+struct CountedInput<R> {
     inner: R,
-    taken: Rc<Cell<u64>>,
+    bytes_in: Rc<Cell<u64>>,
 }
 
-impl<R: Read> Read for Intake<R> {
+impl<R: Read> Read for CountedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        self.taken.set(self.taken.get() + count as u64);
+        self.bytes_in.set(self.bytes_in.get() + count as u64);
         Ok(count)
     }
 }
 
-/// Ends with an error before too much comes out.
-struct Outlet<R> {
+/// Reader that fails before more than the bound is unpacked.
+struct BoundedReader<R> {
     inner: R,
-    stretch: Stretch,
+    bound: ExpansionBound,
 }
 
-/// What has come out, and how much may.
-struct Stretch {
-    given: u64,
+/// Bytes unpacked so far, and the bounds on them.
+struct ExpansionBound {
+    bytes_out: u64,
     most: u64,
     ratio: Option<u64>,
     harmless: u64,
-    taken: Rc<Cell<u64>>,
+    bytes_in: Rc<Cell<u64>>,
 }
 
-impl<R: Read> Read for Outlet<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        let Stretch { given, most, ratio, harmless, taken } = &mut self.stretch;
-        *given += count as u64;
-        let stretched = ratio.is_some_and(|r| *given / r > taken.get());
-        if *given > *most || (*given > *harmless && stretched) {
+        let ExpansionBound { bytes_out, most, ratio, harmless, bytes_in } = &mut self.bound;
+        *bytes_out += count as u64;
+        let exceeds_ratio = ratio.is_some_and(|r| *bytes_out / r > bytes_in.get());
+        if *bytes_out > *most || (*bytes_out > *harmless && exceeds_ratio) {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "far more comes out of it than is in it"));
         }
         Ok(count)

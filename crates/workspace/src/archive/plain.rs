@@ -1,10 +1,12 @@
-//! A directory as a plain tar stream, and such a stream into a directory: what any tar program writes and reads. Out of a tree that
-//! is in use, in an order that is always the same; into one, by handles, over no link, under bounds that are told when met.
+//! Packs a directory into a plain tar stream and unpacks such a stream, compatible with any tar program. Packing works
+//! on a tree in use and in a stable order; unpacking uses directory handles, follows no link and reports the bounds
+//! that it meets.
 //!
-//! FIFOs, sockets and devices never leave: whoever reads a FIFO that a guest made waits for a guest that is not there. They are left
-//! out and named, on the way out and, because anybody may have made the stream, again where it is unpacked on the host.
+//! FIFOs, sockets and devices are never packed: a process that reads a FIFO made by a guest would wait for a writer
+//! that is not there. They are left out and reported when packing and, because the stream is untrusted, again when
+//! unpacking on the host.
 
-use super::entries::{Next, Source, Takes, shown};
+use super::entries::{Source, Takes, TarEntry, shown};
 use super::write::{CHANGED, Facts, put, put_link};
 use crate::attributes::Marks;
 use crate::change::FileKind;
@@ -24,12 +26,12 @@ use terms::{ErrorKind, Fault, LimitKind};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     pub count: u64,
-    /// The first of them, from the directory that was packed.
+    /// The first paths, relative to the packed directory.
     pub paths: Vec<Rel>,
 }
 
 impl LeftOut {
-    /// Paths that are kept.
+    /// Number of paths that are kept.
     const MOST_PATHS: usize = 20;
 
     fn add(&mut self, path: Rel) {
@@ -39,7 +41,7 @@ impl LeftOut {
         }
     }
 
-    /// Adds those of another list, of other files.
+    /// Adds the list of other files.
     pub fn extend(&mut self, other: LeftOut) {
         self.count = self.count.saturating_add(other.count);
         let room = LeftOut::MOST_PATHS.saturating_sub(self.paths.len());
@@ -47,17 +49,17 @@ impl LeftOut {
     }
 }
 
-/// What was written.
+/// Totals of a packed stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     pub entries: u64,
     pub bytes: u64,
 }
 
-/// Writes all that is in a directory, with names relative to it; or one file of it. Bytes of files that change meanwhile are an
-/// error, for the length of each is told before its bytes. What may not be read is found before the first byte is written: a stream
-/// can only break off, without a word. `told` hears of special files before the first byte as well, for those who have to answer
-/// before they pass the stream on.
+/// Writes the contents of a directory, with names relative to it, or one file of it. A file that changes meanwhile is
+/// an error, because its length precedes its bytes. Unreadable files are found before the first byte is written:
+/// afterwards the stream could only break off without a message. `told` gets the list of special files before the
+/// first byte as well, for callers that have to send a response head before the stream.
 pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write, told: &mut dyn FnMut(LeftOut)) -> Result<Packed, Ended> {
     let mut packer =
         Packer { tar: tar::Builder::new(out), path: Vec::new(), cuts: Vec::new(), packed: Packed::default() };
@@ -70,7 +72,7 @@ pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write, told: &mut dyn FnMu
             packer.leaf(&at).map_err(failed)?;
         }
         None => {
-            told(walk::through(&[top], Marks::Foreign, Looker::default())?.left_out);
+            told(walk::through(&[top], Marks::Foreign, ReadabilityCheck::default())?.left_out);
             packer = walk::through(&[top], Marks::Foreign, packer)?;
         }
     }
@@ -79,21 +81,21 @@ pub fn pack(top: &Dir, only: Option<&[u8]>, out: impl Write, told: &mut dyn FnMu
     Ok(packer.packed)
 }
 
-/// Whether all can be read (directories are by being walked), and what is not packed.
+/// First walk: checks that every file can be read (directories are, by being walked) and collects special files.
 #[derive(Default)]
-struct Looker {
-    /// Directories on the way, each with the names of those above it.
+struct ReadabilityCheck {
+    /// Paths of the directories that the walk is in.
     above: Vec<Rel>,
     left_out: LeftOut,
 }
 
-impl Looker {
+impl ReadabilityCheck {
     fn path(&self, name: &[u8]) -> Rel {
         self.above.last().unwrap_or(&Rel::top()).join(name)
     }
 }
 
-impl Visitor for Looker {
+impl Visitor for ReadabilityCheck {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
         self.above.push(self.path(at.name));
         Ok(())
@@ -128,7 +130,7 @@ impl Visitor for Looker {
 struct Packer<W: Write> {
     tar: tar::Builder<W>,
     path: Vec<u8>,
-    /// How long the path was before each directory on the way.
+    /// Length of the path before each directory that the walk is in.
     cuts: Vec<usize>,
     packed: Packed,
 }
@@ -144,7 +146,7 @@ impl<W: Write> Packer<W> {
 
     fn file(&mut self, at: &At<'_>, path: &[u8]) -> io::Result<()> {
         let file = at.parent.file(&Rel::top().join(at.name))?;
-        // What the open file says counts, not what stood there before.
+        // The size of the open file counts, not that of an earlier `stat`.
         let size = file.metadata()?.len();
         put(&mut self.tar, path, EntryType::Regular, &facts(at, size), (&file).take(size)).map_err(|e| {
             match e.kind() {
@@ -188,23 +190,23 @@ impl<W: Write> Visitor for Packer<W> {
     }
 }
 
-/// How much may be made.
+/// Bounds on unpacking.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub bytes: u64,
     pub entries: u64,
 }
 
-/// Where a stream is unpacked.
+/// Destination of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Onto {
-    /// In a workspace, which may have FIFOs. Devices are refused.
+    /// A workspace, which may have FIFOs. Devices are refused.
     Workspace,
-    /// On the host: special files are left out, and directories that are there keep their permission bits.
+    /// The host: special files are left out, and existing directories keep their permission bits.
     Host,
 }
 
-/// What was made.
+/// Totals of an unpacked stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
     pub entries: u64,
@@ -214,8 +216,9 @@ pub struct Unpacked {
     pub left_out: LeftOut,
 }
 
-/// Unpacks a tar stream into a directory. Files that are there are replaced, directories are joined. No name leads out or over a
-/// link, whoever made the link. `may` is asked about each path first. What came before an error stays.
+/// Unpacks a tar stream into a directory. Existing files are replaced, existing directories are merged. No entry
+/// leaves the directory or passes over a link, whatever its origin. `may` is asked about each path first. Entries
+/// before an error stay.
 pub fn unpack(
     input: impl Read,
     top: &Dir,
@@ -225,20 +228,20 @@ pub fn unpack(
 ) -> Result<Unpacked, Fault> {
     let mut tar = tar::Archive::new(input);
     let takes = if onto == Onto::Host { Takes::Anything } else { Takes::Others };
-    let mut source = Source::of(&mut tar, takes).map_err(plainly)?;
-    let mut maker = Maker { top, onto, room, may, made: Unpacked::default() };
-    while let Some(next) = source.next().map_err(plainly)? {
-        maker.take(next)?;
+    let mut source = Source::of(&mut tar, takes).map_err(with_unpack_hint)?;
+    let mut unpacker = Unpacker { top, onto, room, may, made: Unpacked::default() };
+    while let Some(next) = source.next().map_err(with_unpack_hint)? {
+        unpacker.take(next)?;
     }
-    Ok(maker.made)
+    Ok(unpacker.made)
 }
 
-/// Another hint than for a file that `export` wrote.
-fn plainly(fault: Fault) -> Fault {
+/// Replaces the hint, which is written for files of `export`.
+fn with_unpack_hint(fault: Fault) -> Fault {
     fault.hint("what came before it was unpacked; pack it again without this entry")
 }
 
-struct Maker<'a> {
+struct Unpacker<'a> {
     top: &'a Dir,
     onto: Onto,
     room: Room,
@@ -246,8 +249,8 @@ struct Maker<'a> {
     made: Unpacked,
 }
 
-impl Maker<'_> {
-    fn take<R: Read>(&mut self, next: Next<'_, R>) -> Result<(), Fault> {
+impl Unpacker<'_> {
+    fn take<R: Read>(&mut self, next: TarEntry<'_, R>) -> Result<(), Fault> {
         let path = Rel::parse(&next.name).ok_or_else(|| refused(&shown(&next.name), "not a plain name"))?;
         if self.onto == Onto::Host && matches!(next.kind, EntryType::Fifo | EntryType::Char | EntryType::Block) {
             self.made.left_out.add(path);
@@ -257,12 +260,12 @@ impl Maker<'_> {
         self.made.bytes = self.made.bytes.saturating_add(next.size);
         self.check_room(&path)?;
         let Some((above, name)) = path.split() else {
-            // The directory itself is there; anything else under its name has nothing to say.
+            // The top directory exists; an entry of any other kind under its name is ignored.
             self.made.entries -= u64::from(next.kind == EntryType::Directory && next.size == 0);
             return Ok(());
         };
         (self.may)(&path)?;
-        let parent = self.parent(&above).map_err(|e| trouble(&path, &e))?;
+        let parent = self.parent(&above).map_err(|e| entry_fault(&path, &e))?;
         let mode = next.entry.header().mode().unwrap_or(0o644);
         let mtime = next.entry.header().mtime().unwrap_or(0);
         if mode & 0o6000 != 0 {
@@ -275,7 +278,7 @@ impl Maker<'_> {
             EntryType::Link => return self.hard_link(&parent, &path, name, &next.link),
             _ => file(&parent, name, mode, mtime, next.size, next.entry),
         };
-        made.map_err(|e| trouble(&path, &e))
+        made.map_err(|e| entry_fault(&path, &e))
     }
 
     fn check_room(&self, path: &Rel) -> Result<(), Fault> {
@@ -288,7 +291,7 @@ impl Maker<'_> {
         Err(Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint("what came before it was unpacked"))
     }
 
-    /// The directory above, made where it is missing. A link on the way is an error.
+    /// Opens the parent directory and creates missing ones. A link in the path is an error.
     fn parent(&self, above: &Rel) -> io::Result<Dir> {
         let mut here = self.top.dir(&Rel::top())?;
         for part in above.parts() {
@@ -306,7 +309,7 @@ impl Maker<'_> {
         Ok(here)
     }
 
-    /// Another name for a file in this directory, never for anything outside of it.
+    /// Creates a hard link to a file in this directory, never to one outside of it.
     fn hard_link(&self, parent: &Dir, path: &Rel, name: &[u8], link: &[u8]) -> Result<(), Fault> {
         let out = || refused(&path.to_string(), "a hard link that leads out");
         let to = Some(link).filter(|link| !link.starts_with(b"/")).and_then(Rel::parse).ok_or_else(out)?;
@@ -317,22 +320,22 @@ impl Maker<'_> {
                 Some(meta) if meta.kind == FileKind::File => {}
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a hard link to what is no file")),
             }
-            // A second name of itself is there already.
+            // A link to itself exists already.
             if to == *path {
                 return Ok(());
             }
-            make_way(parent, name)?;
+            unlink_existing(parent, name)?;
             Ok(rustix::fs::linkat(&from, to_name, parent, name, AtFlags::empty())?)
         })();
-        linked.map_err(|e| trouble(path, &e))
+        linked.map_err(|e| entry_fault(path, &e))
     }
 }
 
 fn refused(what: &str, why: &str) -> Fault {
-    plainly(Fault::invalid(format!("the file was refused: {what}: {why}")))
+    with_unpack_hint(Fault::invalid(format!("the file was refused: {what}: {why}")))
 }
 
-/// Bits that a stream may set.
+/// Permission bits that a stream may set: without set-user-id and set-group-id.
 fn allowed(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o1777)
 }
@@ -344,8 +347,8 @@ fn times(mtime: u64) -> Timestamps {
     }
 }
 
-/// Takes away what is in the way, unless it is a directory.
-fn make_way(parent: &Dir, name: &[u8]) -> io::Result<()> {
+/// Unlinks an existing entry; a directory or a mount point is an error.
+fn unlink_existing(parent: &Dir, name: &[u8]) -> io::Result<()> {
     parent.check_not_mounted_on(name)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -360,27 +363,27 @@ fn directory(parent: &Dir, name: &[u8], mode: u32, onto: Onto) -> io::Result<()>
         Err(e) => return Err(e.into()),
     };
     let made = parent.dir(&Rel::top().join(name))?;
-    // A guest must not open the host's own directories to others.
+    // A guest must not widen the permissions of directories that the host already had.
     if is_there && onto == Onto::Host {
         return Ok(());
     }
-    // Or what follows could not be put into it.
+    // The owner keeps access, or the entries that follow could not be created in it.
     Ok(rustix::fs::fchmod(&made, allowed(mode | 0o700))?)
 }
 
 fn symlink(parent: &Dir, name: &[u8], target: &[u8], mtime: u64) -> io::Result<()> {
-    make_way(parent, name)?;
+    unlink_existing(parent, name)?;
     rustix::fs::symlinkat(target, parent, name)?;
     Ok(rustix::fs::utimensat(parent, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 fn fifo(parent: &Dir, name: &[u8], mode: u32) -> io::Result<()> {
-    make_way(parent, name)?;
+    unlink_existing(parent, name)?;
     Ok(rustix::fs::mknodat(parent, name, FileType::Fifo, allowed(mode), 0)?)
 }
 
 fn file(parent: &Dir, name: &[u8], mode: u32, mtime: u64, size: u64, mut data: impl Read) -> io::Result<()> {
-    make_way(parent, name)?;
+    unlink_existing(parent, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let made = File::from(parent.open_at(&Rel::top().join(name), flags, Mode::from_raw_mode(0o600))?);
     let mut buffer = vec![0u8; 64 << 10];
@@ -400,8 +403,8 @@ fn file(parent: &Dir, name: &[u8], mode: u32, mtime: u64, size: u64, mut data: i
     Ok(rustix::fs::futimens(&made, &times(mtime))?)
 }
 
-/// What went wrong with one entry.
-fn trouble(path: &Rel, error: &io::Error) -> Fault {
+/// Fault of one entry.
+fn entry_fault(path: &Rel, error: &io::Error) -> Fault {
     let refuse = |why: &str| refused(&path.to_string(), why);
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::LOOP | Errno::NOTDIR) => refuse("its way leads over a link or a file"),

@@ -1,4 +1,5 @@
-//! Writing: one walk to tell what there is, one to hand it over. What changed in between is an error, not a wrong file.
+//! Export: one walk lists the changes, a second one writes them. A file that changes in between is an error, never a
+//! wrong archive.
 
 use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, Source, too_many};
 use crate::change::Target;
@@ -11,9 +12,9 @@ use std::iter::Peekable;
 use tar::{EntryType, Header};
 use terms::{ErrorKind, Fault};
 
-/// Fixed, so that the same workspace makes the same bytes.
+/// Compression level; fixed, so that the same workspace makes the same bytes.
 const LEVEL: i32 = 3;
-/// A name that does not fit into a header stands in an entry of its own before it.
+/// Name of the GNU entry that precedes a header and holds a name too long for it.
 const LONG: &[u8] = b"././@LongLink";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,7 +24,7 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes what was changed.
+/// Writes the changes of a workspace as an archive.
 pub fn export(
     source: &Source<'_>,
     about: serde_json::Value,
@@ -59,7 +60,7 @@ pub fn export(
     Ok(Exported { digest, entries, bytes })
 }
 
-/// Asks about the path of each item that has bytes.
+/// Asks `may` about the path of each file.
 fn check_paths(items: &[Item], may: &dyn Fn(&Rel) -> Result<(), Fault>) -> Result<(), Fault> {
     let mut above: Vec<Rel> = Vec::new();
     for item in items {
@@ -79,15 +80,16 @@ fn unwritten(error: &io::Error) -> Fault {
 
 struct Writer<I: Iterator, W: Write> {
     tar: tar::Builder<W>,
-    /// What is still to come, without names that are struck out, which have no entry.
+    /// Items still to write, without deletions, which have no entry.
     items: Peekable<I>,
     path: Vec<u8>,
-    /// Of each directory on the way, how long the path was before it; none where it is not listed, and so nothing in it is.
+    /// Path length before each directory that the walk is in; None for one that is not listed, so that its contents
+    /// are not either.
     cuts: Vec<Option<usize>>,
 }
 
 impl<'a, I: Iterator<Item = &'a Item>, W: Write> Writer<I, W> {
-    /// The item of what was met, if it is listed: what is not changed is not.
+    /// Returns the item of the visited entry if it is listed; unchanged entries are not.
     fn next(&mut self, at: &At<'_>) -> Option<&'a Item> {
         if self.cuts.last().is_some_and(Option::is_none) {
             return None;
@@ -148,7 +150,7 @@ impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
     fn leave(&mut self) -> io::Result<()> {
         let Some(Some(cut)) = self.cuts.pop() else { return Ok(()) };
         self.path.truncate(cut);
-        // What is listed in a directory comes before it is left, or is gone.
+        // Items of a directory precede the end of the walk through it; one that remains has disappeared.
         match self.items.peek().is_some_and(|item| item.depth as usize > self.cuts.len()) {
             true => Err(changed()),
             false => Ok(()),
@@ -176,7 +178,7 @@ fn header(name: &[u8], kind: EntryType, facts: &Facts) -> Header {
     header
 }
 
-/// Writes an entry. Exactly `facts.size` bytes must come.
+/// Writes an entry. `data` must yield exactly `facts.size` bytes.
 pub(super) fn put<W: Write>(
     tar: &mut tar::Builder<W>,
     name: &[u8],

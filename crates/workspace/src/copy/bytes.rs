@@ -1,4 +1,5 @@
-//! The bytes of one file into another: shared where the file system can, else copied by the kernel, else by us. Holes stay holes.
+//! Copies the bytes of one file into another: by reflink (FICLONE), else copy_file_range, else read and write. Holes
+//! stay holes.
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -7,12 +8,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Copied at a time, so that progress shows.
+/// Bytes per copy_file_range call, so that progress shows.
 const CHUNK: usize = 8 << 20;
 const BUFFER: usize = 128 << 10;
 
-/// Moves `size` bytes; what a file grew by since it was looked at stays out. `share` is set back when it turns out that
-/// nothing can be shared between these file systems.
+/// Copies `size` bytes; bytes appended since the `stat` stay out. Clears `share` if these file systems cannot share
+/// extents.
 pub fn move_all(from: &File, to: &File, size: u64, share: &AtomicBool, moved: &AtomicU64) -> io::Result<()> {
     if size == 0 {
         return Ok(());
@@ -24,7 +25,7 @@ pub fn move_all(from: &File, to: &File, size: u64, share: &AtomicBool, moved: &A
                 return Ok(());
             }
             Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => share.store(false, Ordering::Relaxed),
-            // Of this file only: it is kept in a way that cannot be shared.
+            // EINVAL concerns this file only: its storage cannot be shared.
             Err(Errno::INVAL) => {}
             Err(e) => return Err(e.into()),
         }
@@ -39,12 +40,12 @@ pub fn move_all(from: &File, to: &File, size: u64, share: &AtomicBool, moved: &A
     Ok(())
 }
 
-/// The next part of a file that is no hole.
+/// Finds the next data segment, by SEEK_DATA and SEEK_HOLE.
 fn next_data(from: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
         Ok(start) if start < size => start,
         Ok(_) | Err(Errno::NXIO) => return Ok(None),
-        // The file system knows no holes.
+        // File system without support for holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(e) => return Err(e.into()),
     };
@@ -61,7 +62,7 @@ fn segment(from: &File, to: &File, start: u64, end: u64, moved: &AtomicU64) -> i
     while read_at < end {
         let length = usize::try_from(end - read_at).unwrap_or(CHUNK).min(CHUNK);
         match rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length) {
-            // The file became shorter.
+            // The file was truncated meanwhile.
             Ok(0) => return Ok(()),
             Ok(count) => moved.fetch_add(count as u64, Ordering::Relaxed),
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {

@@ -1,4 +1,5 @@
-//! What can be told of a commit before anything lands: which paths are not ours to commit, and what stands against the rest.
+//! Checks of a commit before the landing: paths that belong to other repositories, and conditions that would make it
+//! fail.
 
 use super::child::Call;
 use super::commit::{Plan, Prepared};
@@ -14,7 +15,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use terms::Fault;
 
-/// Paths on the command line of one child; a hundred thousand bytes are taken by every kernel.
+/// Paths per command line; their total length is within the limit of every kernel.
 const MOST_ARGS: usize = 400;
 
 impl Prepared {
@@ -34,15 +35,15 @@ impl Prepared {
         let (others, paths): (Vec<Rel>, Vec<Rel>) = paths.into_iter().partition(|path| is_of(&self.others, path));
         self.note_others(&others, paths.is_empty() && self.inner.is_empty())?;
         self.filtered(&paths)?;
-        self.index_is_free(&paths)?;
-        self.note_what_was_changed_before(&paths)?;
+        self.check_index(&paths)?;
+        self.note_uncommitted_changes(&paths)?;
         if self.settings.signs {
             self.notes.push("not signed: commit.gpgSign names a program, and none is run here".into());
         }
         Ok(())
     }
 
-    /// Says which files land and are not in the commit. Where that is all of them, no commit was meant.
+    /// Notes which files land without being committed. If that is all of them, the request is refused.
     fn note_others(&mut self, left_out: &[Rel], all: bool) -> Result<(), Fault> {
         let others: Vec<Rel> = self.others.iter().filter(|other| !self.commits_inside(other)).cloned().collect();
         for other in &others {
@@ -57,7 +58,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Directories on the way to these paths that the commit keeps as another repository's, and on which commit each stands there.
+    /// Submodules among the parents of these paths, with the commit that HEAD records for each.
     fn submodules(&self, paths: &[Rel]) -> Result<BTreeMap<Rel, String>, Fault> {
         let mut found = BTreeMap::new();
         let Some(commit) = self.head.commit() else { return Ok(found) };
@@ -67,7 +68,7 @@ impl Prepared {
             let mut args: Vec<&OsStr> = ["ls-tree", "-z", "--full-tree", commit, "--"].map(OsStr::new).to_vec();
             args.extend(some);
             let listed = self.scratch.git(&args, Call::default())?;
-            // Asked for `a/b` it also lists what else is in `a`.
+            // `ls-tree` of `a/b` lists other entries of `a` as well.
             let entries = listed.split(|b| *b == 0).filter(|entry| entry.starts_with(b"160000 "));
             let inner = entries.filter_map(|entry| {
                 let mut parts = entry.splitn(2, |b| *b == b'\t');
@@ -80,8 +81,8 @@ impl Prepared {
         Ok(found)
     }
 
-    /// The user's own index can be read, is nobody's at the moment, and holds no conflict at these paths.
-    fn index_is_free(&self, paths: &[Rel]) -> Result<(), Fault> {
+    /// Checks that the user's index is readable, not locked, and without conflicts at these paths.
+    fn check_index(&self, paths: &[Rel]) -> Result<(), Fault> {
         let Repository { own, own_path, .. } = &self.repository;
         let fail = |e: io::Error| unreadable(own_path, &e);
         if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
@@ -106,13 +107,13 @@ impl Prepared {
         }
     }
 
-    /// Changes that the reviewer had not committed are in what lands, and so in the commit; that must be said.
-    fn note_what_was_changed_before(&mut self, paths: &[Rel]) -> Result<(), Fault> {
+    /// Notes uncommitted changes of the reviewer in these files: they land, too, and so become part of the commit.
+    fn note_uncommitted_changes(&mut self, paths: &[Rel]) -> Result<(), Fault> {
         let top = Dir::open(&self.repository.top).map_err(|e| unreadable(&self.repository.top, &e))?;
         let there: Vec<Rel> = paths.iter().filter(|path| is_kept(&top, path)).cloned().collect();
         self.add(&top, &there)?;
         let before: BTreeSet<_> = self.differences()?.into_keys().collect();
-        // The index is as HEAD again.
+        // Resets the scratch index to HEAD.
         match self.head.commit() {
             Some(commit) => self.run(&["read-tree", commit], Vec::new())?,
             None => self.run(&["read-tree", "--empty"], Vec::new())?,

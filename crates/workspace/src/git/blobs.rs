@@ -1,4 +1,4 @@
-//! Files become entries of an index: as they are, as git LFS would have them, or not at all where a filter would be asked.
+//! Adds files to an index: as they are or as git LFS pointers; a file with any other filter is refused.
 
 use super::commit::{Prepared, id_in};
 use super::lfs;
@@ -12,7 +12,8 @@ use std::io;
 use terms::{ErrorKind, Fault, Phase};
 
 impl Prepared {
-    /// Which of these are git LFS's. What any other configured filter makes of a file only the filter knows, and it is not run.
+    /// Paths that git LFS handles. The output of any other configured filter is known only to that program, which is
+    /// not run: an error.
     pub(super) fn filtered(&self, paths: &[Rel]) -> Result<BTreeSet<Rel>, Fault> {
         let listed = self.run(&["check-attr", "-z", "--stdin", "filter"], listed(paths))?;
         let fields: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
@@ -35,7 +36,7 @@ impl Prepared {
         Err(fault.hint("approve it without --commit, and commit it with git"))
     }
 
-    /// Puts files into the index of the scratch directory, those of git LFS as pointers; which these are, with their digests.
+    /// Adds files to the scratch index, those of git LFS as pointers; returns the latter with their digests.
     pub(super) fn add(&self, top: &Dir, paths: &[Rel]) -> Result<Vec<(Rel, String)>, Fault> {
         let of_lfs = self.filtered(paths)?;
         let (mut plain, mut pointed, mut input) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,12 +1,12 @@
-//! The real `git`, as a child that can do no harm: an environment of our own, settings of our own, a deadline, and bounds on what
-//! it may say.
+//! Runs the real `git` as a confined child: with an environment and config of our own, a deadline, and a bound on its
+//! output.
 
 use super::locate::Repository;
 use super::refs::give;
 use super::settings::Surroundings;
 use crate::dir::Dir;
 use crate::name::Rel;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,13 +18,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase};
 
-/// How long one call may take.
+/// Deadline of one call.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is read of its complaints.
+/// Bytes of stderr that are kept.
 const MOST_COMPLAINT: u64 = 16 << 10;
 
-/// What no setting of anybody's may change: programs that git would start, and places where it would look for more settings.
+/// Config that overrides any other: programs that git would start, and files from which it would read more config.
 const FIXED: &[&str] = &[
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -52,7 +52,7 @@ const FIXED: &[&str] = &[
     "core.fsyncMethod=batch",
 ];
 
-/// Where the program is: in one of the directories that the caller's PATH names, but never in the tree itself.
+/// Path of the program: searched in the caller's PATH, but never inside the tree.
 pub(super) fn program(surroundings: &Surroundings<'_>, tree: &Path) -> Result<PathBuf, Fault> {
     let path = surroundings.var("PATH").map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), OsStr::to_owned);
     let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
@@ -67,17 +67,17 @@ pub(super) fn program(surroundings: &Surroundings<'_>, tree: &Path) -> Result<Pa
     })
 }
 
-/// One call of the program.
+/// Arguments of one call of the program.
 #[derive(Default)]
 pub(super) struct Call<'a> {
     pub args: Vec<OsString>,
     pub env: Vec<(&'a str, OsString)>,
     pub input: Vec<u8>,
-    /// What it may write to its output.
+    /// Bound on its output in bytes.
     pub most: u64,
-    /// Statuses that mean something else than failure, beside 0.
+    /// Exit codes that are not failures, besides 0.
     pub fine: &'a [i32],
-    /// Whose rights it shall have, where we are root.
+    /// User and group id of the child, if we are root.
     pub user: Option<(u32, u32)>,
     pub dir: Option<&'a Path>,
 }
@@ -107,10 +107,10 @@ pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
     if let Some((uid, gid)) = call.user.filter(|_| rustix::process::geteuid().is_root()) {
         command.uid(uid).gid(gid);
     }
-    // A group of its own, so that nothing it starts outlives the deadline.
+    // A process group of its own, so that its children do not outlive the deadline.
     command.process_group(0);
     let mut child = command.spawn().map_err(|e| failed(program, &call.args, &e.to_string()))?;
-    let ended = converse(&mut child, &call);
+    let ended = communicate(&mut child, &call);
     let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let (Err(_), Some(group)) = (&ended, group) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -123,9 +123,9 @@ pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// Feeds it and hears it out. Input is written by a thread of its own: a child that speaks before it has listened must not
-/// leave both waiting.
-fn converse(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)> {
+/// Writes the input and reads the output. A separate thread writes, or a child that writes before it reads would
+/// deadlock.
+fn communicate(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (stdin, stdout, stderr) else {
         return Err(io::ErrorKind::BrokenPipe.into());
@@ -133,7 +133,7 @@ fn converse(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)
     let deadline = Instant::now() + PATIENCE;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // A child that has heard enough closes its end; what came of it is in its status.
+            // A child that has read enough closes its end (EPIPE); its exit status tells the result.
             let _ = stdin.write_all(&call.input);
         });
         let complaint = scope.spawn(move || {
@@ -145,7 +145,7 @@ fn converse(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)
         });
         let output = read_until(&mut stdout, deadline, call.most);
         if output.is_err() {
-            // The threads end when the pipes do.
+            // The threads end when the pipes close.
             let _ = child.kill();
         }
         let complaint = complaint.join().unwrap_or_default();
@@ -156,8 +156,7 @@ fn converse(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)
 fn read_until(from: &mut (impl Read + std::os::fd::AsFd), deadline: Instant, most: u64) -> io::Result<Vec<u8>> {
     let (mut all, mut piece) = (Vec::new(), vec![0u8; 64 << 10]);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let timeout = sys::deadline::time_left(deadline);
         let ready = rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout));
         match ready {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end after {PATIENCE:?}"))),
@@ -184,8 +183,8 @@ fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
     Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application)
 }
 
-/// A git directory of our own that shares only objects with the real one, so that none of the real one's settings, hooks and
-/// references are there to be read. It stands inside the real one, belongs to its owner, and goes when dropped.
+/// Scratch git directory that shares only objects with the real one, so that the real config, hooks and references are
+/// not visible. Lies inside the real one, has the same owner, and is removed when dropped.
 pub(super) struct Scratch {
     program: PathBuf,
     parent: Dir,
@@ -197,13 +196,13 @@ pub(super) struct Scratch {
     owner: (u32, u32),
 }
 
-/// Leftovers of crashes older than this are cleared away.
+/// Age from which leftovers of crashes are removed.
 const STALE: Duration = Duration::from_secs(3600);
 const MARK: &str = "cofferdam-";
-/// Where references are, in a repository that keeps them so: a link in a directory of our own.
+/// Symbolic link to the reference store of a repository with reftables.
 const TABLE: &str = "reftable";
 
-/// Largest `info/attributes` that is taken over.
+/// Largest `info/attributes` that is copied.
 const MOST_ATTRIBUTES: u64 = 1 << 20;
 
 impl Scratch {
@@ -255,7 +254,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Runs a command of plumbing in the work tree, on the index in this directory unless told otherwise.
+    /// Runs a plumbing command in the work tree, by default on the scratch index.
     pub fn git(&self, args: &[&OsStr], more: Call<'_>) -> Result<Vec<u8>, Fault> {
         let mut all: Vec<OsString> = vec!["--literal-pathspecs".into(), "--no-pager".into()];
         for setting in FIXED.iter().map(|s| OsString::from(*s)).chain(self.carried.iter().map(OsString::from)) {
@@ -295,7 +294,7 @@ fn clear_stale(own: &Dir) {
     }
 }
 
-/// Takes such a directory away; it is flat but for two directories that are flat themselves.
+/// Removes a scratch directory, which is flat except for two flat subdirectories.
 fn clear(parent: &Dir, name: &str) {
     let at = Rel::top().join(name.as_bytes());
     for inner in [at.join(b"refs"), at.join(b"info"), at.clone()] {

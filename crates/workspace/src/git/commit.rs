@@ -1,9 +1,9 @@
-//! A commit of exactly what was approved, on top of HEAD. Whatever can be refused is refused by `prepare`, before anything lands;
-//! what the user had staged of other files stays staged. What landed in submodules is committed there (`inner.rs`), and the commit
-//! says so.
+//! Commits exactly the approved changes on top of HEAD. Every check is made by `prepare`, before the landing; changes
+//! of other files that the user had staged stay staged. Changes in submodules are committed there (`inner.rs`) and
+//! reported.
 //!
 //! ```text
-//! prepare ─▶ (it lands) ─▶ blobs of what landed ─▶ tree ─▶ commit ─▶ HEAD moves if it is where it was ─▶ the user's index
+//! prepare ─▶ (landing) ─▶ blobs ─▶ tree ─▶ commit ─▶ compare-and-swap of HEAD ─▶ the user's index
 //! ```
 
 use super::child::{Call, Scratch};
@@ -12,7 +12,7 @@ use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
 use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
-use super::settings::{Identity, Settings, Surroundings, nobody};
+use super::settings::{Identity, Settings, Surroundings, no_identity};
 use crate::dir::{Dir, Meta};
 use crate::name::Rel;
 use serde::{Deserialize, Serialize};
@@ -33,17 +33,17 @@ pub enum Author {
     Coauthored,
 }
 
-/// What the commit shall say.
+/// Message and authorship of the commit.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub message: &'a str,
     pub author: Author,
-    /// What the agent is called: the sandbox's name.
+    /// Name of the agent: the sandbox's name.
     pub agent: &'a str,
     pub sandbox: &'a str,
 }
 
-/// A path of the base with what landed there: the SHA-256 of a file's bytes or of where a link leads; none where it is gone.
+/// A path of the base and its landed state: SHA-256 of the file's bytes or of the link target; None for a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staged {
     pub path: Rel,
@@ -52,10 +52,10 @@ pub struct Staged {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// None where nothing changed that git keeps: directories, for one.
+    /// Commit id; None without a change that git tracks, such as for directories.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
-    /// The branch, or that HEAD is on none.
+    /// Branch name, or a note that HEAD is detached.
     pub branch: String,
     /// Commits in submodules.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -64,15 +64,15 @@ pub struct Committed {
     pub notes: Vec<String>,
 }
 
-/// A commit that nothing stands against, as far as can be told before it lands.
+/// A commit whose preconditions were checked before the landing.
 pub struct Prepared {
     pub(super) repository: Repository,
     pub(super) settings: Settings,
     pub(super) scratch: Scratch,
     pub(super) head: Head,
-    /// Tops of other repositories in the tree: what is in them is not ours to commit.
+    /// Tops of other repositories in the tree, whose files are not committed here.
     pub(super) others: BTreeSet<Rel>,
-    /// Those of them that are submodules in which something is to be committed.
+    /// Submodules among them that get a commit of their own.
     pub(super) inner: Vec<Inner>,
     pub(super) message: String,
     pub(super) author: Identity,
@@ -84,20 +84,20 @@ pub struct Prepared {
 const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
 
-/// Objects that were made and that nobody refers to yet.
+/// Objects that were written and are not referenced yet.
 pub(super) struct Made {
-    /// None where nothing changed that git keeps.
+    /// Commit id; None without a change that git tracks.
     pub commit: Option<String>,
-    /// Who made it when, in git's words.
+    /// Committer and time, as in the commit object.
     pub who: String,
-    /// What differs from HEAD: path to mode and blob.
+    /// Differences from HEAD: path to mode and blob.
     pub changed: BTreeMap<Rel, (String, String)>,
-    /// One for each submodule of `Prepared::inner`.
+    /// Objects of each submodule in `Prepared::inner`.
     pub inner: Vec<Made>,
 }
 
-/// What git keeps in its directory while something is half done, and what it is.
-const UNDER_WAY: &[(&[u8], &str)] = &[
+/// Files of the git directory that mark an unfinished operation.
+const OPERATION_MARKERS: &[(&[u8], &str)] = &[
     (b"MERGE_HEAD", "a merge"),
     (b"CHERRY_PICK_HEAD", "a cherry-pick"),
     (b"REVERT_HEAD", "a revert"),
@@ -105,7 +105,7 @@ const UNDER_WAY: &[(&[u8], &str)] = &[
     (b"rebase-apply", "a rebase"),
 ];
 
-/// Looks at everything that could keep `paths` of the tree at `base` from being committed.
+/// Checks everything that could prevent `paths` of the tree at `base` from being committed.
 pub fn prepare(
     base: &Path,
     surroundings: &Surroundings<'_>,
@@ -119,7 +119,7 @@ pub fn prepare(
     prepare_in(repository, surroundings, plan, paths, 0)
 }
 
-/// The same in a repository that was found; `depth` says in how many others it is.
+/// Prepares a commit in a repository; `depth` is its nesting depth as a submodule.
 pub(super) fn prepare_in(
     repository: Repository,
     surroundings: &Surroundings<'_>,
@@ -129,8 +129,8 @@ pub(super) fn prepare_in(
 ) -> Result<Prepared, Fault> {
     let message = checked_message(plan.message)?;
     let settings = Settings::read(&repository, surroundings)?;
-    let committer = settings.reviewer.clone().ok_or_else(nobody)?;
-    nothing_under_way(&repository)?;
+    let committer = settings.reviewer.clone().ok_or_else(no_identity)?;
+    check_no_operation_in_progress(&repository)?;
     let (paths, others) = in_work_tree(&repository, paths)?;
     let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
     let reftable = repository.has_reftable()?;
@@ -160,11 +160,11 @@ impl Prepared {
         self.scratch.git(&args, Call { input, ..Call::default() })
     }
 
-    /// Between HEAD and the index in the scratch directory: path to new mode and blob, mode 0 where it is gone.
+    /// Differences between HEAD and the scratch index: path to new mode and blob, mode 0 for a deletion.
     pub(super) fn differences(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
         let Some(commit) = self.head.commit() else { return self.everything() };
         let mut words = vec!["diff-index", "--cached", "-z", "--raw", "--no-abbrev", "--no-renames"];
-        // Said here, or `.gitmodules` is asked which links are to be overlooked.
+        // Given explicitly, or `.gitmodules` decides which submodules are ignored.
         words.extend(["--ignore-submodules=none", commit]);
         let raw = self.run(&words, Vec::new())?;
         let fields: Vec<&[u8]> = raw.split(|b| *b == 0).collect();
@@ -180,7 +180,7 @@ impl Prepared {
         Ok(found)
     }
 
-    /// The same before the first commit.
+    /// Entries of the scratch index, for a repository without a commit.
     fn everything(&self) -> Result<BTreeMap<Rel, (String, String)>, Fault> {
         let raw = self.run(&["ls-files", "-s", "-z"], Vec::new())?;
         let mut found = BTreeMap::new();
@@ -195,22 +195,22 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Commits what landed. A fault here means that it landed and is not committed, here or in any submodule.
+    /// Commits the landed changes. A fault means that they landed and are committed neither here nor in any submodule.
     pub fn commit(mut self, batch: &str, landed: &[Staged]) -> Result<Committed, Fault> {
         let at = |staged: &Staged| Staged {
             path: below(&self.repository.prefix, &staged.path),
             digest: staged.digest.clone(),
         };
         let landed: Vec<Staged> = landed.iter().map(at).collect();
-        // All objects first: nobody refers to them yet, and everything that can fail has been tried before a branch moves.
+        // Objects first: they are unreferenced, and everything that can fail is tried before a branch moves.
         let made = self.write(batch, &landed)?;
         self.publish(&made)?;
         self.bring_up_index(&made);
-        let inside = self.told_inside(&made);
+        let inside = self.submodule_commits(&made);
         Ok(Committed { commit: made.commit, branch: self.head.label().to_owned(), inside, notes: self.notes })
     }
 
-    /// Makes the objects of a commit; `landed` is in words of the work tree.
+    /// Writes the objects of a commit; paths in `landed` are relative to the work tree.
     pub(super) fn write(&mut self, batch: &str, landed: &[Staged]) -> Result<Made, Fault> {
         let inner = self.write_inner(batch, landed)?;
         let landed: Vec<&Staged> = landed.iter().filter(|staged| !is_of(&self.others, &staged.path)).collect();
@@ -245,7 +245,7 @@ impl Prepared {
         Ok(Made { commit: Some(commit), who, changed, inner })
     }
 
-    /// The files are what landed; when each was last changed.
+    /// Checks that the files have the landed digests and returns their metadata.
     fn as_landed(&self, top: &Dir, there: &[&Staged]) -> Result<Vec<Meta>, Fault> {
         let mut seen = Vec::with_capacity(there.len());
         for staged in there {
@@ -258,7 +258,7 @@ impl Prepared {
         Ok(seen)
     }
 
-    /// The commit, and who made it when, in git's words.
+    /// Writes the commit object; also returns committer and time as in the object.
     fn make(&self, batch: &str) -> Result<(String, String), Fault> {
         let tree = id_in(&self.run(&["write-tree", "--missing-ok"], Vec::new())?)?;
         let mut args = vec!["commit-tree", tree.as_str()];
@@ -283,7 +283,7 @@ impl Prepared {
         Ok((commit, who.to_owned()))
     }
 
-    /// Moves HEAD, or its branch, if it is where it was seen.
+    /// Moves HEAD, or its branch, by compare-and-swap against `seen`.
     pub(super) fn move_head(&self, seen: &Head, to: &str, who: &str, why: &str) -> Result<(), Fault> {
         match self.settings.reftable {
             true => {
@@ -295,10 +295,10 @@ impl Prepared {
         }
     }
 
-    /// The same entries in the user's index, and no others.
+    /// Writes these entries to the user's index and leaves the others.
     pub(super) fn put_into_index(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
         let mut input = Vec::new();
-        // What goes, goes first: a file may stand where a directory stood.
+        // Deletions first: a file may replace a directory.
         for (path, (mode, blob)) in changed
             .iter()
             .filter(|(_, (mode, _))| mode == "0")
@@ -314,8 +314,8 @@ impl Prepared {
     }
 }
 
-fn nothing_under_way(repository: &Repository) -> Result<(), Fault> {
-    for (name, what) in UNDER_WAY {
+fn check_no_operation_in_progress(repository: &Repository) -> Result<(), Fault> {
+    for (name, what) in OPERATION_MARKERS {
         if repository.own.meta_of(name).map_err(|e| unreadable(&repository.own_path, &e))?.is_some() {
             let fault = refused(&repository.top, &format!("{what} is under way"));
             return Err(fault.hint("end it with git first, or approve without --commit"));

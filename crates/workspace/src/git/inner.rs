@@ -1,6 +1,6 @@
-//! Submodules: what landed in one is committed there, in its own repository, and the repository around it gets the new commit as its
-//! link. A submodule's git directory must be the one that the repository around it keeps for it: a `.git` file that leads anywhere
-//! else would have commits made in whatever repository somebody names.
+//! Submodules: changes that landed in one are committed in its own repository, and the superproject records the new
+//! commit as its gitlink. The git directory of a submodule must be the one below the superproject's `modules`: a
+//! `.git` file that points elsewhere would let its author choose the repository that is committed to.
 
 use super::commit::{Made, Plan, Prepared, Staged, prepare_in};
 use super::locate::{Repository, identity, refused, unreadable};
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use terms::Fault;
 
-/// Submodules in submodules, so many at most.
+/// Nesting bound of submodules.
 const DEEPEST: usize = 8;
 
-/// A submodule in which something will be committed.
+/// Submodule that gets a commit.
 pub(super) struct Inner {
-    /// Its top, in words of the work tree around it.
+    /// Path of the submodule in the work tree of the superproject.
     pub at: Rel,
     pub prepared: Prepared,
 }
@@ -35,7 +35,8 @@ pub struct Inside {
 }
 
 impl Prepared {
-    /// Prepares commits in those of `links` (paths that HEAD keeps as submodules, with the commit of each) that some of `paths` are in.
+    /// Prepares commits in those submodules of `links` (path to the commit that HEAD records) that contain some of
+    /// `paths`.
     pub(super) fn prepare_inner(
         &mut self,
         links: &BTreeMap<Rel, String>,
@@ -67,7 +68,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Whether what is in another repository is committed there.
+    /// True if changes in the repository at `at` are committed there.
     pub(super) fn commits_inside(&self, at: &Rel) -> bool {
         self.inner.iter().any(|inner| inner.at == *at)
     }
@@ -80,7 +81,7 @@ impl Prepared {
         self.inner.iter_mut().map(|inner| inner.prepared.write(batch, &of(&inner.at))).collect()
     }
 
-    /// Puts the links to new commits into the index of the scratch directory; where they are.
+    /// Adds gitlinks of the new commits to the scratch index and returns their paths.
     pub(super) fn link(&self, made: &[Made]) -> Result<Vec<Rel>, Fault> {
         let (mut input, mut linked) = (Vec::new(), Vec::new());
         for (inner, made) in self.inner.iter().zip(made) {
@@ -94,7 +95,8 @@ impl Prepared {
         Ok(linked)
     }
 
-    /// Moves the heads, those inside first: a link never leads to a commit that no head has. Where one cannot be moved, none stays so.
+    /// Moves the heads, submodules first: a gitlink never names a commit without a reference. If one fails, those
+    /// before it are reverted.
     pub(super) fn publish(&self, made: &Made) -> Result<(), Fault> {
         let mut done = Vec::new();
         let moved = self.inner.iter().zip(&made.inner).try_for_each(|(inner, made)| {
@@ -107,23 +109,23 @@ impl Prepared {
             Some(commit) => self.move_head(&self.head, commit, &made.who, &why),
             None => Ok(()),
         });
-        moved.inspect_err(|_| done.iter().rev().for_each(|(inner, made)| inner.prepared.take_back(made)))
+        moved.inspect_err(|_| done.iter().rev().for_each(|(inner, made)| inner.prepared.revert_heads(made)))
     }
 
-    /// Heads go back where they were, if nobody has moved them on.
-    fn take_back(&self, made: &Made) {
+    /// Reverts the heads unless they have moved on since.
+    fn revert_heads(&self, made: &Made) {
         if let (Some(commit), Some(before)) = (&made.commit, self.head.commit()) {
             let now = match &self.head {
                 Head::Branch { name, .. } => Head::Branch { name: name.clone(), commit: Some(commit.clone()) },
                 Head::Detached { .. } => Head::Detached { commit: commit.clone() },
             };
-            // It is told that there is no commit; one that somebody has built upon stays.
+            // Best effort: the caller reports that there is no commit; one that others have built upon stays.
             let _ = self.move_head(&now, before, &made.who, "reset: taken back");
         }
-        self.inner.iter().zip(&made.inner).for_each(|(inner, made)| inner.prepared.take_back(made));
+        self.inner.iter().zip(&made.inner).for_each(|(inner, made)| inner.prepared.revert_heads(made));
     }
 
-    /// The same entries in the index of each repository.
+    /// Writes the new entries to the index of each repository.
     pub(super) fn bring_up_index(&mut self, made: &Made) {
         for (inner, made) in self.inner.iter_mut().zip(&made.inner) {
             inner.prepared.bring_up_index(made);
@@ -139,8 +141,8 @@ impl Prepared {
         }
     }
 
-    /// Commits inside, by paths of the base.
-    pub(super) fn told_inside(&self, made: &Made) -> Vec<Inside> {
+    /// Commits in submodules, with paths relative to the base.
+    pub(super) fn submodule_commits(&self, made: &Made) -> Vec<Inside> {
         let mut told = Vec::new();
         for (inner, made) in self.inner.iter().zip(&made.inner) {
             let at = rest(&self.repository.prefix, &inner.at).unwrap_or_else(|| inner.at.clone());
@@ -150,7 +152,7 @@ impl Prepared {
                 commit: commit.clone(),
                 branch: branch.clone(),
             }));
-            let deeper = inner.prepared.told_inside(made);
+            let deeper = inner.prepared.submodule_commits(made);
             told.extend(deeper.into_iter().map(|one| Inside { path: super::paths::below(&at, &one.path), ..one }));
         }
         told
@@ -158,7 +160,7 @@ impl Prepared {
 }
 
 impl Repository {
-    /// The repository of a submodule; none where it was never checked out.
+    /// Repository of a submodule; None if it is not checked out.
     fn submodule(&self, at: &Rel) -> Result<Option<Repository>, Fault> {
         let top = self.top.join(at.as_path());
         let work = Dir::open(&self.top).map_err(|e| unreadable(&self.top, &e))?;
@@ -167,7 +169,7 @@ impl Repository {
         }
         let found = Repository::find(&top)?.filter(|found| found.top == top);
         let found = found.ok_or_else(|| refused(&top, "its .git is no git directory"))?;
-        // One that is right there leads nowhere.
+        // A `.git` directory in place points nowhere else.
         if !found.by_file || self.keeps(&found)? {
             return Ok(Some(found));
         }
@@ -177,7 +179,7 @@ impl Repository {
         ))
     }
 
-    /// Whether another's git directory lies in `modules` of this one's, reached without a link.
+    /// True if the git directory of `inner` lies in `modules` of this one, reached without a link.
     fn keeps(&self, inner: &Repository) -> Result<bool, Fault> {
         let fail = |e: std::io::Error| unreadable(&self.own_path, &e);
         let own = std::fs::canonicalize(&self.own_path).map_err(fail)?;
@@ -192,7 +194,7 @@ impl Repository {
     }
 }
 
-/// What is left of a path below `at`; none where it is not below it.
+/// Remainder of a path below `at`; None if it is not below.
 fn rest(at: &Rel, path: &Rel) -> Option<Rel> {
     let count = at.parts().count();
     let is_below = path.is_at_or_below(at) && path.parts().count() > count;

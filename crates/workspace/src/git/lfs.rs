@@ -1,5 +1,6 @@
-//! Files of git LFS: a commit holds a pointer, and the bytes lie in the git directory under their digest. The program that makes
-//! pointers is a filter that a repository's settings name, and none of those is run; the format is five words, so we write it.
+//! Git LFS files: the commit holds a pointer, and the bytes lie in the git directory under their digest. The usual
+//! program is a filter that a repository's config names, and no such program is run; the pointer format is five words,
+//! so it is written here.
 
 use super::locate::Repository;
 use super::refs::give;
@@ -10,18 +11,18 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-/// The name of the filter in attributes.
+/// Name of the filter in attributes.
 pub(super) const FILTER: &[u8] = b"lfs";
 const VERSION: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
-/// Pointers are shorter; git LFS looks no further either.
+/// Upper bound on the length of a pointer; git LFS uses the same.
 const LONGEST: u64 = 1024;
 
-/// What a commit holds in the place of a file with this digest.
+/// Pointer in place of a file with this digest.
 pub(super) fn pointer(digest: &str, size: u64) -> Vec<u8> {
     [VERSION, format!("oid sha256:{digest}\nsize {size}\n").as_bytes()].concat()
 }
 
-/// Whether a file stands for itself: one that is empty, or that is a pointer already, as it is where LFS was never set up.
+/// True for a file that is committed as it is: empty, or a pointer already, as in a clone without LFS.
 pub(super) fn is_plain(top: &Dir, path: &Rel, size: u64) -> io::Result<bool> {
     if size == 0 || size >= LONGEST {
         return Ok(size == 0);
@@ -32,7 +33,7 @@ pub(super) fn is_plain(top: &Dir, path: &Rel, size: u64) -> io::Result<bool> {
 }
 
 impl Repository {
-    /// Puts the bytes of a file where git LFS looks for them. They must be what the digest says.
+    /// Stores the bytes of a file where git LFS looks for them, after checking their digest.
     pub(super) fn keep_bytes(&self, top: &Dir, path: &Rel, digest: &str) -> io::Result<()> {
         let (one, rest) = digest.split_at_checked(2).ok_or(io::ErrorKind::InvalidInput)?;
         let (two, _) = rest.split_at_checked(2).ok_or(io::ErrorKind::InvalidInput)?;
@@ -62,7 +63,7 @@ impl Repository {
     }
 }
 
-/// The digest of what was copied.
+/// Copies the bytes and returns their digest.
 fn copy(from: &mut File, mut to: File) -> io::Result<String> {
     let (mut hasher, mut piece) = (Sha256::new(), vec![0u8; 128 << 10]);
     loop {
@@ -75,5 +76,5 @@ fn copy(from: &mut File, mut to: File) -> io::Result<String> {
         }
     }
     to.sync_all()?;
-    Ok(crate::spelled::hex(&hasher.finalize()))
+    Ok(terms::hex::encode(hasher.finalize()))
 }

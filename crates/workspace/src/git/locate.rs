@@ -1,5 +1,6 @@
-//! Finds the repository of a directory as git does, by `.git` in it or above, and never by what merely looks like a repository
-//! from inside. Opens it through handles; what it says of itself must agree with where it was found.
+//! Finds the repository of a directory as git does, by `.git` in it or in a parent, and never a bare repository that
+//! merely looks like one from inside. Opens it through handles; its own references to the work tree must agree with
+//! where it was found.
 
 use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
@@ -13,34 +14,34 @@ use terms::{ErrorKind, Fault, Phase};
 /// A repository with a work tree that holds the base.
 #[derive(Debug)]
 pub struct Repository {
-    /// The work tree.
+    /// Top of the work tree.
     pub top: PathBuf,
-    /// Where the base is in the work tree.
+    /// Path of the base in the work tree.
     pub prefix: Rel,
-    /// What belongs to this work tree: HEAD, the index.
+    /// Git directory of this work tree: HEAD, index.
     pub(super) own: Dir,
     pub(super) own_path: PathBuf,
-    /// What all work trees share: branches, settings, objects.
+    /// Git directory shared by all work trees: branches, config, objects.
     pub(super) common: Dir,
     pub(super) common_path: PathBuf,
-    /// Who owns the git directory: what is made in it shall be theirs.
+    /// Owner of the git directory, and so of files created in it.
     pub(super) owner: (u32, u32),
-    /// Found by way of a `.git` that is a file: a linked work tree, or a submodule.
+    /// Found by a `.git` file: a linked work tree or a submodule.
     pub(super) by_file: bool,
 }
 
-/// How long a file of a repository may be that says one thing: HEAD, a reference, `commondir`.
+/// Size bound of a one-line file: HEAD, a reference, `commondir`.
 const SHORT: u64 = 4096;
 
-/// How many directories are looked at upwards.
+/// Bound on the parents that are searched.
 const MOST_ABOVE: usize = 256;
 
 impl Repository {
-    /// The repository that a directory belongs to; none where there is none up to the edge of the file system.
+    /// Repository that a directory belongs to; None if there is none up to the boundary of the file system.
     pub fn find(base: &Path) -> Result<Option<Repository>, Fault> {
         let mut device = None;
         for top in base.ancestors().take(MOST_ABOVE) {
-            // A directory that cannot be looked into hides what is above it, as it does for git.
+            // An unreadable directory hides its parents, as it does for git.
             let Ok(dir) = Dir::open(top) else { return Ok(None) };
             let Some(here) = dir.meta(&Rel::top()).map_err(|e| unreadable(top, &e))? else { return Ok(None) };
             if *device.get_or_insert(here.dev) != here.dev {
@@ -62,7 +63,8 @@ impl Repository {
         Ok(None)
     }
 
-    /// Whether another repository begins between the work tree's top and this path: its `.git` is named.
+    /// Returns the directory of another repository between the top of the work tree and this path, recognised by its
+    /// `.git`.
     pub fn inner(&self, path: &Rel) -> io::Result<Option<Rel>> {
         let top = Dir::open(&self.top)?;
         let mut at = Rel::top();
@@ -87,7 +89,7 @@ fn by_directory(dir: &Dir, top: &Path) -> Result<Option<Repository>, Fault> {
     opened(top, own, own_path.clone(), common, own_path, false).map(Some)
 }
 
-/// `.git` is a file with one line, `gitdir: PATH`.
+/// Opens the git directory named by a `.git` file with one line, `gitdir: PATH`.
 fn by_file(dir: &Dir, top: &Path) -> Result<Repository, Fault> {
     let file = top.join(".git");
     let text = short(dir, &Rel::top().join(b".git")).map_err(|e| unreadable(&file, &e))?.unwrap_or_default();
@@ -114,8 +116,8 @@ fn by_file(dir: &Dir, top: &Path) -> Result<Repository, Fault> {
     opened(top, own, own_path, common, common_path, true)
 }
 
-/// A linked work tree's git directory names the `.git` file that names it. Otherwise any file could have commits made in any
-/// repository of the user's.
+/// Checks that the git directory of a linked work tree names the `.git` file that names it. Otherwise any such file
+/// could direct commits to any repository of the user.
 fn leads_back(own: &Dir, own_path: &Path, top: &Dir) -> Result<(), Fault> {
     let back = short(own, &Rel::top().join(b"gitdir")).map_err(|e| unreadable(own_path, &e))?.unwrap_or_default();
     let back = own_path.join(OsStr::from_bytes(trimmed(&back)));
@@ -126,7 +128,7 @@ fn leads_back(own: &Dir, own_path: &Path, top: &Dir) -> Result<(), Fault> {
     }
 }
 
-/// Device and inode.
+/// Device and inode number.
 pub(super) fn identity(dir: &Dir) -> Option<(u64, u64)> {
     dir.meta(&Rel::top()).ok().flatten().map(|meta: Meta| (meta.dev, meta.ino))
 }
@@ -145,13 +147,13 @@ fn opened(
     Ok(Repository { top: top.to_owned(), prefix, own, own_path, common, common_path, owner, by_file })
 }
 
-/// As git decides: HEAD, `objects` and `refs` are there. Links in their place are not followed.
+/// True if HEAD, `objects` and `refs` exist, which is git's test. Links in their place are not followed.
 fn looks_like_one(dir: &Dir) -> io::Result<bool> {
     let is = |name: &[u8], kind: FileKind| Ok::<_, io::Error>(dir.meta_of(name)?.is_some_and(|m| m.kind == kind));
     Ok(is(b"HEAD", FileKind::File)? && is(b"objects", FileKind::Dir)? && is(b"refs", FileKind::Dir)?)
 }
 
-/// The bytes of a small file; none where there is none. One that is longer than it can mean anything is refused.
+/// Reads a one-line file; None if it is missing. A longer one is refused.
 pub(super) fn short(dir: &Dir, at: &Rel) -> io::Result<Option<Vec<u8>>> {
     bounded(dir, at, SHORT)
 }

@@ -1,10 +1,10 @@
-//! The words of a commit: a message that git would take, and trailers that say where it comes from.
+//! Commit messages: checks the text and adds trailers that name sandbox and batch.
 
 use terms::{Fault, Phase};
 
 const LONGEST_MESSAGE: usize = 64 << 10;
 
-/// Without space at its ends.
+/// Checks a message and strips trailing whitespace and empty lines at the ends.
 pub(super) fn checked_message(message: &str) -> Result<String, Fault> {
     let lines: Vec<&str> = message.lines().map(str::trim_end).collect();
     let text = lines.join("\n").trim_matches('\n').to_owned();
@@ -17,7 +17,7 @@ pub(super) fn checked_message(message: &str) -> Result<String, Fault> {
     Err(Fault::invalid(format!("the message {why}")).hint("say what was changed, with -m").phase(Phase::Review))
 }
 
-/// Trailers go into a paragraph of their own, unless the last one is such already.
+/// Appends trailers as a paragraph of their own, or to a last paragraph of trailers.
 pub(super) fn with_trailers<'a>(message: &str, trailers: impl Iterator<Item = &'a str>) -> String {
     let is_trailer = |line: &str| {
         let token = line.split_once(": ").map(|(token, _)| token);

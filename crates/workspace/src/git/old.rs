@@ -1,4 +1,4 @@
-//! What files held in a commit, as a check-out would have written them. Large ones and those of filters are not known.
+//! Contents of files in a commit, as a checkout would write them. Unknown for large files and for those with filters.
 
 use super::child::{Call, Scratch};
 use super::locate::Repository;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use terms::Fault;
 
-/// The contents of some files in one commit.
+/// Contents of some files in one commit.
 pub struct Old {
     scratch: Scratch,
     prefix: Rel,
@@ -23,13 +23,13 @@ enum Blob {
         id: String,
         size: u64,
     },
-    /// There was no such file.
+    /// Missing in the commit.
     Absent,
-    /// A filter's, or no file.
+    /// Filtered, or not a file.
     Opaque,
 }
 
-/// A file as it was.
+/// State of a file in the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Was {
     File(Vec<u8>),
@@ -38,7 +38,7 @@ pub enum Was {
 }
 
 impl Old {
-    /// Looks all of them up at once; none where `base` is in no repository or the commit is not there.
+    /// Looks up all paths at once; None if `base` is not in a repository or the commit is missing.
     pub fn look_up(
         base: &Path,
         surroundings: &Surroundings<'_>,
@@ -60,7 +60,7 @@ impl Old {
             input.extend_from_slice(path);
             input.push(0);
         }
-        // Answers end with a line; a name that holds one must not pass for two, so only the kind and the size are asked for.
+        // Replies are lines; a name with a newline must not pass for two, so only id, type and size are printed.
         let args = ["cat-file", "-z", "--batch-check=%(objectname) %(objecttype) %(objectsize)"].map(OsStr::new);
         let said = self.scratch.git(&args, Call { input, ..Call::default() })?;
         let attributes = ["check-attr", "-z", "--stdin", "filter"].map(OsStr::new);
@@ -69,15 +69,15 @@ impl Old {
         let filters: Vec<&[u8]> = filters.split(|b| *b == 0).collect();
         let mut filtered = filters.chunks_exact(3).map(|triple| !matches!(triple[2], b"unspecified" | b"unset"));
         let mut rest = &said[..];
-        if !matches!(next(&mut rest, format!("{commit}^{{tree}}").as_bytes()), Some(Answer::Other)) {
+        if !matches!(next(&mut rest, format!("{commit}^{{tree}}").as_bytes()), Some(BatchReply::Other)) {
             return Ok(false);
         }
         for (path, full) in paths.iter().zip(&full) {
             let asked = [format!("{commit}:").as_bytes(), full].concat();
             let blob = match next(&mut rest, &asked) {
-                Some(Answer::Blob { id, size }) => Blob::Known { id, size },
-                Some(Answer::Missing) => Blob::Absent,
-                Some(Answer::Other) => Blob::Opaque,
+                Some(BatchReply::Blob { id, size }) => Blob::Known { id, size },
+                Some(BatchReply::Missing) => Blob::Absent,
+                Some(BatchReply::Other) => Blob::Opaque,
                 None => return Err(Fault::internal("git cat-file says something unknown")),
             };
             let blob = if filtered.next() == Some(true) { Blob::Opaque } else { blob };
@@ -86,7 +86,7 @@ impl Old {
         Ok(true)
     }
 
-    /// What a path held; unknown over `most` bytes.
+    /// Content of a path; unknown above `most` bytes.
     pub fn contents(&self, path: &Rel, most: u64) -> Result<Was, Fault> {
         let id = match self.blobs.get(path) {
             Some(Blob::Known { id, size }) if *size <= most => id,
@@ -95,30 +95,30 @@ impl Old {
         };
         let full = OsString::from_vec([b"--path=".to_vec(), full(&self.prefix, path)].concat());
         let args = [OsStr::new("cat-file"), OsStr::new("--filters"), &full, OsStr::new(id)];
-        // Line ends may double it at most.
+        // Conversion of line endings at most doubles the size.
         self.scratch.git(&args, Call { most: 2 * most + 1, ..Call::default() }).map(Was::File)
     }
 }
 
-enum Answer {
+enum BatchReply {
     Blob { id: String, size: u64 },
     Missing,
     Other,
 }
 
-/// The next answer of `cat-file --batch-check`: `ID KIND SIZE`, or what was asked followed by ` missing`.
-fn next(rest: &mut &[u8], asked: &[u8]) -> Option<Answer> {
+/// Parses the next reply of `cat-file --batch-check`: `ID TYPE SIZE`, or the request followed by ` missing`.
+fn next(rest: &mut &[u8], asked: &[u8]) -> Option<BatchReply> {
     if let Some(after) = rest.strip_prefix(asked).and_then(|after| after.strip_prefix(b" missing\n")) {
         *rest = after;
-        return Some(Answer::Missing);
+        return Some(BatchReply::Missing);
     }
     let end = rest.iter().position(|b| *b == b'\n')?;
     let line = std::str::from_utf8(&rest[..end]).ok()?;
     *rest = &rest[end + 1..];
     let fields: Vec<&str> = line.split(' ').collect();
     match fields[..] {
-        [id, "blob", size] if is_id(id) => Some(Answer::Blob { id: id.to_owned(), size: size.parse().ok()? }),
-        [id, "submodule"] | [id, _, _] if is_id(id) => Some(Answer::Other),
+        [id, "blob", size] if is_id(id) => Some(BatchReply::Blob { id: id.to_owned(), size: size.parse().ok()? }),
+        [id, "submodule"] | [id, _, _] if is_id(id) => Some(BatchReply::Other),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Paths of a commit: where the work tree has them, whose they are, and what stands there.
+//! Paths of a commit: in the work tree, in other repositories, and their digests.
 
 use super::locate::{Repository, refused, unreadable};
 use crate::change::FileKind;
@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use terms::{ErrorKind, Fault, Phase};
 
-/// A path of the base, as the work tree has it.
+/// Converts a path of the base to one of the work tree.
 pub(super) fn below(prefix: &Rel, path: &Rel) -> Rel {
     path.parts().fold(prefix.clone(), |at, part| at.join(part))
 }
 
-/// A path and the directories that it is in.
+/// A path and its parents.
 pub(super) fn at_and_above(path: &Rel) -> Vec<Rel> {
     let mut all = Vec::new();
     let mut at = Rel::top();
@@ -25,18 +25,19 @@ pub(super) fn at_and_above(path: &Rel) -> Vec<Rel> {
     all
 }
 
-/// As plumbing reads them.
+/// NUL-terminated list for the standard input of plumbing commands.
 pub(super) fn listed(paths: &[Rel]) -> Vec<u8> {
     paths.iter().flat_map(|path| path.as_bytes().iter().copied().chain([0])).collect()
 }
 
-/// A file or a link: what git keeps.
+/// True for a file or a link, which git tracks.
 pub(super) fn is_kept(top: &Dir, path: &Rel) -> bool {
     let found = top.meta(path).ok().flatten();
     found.is_some_and(|meta| matches!(meta.kind, FileKind::File | FileKind::Symlink))
 }
 
-/// Paths as the work tree has them, none of which belongs to git itself; and the tops of other repositories that some of them are in.
+/// Converts paths to those of the work tree and refuses any in `.git`; also returns the tops of other repositories
+/// that contain some.
 pub(super) fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<(Vec<Rel>, BTreeSet<Rel>), Fault> {
     let mut all = Vec::with_capacity(paths.len());
     let (mut clean, mut others): (BTreeSet<Rel>, BTreeSet<Rel>) = Default::default();
@@ -54,12 +55,12 @@ pub(super) fn in_work_tree(repository: &Repository, paths: &[Rel]) -> Result<(Ve
     Ok((all, others))
 }
 
-/// Whether a path is, or is in, another repository.
+/// True for a path at or below another repository.
 pub(super) fn is_of(others: &BTreeSet<Rel>, path: &Rel) -> bool {
     others.iter().any(|other| path.is_at_or_below(other))
 }
 
-/// The SHA-256 of a file's bytes, or of where a link leads.
+/// Metadata, and SHA-256 of a file's bytes or of a link target.
 pub(super) fn digest(top: &Dir, path: &Rel) -> io::Result<(Meta, String)> {
     let meta = top.meta(path)?.ok_or(io::ErrorKind::NotFound)?;
     let mut hasher = Sha256::new();
@@ -76,7 +77,7 @@ pub(super) fn digest(top: &Dir, path: &Rel) -> io::Result<(Meta, String)> {
             }
         }
     }
-    Ok((meta, hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((meta, terms::hex::encode(hasher.finalize())))
 }
 
 pub(super) fn of_another(at: &str) -> Fault {

@@ -1,5 +1,5 @@
-//! HEAD and branches, read and moved by hand in the way that git's own files allow: a lock file beside the reference, a look at
-//! what it says now, and a rename.
+//! HEAD and branches, read and moved with git's own protocol for loose references: create a lock file beside the
+//! reference, compare its current value, rename.
 
 use super::locate::{Repository, bounded, refused, short, trimmed, unreadable};
 use crate::dir::Dir;
@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// Where a work tree stands.
+/// Position of a work tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// On a branch; `commit` is none before its first.
+    /// On a branch; `commit` is None for an unborn one.
     Branch { name: String, commit: Option<String> },
-    /// On a commit, and on no branch.
+    /// Detached HEAD.
     Detached { commit: String },
 }
 
@@ -27,7 +27,7 @@ impl Head {
         }
     }
 
-    /// The branch without `refs/heads/`, or that there is none.
+    /// Branch name without `refs/heads/`, or a label for a detached HEAD.
     pub fn label(&self) -> &str {
         match self {
             Head::Branch { name, .. } => name.strip_prefix("refs/heads/").unwrap_or(name),
@@ -36,10 +36,10 @@ impl Head {
     }
 }
 
-/// References that lead to references end after so many.
+/// Bound on the length of a chain of symbolic references.
 const MOST_STEPS: usize = 5;
 
-/// Half a million branches and tags.
+/// Size bound of `packed-refs`: half a million branches and tags.
 const LARGEST_PACKED: u64 = 64 << 20;
 
 impl Repository {
@@ -47,10 +47,10 @@ impl Repository {
         if self.common.meta_of(b"reftable").map_err(|e| unreadable(&self.common_path, &e))?.is_some() {
             return Err(refused(&self.common_path, "keeps its references as a reftable, which only git reads"));
         }
-        let said = self.read_one("HEAD").map_err(|e| unreadable(&self.own_path, &e))?;
-        match said {
-            Some(Said::Commit(commit)) => Ok(Head::Detached { commit }),
-            Some(Said::Other(name)) => self.follow(name),
+        let value = self.read_one("HEAD").map_err(|e| unreadable(&self.own_path, &e))?;
+        match value {
+            Some(RefValue::Commit(commit)) => Ok(Head::Detached { commit }),
+            Some(RefValue::Symbolic(name)) => self.follow(name),
             None => Err(refused(&self.own_path, "HEAD says neither a branch nor a commit")),
         }
     }
@@ -58,8 +58,8 @@ impl Repository {
     fn follow(&self, mut name: String) -> Result<Head, Fault> {
         for _ in 0..MOST_STEPS {
             match self.read_one(&name).map_err(|e| unreadable(&self.common_path, &e))? {
-                Some(Said::Other(next)) => name = next,
-                Some(Said::Commit(commit)) => return Ok(Head::Branch { name, commit: Some(commit) }),
+                Some(RefValue::Symbolic(next)) => name = next,
+                Some(RefValue::Commit(commit)) => return Ok(Head::Branch { name, commit: Some(commit) }),
                 None => {
                     let commit = self.packed(&name).map_err(|e| unreadable(&self.common_path, &e))?;
                     return Ok(Head::Branch { name, commit });
@@ -69,19 +69,19 @@ impl Repository {
         Err(refused(&self.common_path, "HEAD leads from reference to reference without end"))
     }
 
-    /// What a reference's own file says.
-    fn read_one(&self, name: &str) -> io::Result<Option<Said>> {
+    /// Reads a loose reference.
+    fn read_one(&self, name: &str) -> io::Result<Option<RefValue>> {
         let (dir, at) = self.file_of(name)?;
         let Some(text) = short(dir, &at)? else { return Ok(None) };
         let text = std::str::from_utf8(trimmed(&text)).map_err(|_| garbled(name))?;
         match text.strip_prefix("ref:") {
-            Some(other) => Ok(Some(Said::Other(other.trim_start().to_owned()))),
-            None if is_id(text) => Ok(Some(Said::Commit(text.to_owned()))),
+            Some(other) => Ok(Some(RefValue::Symbolic(other.trim_start().to_owned()))),
+            None if is_id(text) => Ok(Some(RefValue::Commit(text.to_owned()))),
             None => Err(garbled(name)),
         }
     }
 
-    /// HEAD belongs to the work tree, branches to all.
+    /// Directory and path of a reference: HEAD is per work tree, branches are shared.
     fn file_of(&self, name: &str) -> io::Result<(&Dir, Rel)> {
         if name == "HEAD" {
             return Ok((&self.own, Rel::top().join(b"HEAD")));
@@ -102,8 +102,8 @@ impl Repository {
         Ok(found.next().map(|(id, _)| id.to_owned()))
     }
 
-    /// Moves HEAD, or the branch it is on, from where it was seen to `new`. Nothing is moved when it stands elsewhere by now.
-    /// `who` and `why` are for git's own log of moves.
+    /// Moves HEAD, or the branch it is on, from `seen` to `new`; fails if it has moved meanwhile. `who` and `why` go
+    /// to the reflog.
     pub(super) fn advance(&self, seen: &Head, new: &str, who: &str, why: &str) -> Result<(), Fault> {
         let name = match seen {
             Head::Branch { name, .. } => name.as_str(),
@@ -125,7 +125,7 @@ impl Repository {
         lock.put(new).map_err(failed)?;
         let old = seen.commit().map_or_else(|| "0".repeat(new.len()), str::to_owned);
         let line = format!("{old} {new} {who}\t{why}\n");
-        // The commit stands. Its line in a log is git's memory of moves, no part of it.
+        // The commit is referenced by now; the reflog is best effort.
         let _ = self.log(name, &line);
         if name != "HEAD" {
             let _ = self.log("HEAD", &line);
@@ -146,7 +146,7 @@ impl Repository {
         Ok(here)
     }
 
-    /// One more line in a log; where git keeps logs at all.
+    /// Appends a line to a reflog, if the repository has reflogs.
     fn log(&self, name: &str, line: &str) -> io::Result<()> {
         let (dir, at) = self.file_of(name)?;
         let logs = Rel::top().join(b"logs");
@@ -165,12 +165,12 @@ impl Repository {
     }
 }
 
-enum Said {
+enum RefValue {
     Commit(String),
-    Other(String),
+    Symbolic(String),
 }
 
-/// As long as it is there, git waits or gives up.
+/// Lock file of a reference; while it exists, git waits or gives up.
 struct LockFile<'a> {
     place: &'a Dir,
     name: Vec<u8>,
@@ -210,7 +210,7 @@ impl Drop for LockFile<'_> {
     }
 }
 
-/// What root makes in another's repository is theirs.
+/// Gives a file created by root to the owner of the repository.
 pub(super) fn give(place: &Dir, name: &[u8], (uid, gid): (u32, u32)) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));

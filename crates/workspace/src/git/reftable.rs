@@ -1,5 +1,5 @@
-//! References that are kept as a reftable, a format that only git itself reads and writes: it does so in the directory of our own,
-//! where the table is reached by a link and none of the repository's settings are.
+//! References in a reftable, a format that only git reads and writes: run in the scratch git directory, where a link
+//! leads to the table and the repository's config is not visible.
 
 use super::child::{Call, Scratch};
 use super::locate::{Repository, refused, unreadable};
@@ -23,7 +23,7 @@ impl Repository {
 }
 
 impl Scratch {
-    /// Where the work tree stands, as git says.
+    /// Position of the work tree, from git.
     pub fn head(&self) -> Result<Head, Fault> {
         let branch = self.ask(&["symbolic-ref", "-q", "HEAD"])?;
         let commit = self.ask(&["rev-parse", "-q", "--verify", "HEAD^{commit}"])?.filter(|id| is_id(id));
@@ -34,7 +34,7 @@ impl Scratch {
         }
     }
 
-    /// Moves HEAD, or the branch it is on, if it is where it was seen.
+    /// Moves HEAD, or the branch it is on, by compare-and-swap against `seen`.
     pub fn advance(&self, seen: &Head, new: &str, env: Vec<(&str, OsString)>, why: &str) -> Result<(), Fault> {
         if self.head()? != *seen {
             let message = format!("{} moved away from {}", seen.label(), seen.commit().unwrap_or("no commit"));
@@ -51,11 +51,11 @@ impl Scratch {
         self.git(&args, Call { env, ..Call::default() }).map(drop)
     }
 
-    /// None where git says no.
+    /// Runs a query; None if it exits with 1.
     fn ask(&self, args: &[&str]) -> Result<Option<String>, Fault> {
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         let said = self.git(&args, Call { fine: &[1], ..Call::default() }).map_err(|fault| {
-            // Versions before 2.45.
+            // Git before 2.45.
             match fault.message.contains("refstorage") {
                 true => Fault::new(ErrorKind::UnsupportedHost, "this git knows no reftable, which the repository has")
                     .hint("install git 2.45 or later, or approve without --commit")

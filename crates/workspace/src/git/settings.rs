@@ -1,5 +1,5 @@
-//! What the user's and a repository's settings say, read as data: who the reviewer is, how lines end, which filters exist. Values
-//! that name programs are never handed on.
+//! Config of the user and of a repository, read as data: identity of the reviewer, line endings, filters. Values that
+//! name programs are never passed on.
 
 use super::child::{Call, Scratch, call, program};
 use super::locate::{Repository, bounded, identity, refused, unreadable};
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use terms::{ErrorKind, Fault, Phase};
 
-/// The caller's environment: where to find `git`, and whose settings name the reviewer.
+/// Environment of the caller: PATH for `git`, and HOME for the config with the reviewer's identity.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     pub env: &'a [(OsString, OsString)],
@@ -23,7 +23,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Who stands in a commit.
+/// Name and email address in a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Without what git itself would strip or stumble over.
+    /// Creates an identity without characters that git strips or rejects.
     pub fn new(name: &str, email: &str) -> Option<Identity> {
         let plain = |text: &str| -> String {
             let kept = text.chars().filter(|c| !c.is_control() && !crate::name::is_invisible(*c) && !"<>".contains(*c));
@@ -42,32 +42,32 @@ impl Identity {
     }
 }
 
-/// What counts of all settings.
+/// Config values that matter for a commit.
 pub(super) struct Settings {
     pub program: PathBuf,
     pub sha256: bool,
-    /// References are kept as a reftable.
+    /// References are stored in a reftable.
     pub reftable: bool,
-    /// How contents become blobs, as `key=value`.
+    /// Settings for the conversion of contents to blobs, as `key=value`.
     pub carried: Vec<String>,
-    /// Filters that somebody has configured: contents under them are not what git would keep.
+    /// Configured filters: contents under them differ from what git stores.
     pub filters: BTreeSet<String>,
-    /// A setting by which git LFS would keep files otherwise than it usually does.
+    /// Config key that changes how git LFS stores files.
     pub odd_lfs: Option<String>,
     pub reviewer: Option<Identity>,
-    /// The user has commits signed.
+    /// The user signs commits.
     pub signs: bool,
 }
 
-/// A file of settings may be so long.
+/// Size bound of a config file.
 const LARGEST: u64 = 1 << 20;
 
 const WANTED: &str = r"^(core\.(autocrlf|eol|filemode|symlinks|sharedrepository|worktree|bare)|extensions\..*|user\.(name|email)|commit\.gpgsign|filter\..*|lfs\.(storage|extension\..*))$";
 
-/// Settings that change what a blob is and name no program, with what they may say.
+/// Config keys that affect blobs and name no program.
 const CARRIED: &[&str] = &["core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.sharedrepository"];
 
-/// Extensions of the format that change nothing for what is done here.
+/// Repository format extensions that make no difference here.
 const UNDERSTOOD: &[&str] =
     &["noop", "preciousobjects", "partialclone", "objectformat", "worktreeconfig", "relativeworktrees", "refstorage"];
 
@@ -109,7 +109,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The repository's own, without what it includes: given to the child as bytes, so that it opens nothing itself.
+    /// Config of the repository, without includes: passed to the child on standard input, so that it opens no file
+    /// itself.
     fn local(&self) -> Result<BTreeMap<String, String>, Fault> {
         let Repository { common, common_path, own, own_path, .. } = self.repository;
         let read = |dir: &Dir, path: &PathBuf, name: &[u8]| {
@@ -131,14 +132,15 @@ impl Reader<'_> {
         let args = ["config", "--file", "-", "--no-includes", "-z", "--get-regexp", WANTED];
         let args = args.into_iter().map(OsString::from).collect();
         let env = vec![("GIT_DIR", OsString::from("/dev/null"))];
-        // Status 1 says that there is no such setting.
+        // Exit code 1 means that no key matches.
         let call_ = Call { args, env, input: text, most: 4 * LARGEST, fine: &[1], ..Call::default() };
         call(self.program, call_).map(|out| pairs(&out))
     }
 
-    /// The user's own, or the system's, with all that these include: theirs to decide, and nothing in them is run either.
-    /// Which work tree it is decides what is included. Git would also read the settings of a directory that it is told of, and open
-    /// whatever those include: it finds them `apart`, where there is nothing of the repository's.
+    /// Config of the user or of the system, with includes, which their owner chose; no program in it is run either.
+    /// GIT_DIR is set because conditional includes depend on it. Git would also read the config of that directory and
+    /// open its includes: GIT_COMMON_DIR points to the scratch directory `apart`, which holds no data of the
+    /// repository.
     fn of_user(&self, scope: &str, apart: &Scratch) -> Result<BTreeMap<String, String>, Fault> {
         let args = ["config", scope, "--includes", "-z", "--get-regexp", WANTED].into_iter().map(OsString::from);
         let mut env = vec![
@@ -157,20 +159,19 @@ impl Reader<'_> {
                     let old = PathBuf::from(home).join(".gitconfig");
                     if old.exists() { old } else { xdg.join("git/config") }
                 });
+                // A missing file has no settings; git's exit code for it depends on the version.
+                if matches!(one.try_exists(), Ok(false)) {
+                    return Ok(BTreeMap::new());
+                }
                 env.extend([("HOME", home.to_owned()), ("GIT_CONFIG_GLOBAL", one.into_os_string())]);
             }
         }
         let call_ = Call { args: args.collect(), env, most: 4 * LARGEST, fine: &[1], ..Call::default() };
-        match call(self.program, call_) {
-            Ok(out) => Ok(pairs(&out)),
-            // No such file is no settings.
-            Err(fault) if fault.message.contains("unable to read config file") => Ok(BTreeMap::new()),
-            Err(fault) => Err(fault),
-        }
+        call(self.program, call_).map(|out| pairs(&out))
     }
 }
 
-/// `key\nvalue\0`, where a key alone means true. Later ones win.
+/// Parses `key\nvalue\0`; a key alone means true. The last value wins.
 fn pairs(out: &[u8]) -> BTreeMap<String, String> {
     let entries = out.split(|b| *b == 0).filter(|entry| !entry.is_empty());
     let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok());
@@ -199,7 +200,8 @@ fn check_format(repository: &Repository, local: &BTreeMap<String, String>) -> Re
     }
 }
 
-/// A git directory that was found by way of a file, and one that names a work tree, must mean the one it was found from.
+/// Checks that a git directory found by a `.git` file, or one with `core.worktree`, names the work tree it was found
+/// from.
 fn check_work_tree(repository: &Repository, local: &BTreeMap<String, String>) -> Result<(), Fault> {
     let linked = repository.own_path != repository.common_path;
     let named = local.get("core.worktree");
@@ -215,7 +217,7 @@ fn check_work_tree(repository: &Repository, local: &BTreeMap<String, String>) ->
     }
 }
 
-pub(super) fn nobody() -> Fault {
+pub(super) fn no_identity() -> Fault {
     let fault = Fault::new(ErrorKind::InvalidRequest, "git does not know who you are: no user.name and user.email");
     fault.hint("git config --global user.name NAME && git config --global user.email EMAIL").phase(Phase::Review)
 }

@@ -38,7 +38,7 @@ pub const RULES: &[Rule] = &[
     // Below the top these are modules of the application.
     rule("build.{py,js,mjs,cjs,ts}", "build script"),
     rule("**/{nextflow.config,mlproject,dvc.yaml,.dvc/config{.*,}}", "build script"),
-    // What watches files starts what these name as soon as one is saved.
+    // File watchers start the commands that these name as soon as a file is saved.
     rule("**/{{.,}air.toml,modd.conf,reflex.conf,lsyncd.conf,.realize.y{a,}ml}", "task settings"),
     // Packages for distributions run as root where they are installed.
     rule("**/debian/{*,{source,patches,tests}/**}", "package build"),

@@ -1,4 +1,4 @@
-//! What a desktop, a file manager or the system starts: units, launchers, scheduled jobs, shortcuts.
+//! Files that a desktop, a file manager or the system starts: units, launchers, scheduled jobs, shortcuts.
 
 use super::{Rule, rule, rule_except};
 

@@ -26,7 +26,7 @@ pub const RULES: &[Rule] = &[
     rule("**/.ruby-lsp.yml", "settings of a language server"),
     rule_when("**/{ts,js}config{.*,}.json", "plug-ins of a language server",
         When::Words(&["plugin", "ts-node", "require", "transform", "extends", "\"name\"", "\\"])),
-    // Places that are set up, and started, from the tree.
+    // Development environments that are built and started from the tree.
     rule("**/{.,}devcontainer.json", "development container"),
     rule("**/.{devcontainer,gitpod,ona,idx,codesandbox,okteto,ddev,docksal}/**", "development container"),
     rule("**/.gitpod.{yml,yaml,dockerfile}", "development container"),
@@ -35,6 +35,6 @@ pub const RULES: &[Rule] = &[
     // Game and design editors run code of a project as soon as it is opened.
     rule("**/{project.godot,addons/*/plugin.cfg,*.uproject,*.uplugin}", "editor settings"),
     rule("**/{assets/**/editor/**/*.cs,projectsettings/**,packages/manifest.json}", "editor settings"),
-    // Terminal multiplexers start what a layout names.
+    // Terminal multiplexers start the commands of a layout.
     rule("**/{.tmux.conf,.screenrc,.tmuxinator.y{a,}ml,.tmuxp.{yaml,json,py},.teamocil.yml,.zellij/**}", "terminal layout"),
 ];

@@ -1,4 +1,5 @@
-//! Infrastructure, containers and configuration management: applied to machines and clusters, with the rights of whoever applies.
+//! Infrastructure, containers and configuration management: applied to machines and clusters, with the rights of the
+//! user who applies.
 
 use super::{Rule, SOURCES, rule, rule_except};
 
@@ -42,7 +43,7 @@ pub const RULES: &[Rule] = &[
     rule("**/{berksfile,cheffile,policyfile.rb,knife.rb,solo.rb,{.,}kitchen{.*,}.yml,.chef/**,recipes/*.rb,cookbooks/**}", "Chef"),
     rule("**/{*.pp,puppetfile,hiera.yaml,bolt-project.yaml,.fixtures.yml}", "Puppet"),
     rule("**/{*.sls,saltfile}", "Salt"),
-    // Process managers start what these name.
+    // Process managers start the commands that these name.
     rule_except("**/procfile{.*,}", "task script", SOURCES),
     rule("**/{mprocs,process-compose}{.*,}.y{a,}ml", "task settings"),
     rule("**/{supervisord.conf,circus.ini,pm2.json,gunicorn.conf.py,locustfile.py,locust.conf,uwsgi.ini,alembic.ini}", "task settings"),

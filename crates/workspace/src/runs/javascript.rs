@@ -2,7 +2,8 @@
 
 use super::{Rule, When, rule, rule_when};
 
-/// What npm and its kin run or fetch by; the others name programs and modules that tools load by themselves.
+/// Keys that npm and similar tools run or fetch by; the others name programs and modules that tools load by
+/// themselves.
 #[rustfmt::skip]
 const PACKAGE_KEYS: When = When::Keys(&[
     "scripts", "bin", "config", "directories", "gypfile", "workspaces", "wireit", "stackblitz", "oclif", "build",

@@ -1,4 +1,4 @@
-//! Package managers and build tools of single languages: what an install, build or test runs, and where packages come from.
+//! Package managers and build tools of single languages: scripts of install, build and test, and package sources.
 
 use super::{Rule, When, rule, rule_except, rule_when};
 
@@ -79,7 +79,7 @@ pub const RULES: &[Rule] = &[
     rule("**/*.xcconfig", "build script"),
     // Dart.
     rule("**/{hook/{build,link}.dart,{build,melos,pubspec_overrides,analysis_options}.yaml}", "build script"),
-    // Others.
+    // Further languages.
     rule("**/{build.zig,build.zig.zon,*.nimble,config.nims,nim.cfg,*.nim.cfg,*.nims,shard{.override,}.yml,dub.{json,sdl,selections.json},*.vsh}", "build script"),
     rule("**/{makefile.pl,build.pl,dist.ini,minil.toml,meta6.json,build.rakumod}", "build script"),
     rule("**/{*.rockspec,.luarocks/**,.busted,.luacov,config.ld,wally.toml}", "build script"),

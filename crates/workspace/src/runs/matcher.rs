@@ -1,12 +1,13 @@
-//! Finds the rules that a path meets. Most patterns are a name, an ending or a directory anywhere in the tree: those are looked up
-//! in maps. Only the others are compiled to regular expressions, whose compilation every `diff` would otherwise wait for.
+//! Finds the rules that match a path. Most patterns are a name, an extension or a directory anywhere in the tree:
+//! those are looked up in maps. Only the rest is compiled to regular expressions, because every `diff` waits for the
+//! compilation.
 
 use super::{RULES, Rule};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
-/// Numbers of rules by what they ask for.
+/// Indices of rules by the shape of their pattern.
 #[derive(Default)]
 struct Matcher {
     /// `**/name`
@@ -15,14 +16,14 @@ struct Matcher {
     endings: HashMap<String, Vec<usize>>,
     /// `**/directory/**`
     directories: HashMap<String, Vec<usize>>,
-    /// Any other pattern, and the rule of each.
+    /// Compiled patterns of any other shape, and the rule of each.
     globs: GlobSet,
     rule_of_glob: Vec<usize>,
-    /// Directories in which files count.
+    /// Directories whose files match some rule.
     leading: BTreeSet<String>,
 }
 
-/// What one spelled-out pattern asks for.
+/// Shape of one expanded pattern.
 enum Shape<'a> {
     Name(&'a str),
     Ending(&'a str),
@@ -63,7 +64,7 @@ impl Matcher {
                 };
                 map.entry(key.to_owned()).or_default().push(number);
             }
-            // The table is part of the program; a test shows that all of it is understood.
+            // The table is part of the program; a test shows that every pattern compiles.
             let glob = GlobBuilder::new(rule.pattern).literal_separator(true).empty_alternates(true).build();
             if let (true, Ok(glob)) = (needs_glob, glob) {
                 globs.add(glob);
@@ -85,30 +86,30 @@ impl Matcher {
     }
 }
 
-/// Ordinary names of directories in which single names count, and which tools trust more than others.
+/// Ordinary directory names in which single names match, and which tools trust more than others.
 const TRUSTED_DIRECTORIES: &[&str] = &["bin", "tools", "mise"];
 
-/// The directory that a pattern begins with, if it is hidden, wholly a tool's, or trusted: `docs` is none for the sake of the one
-/// `conf.py` in it.
+/// First directory of a pattern, if it is hidden, belongs to a tool as a whole, or is trusted: `docs` does not count
+/// because of a single `conf.py` in it.
 fn leading_directory(pattern: &str) -> Option<&str> {
     let (first, rest) = pattern.strip_prefix("**/")?.split_once('/')?;
     let counts = first.starts_with('.') || rest == "**" || TRUSTED_DIRECTORIES.contains(&first);
     (counts && !first.contains('*')).then_some(first)
 }
 
-/// The rules that a folded path meets, in the order of the table.
+/// Rules that match a folded path, in table order.
 pub fn rules_for(path: &str) -> Vec<&'static Rule> {
     let name = path.rsplit('/').next().unwrap_or_default();
     let rules = MATCHER.numbers(path).into_iter().map(|number| RULES[number]);
     rules.filter(|rule| !rule.excepts(name)).collect()
 }
 
-/// Whether files count that are in a directory of that name: a link there would lead tools to others.
+/// True if files in a directory of that name match rules: a link in its place would direct tools to other files.
 pub fn has_directory(name: &str) -> bool {
     MATCHER.leading.contains(name)
 }
 
-/// All that a pattern with alternatives `{a,b}` stands for, without them.
+/// Expands alternatives `{a,b}` of a pattern.
 pub fn spelled_out(pattern: &str) -> Vec<String> {
     let Some(open) = pattern.find('{') else { return vec![pattern.to_owned()] };
     let (mut depth, mut from, mut parts) = (0, open + 1, Vec::new());

@@ -3,7 +3,7 @@
 
 use super::{Rule, rule, rule_except};
 
-/// Lists of names to leave out, which start nothing whatever they say.
+/// Lists of names to leave out, which start no program whatever their contents.
 const HARMLESS_RC: &[&str] = &[".browserslistrc"];
 
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Shells, and what acts when a shell enters a directory: environments and version managers.
+//! Shells, and tools that act when a shell enters a directory: environments and version managers.
 
 use super::{Rule, When, rule, rule_except, rule_when};
 

@@ -1,8 +1,8 @@
-//! Git beside review: commits of what landed, in repositories that mean harm and in ordinary ones of every shape, and merges.
+//! Git beside review: commits of landed files, in hostile and ordinary repositories of every shape, and merges.
 
 mod commit;
+mod fixture;
 mod hostile;
 mod merge;
 mod old;
-mod place;
 mod submodules;

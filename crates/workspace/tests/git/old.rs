@@ -1,24 +1,24 @@
-//! What files held in a commit.
+//! File contents from a commit.
 
-use crate::place::Place;
+use crate::fixture::GitFixture;
 use workspace::Rel;
 use workspace::git::{Old, Was, head};
 
 #[test]
 fn old_contents_are_as_a_check_out_writes_them() {
-    let place = Place::new();
-    place.git(&["config", "core.autocrlf", "true"]);
-    place.write("odd\nname", "odd\n");
-    place.write("large", &"x".repeat(5000));
-    place.write(".gitattributes", "*.bin filter=lfs\n");
-    place.write("x.bin", "pointer\n");
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "-qm", "more"]);
-    let commit = head(&place.project).unwrap();
-    place.write("a.txt", "later\n");
+    let fixture = GitFixture::new();
+    fixture.git(&["config", "core.autocrlf", "true"]);
+    fixture.write("odd\nname", "odd\n");
+    fixture.write("large", &"x".repeat(5000));
+    fixture.write(".gitattributes", "*.bin filter=lfs\n");
+    fixture.write("x.bin", "pointer\n");
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "-qm", "more"]);
+    let commit = head(&fixture.project).unwrap();
+    fixture.write("a.txt", "later\n");
     let names = ["a.txt", "odd\nname", "none", "large", "x.bin", "src"];
     let paths: Vec<Rel> = names.iter().map(|n| Rel::parse(n.as_bytes()).unwrap()).collect();
-    let old = Old::look_up(&place.project, &place.surroundings(), &commit, &paths).unwrap().expect("known");
+    let old = Old::look_up(&fixture.project, &fixture.surroundings(), &commit, &paths).unwrap().expect("known");
     let was = |n: usize| old.contents(&paths[n], 4000).unwrap();
     assert_eq!(was(0), Was::File(b"one\r\ntwo\r\nthree\r\n".to_vec()));
     assert_eq!(was(1), Was::File(b"odd\r\n".to_vec()));
@@ -26,6 +26,6 @@ fn old_contents_are_as_a_check_out_writes_them() {
     assert_eq!(was(3), Was::Unknown, "too large");
     assert_eq!(was(4), Was::Unknown, "a filter's");
     assert_eq!(was(5), Was::Unknown, "a directory");
-    let gone = Old::look_up(&place.project, &place.surroundings(), &"1".repeat(40), &paths).unwrap();
+    let gone = Old::look_up(&fixture.project, &fixture.surroundings(), &"1".repeat(40), &paths).unwrap();
     assert!(gone.is_none(), "a commit that is not there knows nothing");
 }

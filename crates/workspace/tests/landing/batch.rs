@@ -1,6 +1,6 @@
-//! Approves and undoes as the verbs do, without a store: all steps of a batch in order.
+//! Approve and undo as the verbs do, without a store: all steps of a batch in order.
 
-use crate::world::{World, rel};
+use crate::fixture::{StackFixture, rel};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ pub fn hunks(ids: &[&str]) -> Selection {
     Selection { hunks: ids.iter().map(|id| (*id).to_owned()).collect(), ..Selection::default() }
 }
 
-impl World {
+impl StackFixture {
     /// A directory for the copies of a batch.
     pub fn batch(&self) -> (String, Dir) {
         let id = format!("bat_{:06}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -34,13 +34,13 @@ impl World {
         (id, Dir::open(&dir).unwrap())
     }
 
-    /// Lands what is selected of the diff as it is now; the id of the batch.
+    /// Lands a selection of the current diff; returns the id of the batch.
     pub fn approve(&mut self, wish: &Selection) -> Result<String, Fault> {
         let seen = self.diff();
         self.approve_seen(&seen, wish)
     }
 
-    /// Lands what is selected of a diff that was shown earlier.
+    /// Lands a selection of a diff that was shown earlier.
     pub fn approve_seen(&mut self, seen: &Diff, wish: &Selection) -> Result<String, Fault> {
         let stack = self.stack();
         let chosen = choose(seen, wish, &Marked::new())?;
@@ -52,7 +52,7 @@ impl World {
         Ok(id)
     }
 
-    /// The same while a guest runs: the layer is not touched, and no anchor is set.
+    /// Like `approve_seen` during a run: the layer is not touched, and no anchor is set.
     pub fn approve_seen_keeping(&mut self, seen: &Diff) -> Result<String, Fault> {
         let stack = self.stack();
         let chosen = choose(seen, &Selection::all(), &Marked::new())?;
@@ -61,8 +61,8 @@ impl World {
     }
 
     /// Another workspace over the same base.
-    pub fn beside(&self) -> World {
-        let other = World::new();
+    pub fn beside(&self) -> StackFixture {
+        let other = StackFixture::new();
         fs::remove_dir(other.base()).unwrap();
         std::os::unix::fs::symlink(self.base(), other.base()).unwrap();
         other
@@ -109,9 +109,9 @@ impl World {
         Ok((id, plan))
     }
 
-    /// What is left to be reviewed, as short lines.
+    /// Unreviewed changes, as short lines.
     pub fn pending(&self) -> Vec<String> {
-        crate::world::told(&diff(&self.stack(), &self.anchors, &Options::default()).unwrap())
+        crate::fixture::summary(&diff(&self.stack(), &self.anchors, &Options::default()).unwrap())
     }
 }
 
@@ -120,7 +120,7 @@ pub fn dir_mode(stack: &Stack, at: &workspace::Rel) -> u32 {
     found.map_or(0o755, |found| found.meta.mode & 0o1777)
 }
 
-/// A tree as it can be compared: kind, bits, bytes or target, and for files the time of change.
+/// A tree for comparison: kind, mode, content or target, and mtime of files.
 pub fn tree(dir: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut all = BTreeMap::new();
     let mut waiting = vec![dir.to_path_buf()];
@@ -144,7 +144,7 @@ pub fn tree(dir: &Path) -> BTreeMap<Vec<u8>, String> {
     all
 }
 
-/// The same without times.
+/// Like `tree`, without times.
 pub fn shape(dir: &Path) -> BTreeMap<Vec<u8>, String> {
     let without = |what: String| match what.starts_with("file") {
         true => what.rsplit_once(' ').unwrap().0.to_owned(),

@@ -1,8 +1,9 @@
-//! A batch that is cut off between any two renames is finished or taken back by whoever finds it, also when that one is cut off.
+//! A batch interrupted between any two renames is completed or rolled back by the next process, also if that one is
+//! interrupted.
 
 use crate::batch::{dir_mode, tree};
+use crate::fixture::*;
 use crate::undoing::motley;
-use crate::world::*;
 use std::collections::BTreeMap;
 use std::fs;
 use workspace::land::Landing;
@@ -11,7 +12,7 @@ use workspace::select::{Marked, Selection, choose};
 use workspace::stage::{self, Drawn, Site};
 use workspace::{Stack, goal};
 
-fn staged(w: &World, stack: &Stack) -> Plan {
+fn staged(w: &StackFixture, stack: &Stack) -> Plan {
     let diff = w.diff();
     let chosen = choose(&diff, &Selection::all(), &Marked::new()).unwrap();
     let (goals, _) = goal::goals(&chosen.picks).unwrap();
@@ -21,7 +22,7 @@ fn staged(w: &World, stack: &Stack) -> Plan {
     stage::stage(&site, &drawn).unwrap()
 }
 
-/// As if the process had ended after so many renames.
+/// The plan as a process would have left it after so many renames.
 fn only_first(plan: &Plan, steps: usize) -> Plan {
     Plan { steps: plan.steps[..steps].to_vec(), ..plan.clone() }
 }
@@ -42,6 +43,7 @@ fn staging_changes_nothing_that_has_a_name() {
     assert_eq!(tree(&w.base()), before);
 }
 
+// promise 15
 #[test]
 fn cut_off_after_each_rename_it_is_taken_back_exactly() {
     let count = {
@@ -55,7 +57,7 @@ fn cut_off_after_each_rename_it_is_taken_back_exactly() {
         let stack = w.stack();
         let plan = staged(&w, &stack);
         Landing::new(&stack.base, &only_first(&plan, steps)).carry_out().unwrap();
-        // Cut off while taking back as well, then begun again by another.
+        // Interrupted during the rollback as well, then restarted.
         if steps > 2 {
             let part = Plan { steps: plan.steps[steps - 2..].to_vec(), ..plan.clone() };
             Landing::new(&stack.base, &part).roll_back().unwrap();
@@ -67,6 +69,7 @@ fn cut_off_after_each_rename_it_is_taken_back_exactly() {
     }
 }
 
+// promise 15
 #[test]
 fn cut_off_after_each_rename_it_is_finished_where_that_is_possible() {
     let after = {
@@ -101,6 +104,7 @@ fn cut_off_after_each_rename_it_is_finished_where_that_is_possible() {
     assert!(finished > 0);
 }
 
+// promise 14
 #[test]
 fn a_file_that_somebody_wrote_meanwhile_is_neither_lost_nor_replaced() {
     let w = motley();
@@ -117,13 +121,13 @@ fn a_file_that_somebody_wrote_meanwhile_is_neither_lost_nor_replaced() {
     assert_eq!(tree(&w.base()), now);
 }
 
-/// T05: the base's file system is full.
+/// A full file system under the base.
 #[test]
 fn a_full_disk_is_told_changes_nothing_and_is_no_harm_later() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let image = w.top.join("image");
     fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
     let run = |program: &str, words: &[&str]| {

@@ -1,23 +1,24 @@
-//! Every kind of change lands as it was shown; what may not land does not.
+//! Every kind of change lands as shown; excluded ones do not land.
 
 use crate::batch::{hunks, paths, shape};
-use crate::world::*;
+use crate::fixture::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use terms::ErrorKind;
 use workspace::select::Selection;
 
-fn read(world: &World, path: &str) -> String {
-    fs::read_to_string(world.base().join(path)).unwrap()
+fn read(fixture: &StackFixture, path: &str) -> String {
+    fs::read_to_string(fixture.base().join(path)).unwrap()
 }
 
-fn mode(world: &World, path: &str) -> u32 {
-    fs::symlink_metadata(world.base().join(path)).unwrap().permissions().mode() & 0o7777
+fn mode(fixture: &StackFixture, path: &str) -> u32 {
+    fs::symlink_metadata(fixture.base().join(path)).unwrap().permissions().mode() & 0o7777
 }
 
+// promise 14
 #[test]
 fn every_kind_of_change_lands_as_shown() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     for path in ["changed", "gone", "mode", "dir/inner", "old-name", "was-file", "was-dir/a/b", "deep/er/x"] {
         write(&base, path, format!("of the base: {path}\n").repeat(4));
@@ -55,7 +56,7 @@ fn every_kind_of_change_lands_as_shown() {
     let length = rustix::fs::getxattr(base.join("tagged"), "user.colour", &mut value[..]).unwrap();
     assert_eq!(&value[..length], b"green");
     assert_eq!(read(&w, "stays"), "untouched");
-    assert_eq!(w.pending(), Vec::<String>::new(), "all of {:?} landed", told(&shown));
+    assert_eq!(w.pending(), Vec::<String>::new(), "all of {:?} landed", summary(&shown));
     let names: Vec<_> = fs::read_dir(&base).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.to_string_lossy().starts_with(".cofferdam")), "{names:?}");
     assert_eq!(
@@ -68,7 +69,7 @@ fn every_kind_of_change_lands_as_shown() {
 
 #[test]
 fn directory_bits_land_and_the_directory_keeps_its_files() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&base, "d/inside", "x");
     fs::create_dir(up.join("d")).unwrap();
@@ -80,9 +81,10 @@ fn directory_bits_land_and_the_directory_keeps_its_files() {
     assert_eq!(w.pending(), Vec::<String>::new());
 }
 
+// promise 14
 #[test]
 fn only_what_was_chosen_lands_and_the_rest_keeps_its_bytes() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     for path in ["src/a.rs", "src/b.rs", "docs/x.md"] {
         write(&base, path, "old\n");
@@ -106,16 +108,17 @@ fn only_what_was_chosen_lands_and_the_rest_keeps_its_bytes() {
     }
 }
 
-/// Thirty lines of which some were changed.
+/// Thirty lines, some of them changed.
 fn lines(changed: &[usize]) -> String {
     (0..30)
         .map(|n| if changed.contains(&n) { format!("line {n} of the guest\n") } else { format!("line {n}\n") })
         .collect()
 }
 
+// promise 14
 #[test]
 fn a_hunk_lands_alone_and_the_others_keep_their_ids() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&base, "f", lines(&[]));
     chmod(&base, "f", 0o640);
@@ -135,7 +138,7 @@ fn a_hunk_lands_alone_and_the_others_keep_their_ids() {
 
 #[test]
 fn hunks_of_files_that_came_went_or_moved() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&base, "gone", "a\nb\n");
     strike(&up, "gone");
@@ -144,7 +147,7 @@ fn hunks_of_files_that_came_went_or_moved() {
     strike(&up, "from");
     write(&up, "to", lines(&[1, 28]));
     let diff = w.diff();
-    assert_eq!(told(&diff), ["added came", "deleted gone", "renamed from -> to"]);
+    assert_eq!(summary(&diff), ["added came", "deleted gone", "renamed from -> to"]);
     let id = |path: &str, n: usize| hunk_ids(file(&diff, path))[n].clone();
     w.approve(&hunks(&[&id("came", 0), &id("gone", 0), &id("to", 0)])).unwrap();
     assert_eq!(read(&w, "came"), "c\nno newline at the end");
@@ -153,9 +156,10 @@ fn hunks_of_files_that_came_went_or_moved() {
     assert_eq!(w.pending(), ["modified to"]);
 }
 
+// promise 13, 14
 #[test]
 fn what_runs_on_the_host_lands_only_when_it_is_named() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&up, "ordinary", "x");
     write(&up, "ci/../Makefile", "all:\n\tevil\n");
@@ -171,10 +175,11 @@ fn what_runs_on_the_host_lands_only_when_it_is_named() {
     assert!(base.join(".envrc").exists(), "the class was asked for");
 }
 
-/// Where something was before it was moved does not name what it has become.
+/// The old path of a renamed file does not select it; the new path decides its class.
+// promise 14
 #[test]
 fn a_move_is_named_by_where_it_leads() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     for (old, new) in [("notes.txt", ".envrc"), ("plain.txt", "other.txt")] {
         write(&base, old, format!("the text of {old}\n"));
@@ -189,9 +194,10 @@ fn a_move_is_named_by_where_it_leads() {
     assert!(base.join(".envrc").exists(), "control: named by where it leads");
 }
 
+// promise 14
 #[test]
 fn what_never_lands_is_refused_by_name_and_left_otherwise() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     rustix::fs::mknodat(rustix::fs::CWD, up.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
         .unwrap();
@@ -202,9 +208,10 @@ fn what_never_lands_is_refused_by_name_and_left_otherwise() {
     assert_eq!(fault.error_kind, ErrorKind::PolicyDenied, "{fault}");
 }
 
+// promise 14
 #[test]
 fn special_bits_and_capabilities_do_not_land() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     for (path, bits) in [("suid", 0o4755), ("sgid", 0o2755), ("sticky", 0o1755), ("plain", 0o755)] {
         write(&up, path, "x");
@@ -236,9 +243,10 @@ fn special_bits_and_capabilities_do_not_land() {
     }
 }
 
+// promise 14
 #[test]
 fn a_link_in_the_base_is_never_written_through() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     let outside = w.top.join("outside");
     fs::create_dir(&outside).unwrap();
@@ -255,15 +263,16 @@ fn a_link_in_the_base_is_never_written_through() {
     assert!(fs::read_dir(&outside).unwrap().next().is_none());
     w.approve_seen(&only, &paths(&["real/x"])).unwrap();
     assert_eq!(read(&w, "real/x"), "stay", "control: a directory is written to");
-    // Chosen as a whole, the link becomes the directory that was shown.
+    // Approved as a whole, the link becomes the directory that was shown.
     w.approve(&Selection::all()).unwrap();
     assert!(fs::symlink_metadata(base.join("docs")).unwrap().is_dir());
     assert!(fs::read_dir(&outside).unwrap().next().is_none());
 }
 
+// promise 14
 #[test]
 fn hard_links_of_the_base_keep_their_bytes() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&base, "a", "old");
     fs::hard_link(base.join("a"), w.top.join("elsewhere")).unwrap();
@@ -276,7 +285,7 @@ fn hard_links_of_the_base_keep_their_bytes() {
 
 #[test]
 fn a_directory_does_not_go_while_something_in_it_stays() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     write(&base, "d/known", "x");
     strike(&up, "d");
@@ -288,10 +297,11 @@ fn a_directory_does_not_go_while_something_in_it_stays() {
     assert_eq!((read(&w, "d/known"), read(&w, "d/came-later")), ("x".into(), "precious".into()));
 }
 
+// promise 13
 #[test]
 fn names_of_any_bytes_and_paths_of_any_length_land() {
     use std::os::unix::ffi::OsStrExt;
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let up = w.up();
     for name in [&b"new\nline"[..], b"\xff\xfe", b"-rf", b"\x1b[31m", b"*", "\u{202e}".as_bytes(), &[b'n'; 255]] {
         fs::write(up.join(std::ffi::OsStr::from_bytes(name)), "x").unwrap();
@@ -301,9 +311,10 @@ fn names_of_any_bytes_and_paths_of_any_length_land() {
     assert_eq!(w.pending(), Vec::<String>::new());
 }
 
+// promise 13
 #[test]
 fn deeper_than_a_path_can_say() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let depth = 60;
     let mut dir = workspace::Dir::open(&w.up()).unwrap();
     let part = vec![b'd'; 200];

@@ -1,11 +1,11 @@
-//! What lands: chosen changes of a workspace come out in the base as they were shown, or the base stays as it was.
+//! Landing: selected changes of a workspace reach the base as shown, or the base stays unchanged.
 
 mod batch;
 mod cutoff;
+#[path = "../review/fixture.rs"]
+#[allow(dead_code)]
+mod fixture;
 mod kinds;
 mod races;
 mod rejecting;
 mod undoing;
-#[path = "../review/world.rs"]
-#[allow(dead_code)]
-mod world;

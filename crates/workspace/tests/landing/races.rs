@@ -1,7 +1,7 @@
-//! Others act while something lands: guests that write, people who edit the base, attackers who swap directories for links.
+//! Concurrency during a landing: guests that write, users who edit the base, attackers who swap directories for links.
 
 use crate::batch::{paths, shape, tree};
-use crate::world::*;
+use crate::fixture::*;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,10 @@ use std::thread;
 use terms::ErrorKind;
 use workspace::select::Selection;
 
+// promise 14
 #[test]
 fn a_file_that_changes_after_review_does_not_land() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     write(&w.base(), "f", "old\n");
     write(&w.up(), "f", "reviewed\n");
     write(&w.up(), "g", "reviewed\n");
@@ -25,10 +26,11 @@ fn a_file_that_changes_after_review_does_not_land() {
     assert_eq!(fs::read_to_string(w.base().join("g")).unwrap(), "reviewed\n", "control: what is as reviewed lands");
 }
 
-/// A guest rewrites a file all the time: what lands is what the diff showed, or nothing does.
+/// A guest rewrites a file all the time: the landed content is that of the diff, or nothing lands.
+// promise 13, 14
 #[test]
 fn shown_bytes_are_landed_bytes_while_a_guest_writes() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     write(&w.base(), "f", "old\n");
     let path = w.up().join("f");
     fs::write(&path, "0\n".repeat(2000)).unwrap();
@@ -36,7 +38,7 @@ fn shown_bytes_are_landed_bytes_while_a_guest_writes() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut refused) = (0, 0);
     thread::scope(|scope| {
-        let _over = Over(&stop);
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| {
             for n in 0u32.. {
                 if stop.load(Ordering::Relaxed) {
@@ -72,9 +74,10 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+// promise 14
 #[test]
 fn a_file_that_changed_in_the_base_is_refused_by_name_and_others_land() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     for path in ["drifted", "quiet"] {
         write(&w.base(), path, "old\n");
         write(&w.up(), path, "of the guest\n");
@@ -89,10 +92,11 @@ fn a_file_that_changed_in_the_base_is_refused_by_name_and_others_land() {
     assert_eq!(fs::read_to_string(w.base().join("quiet")).unwrap(), "of the guest\n");
 }
 
-/// F02: somebody exchanges the parent directory with a link that leads outside, all the time.
+/// An attacker swaps the parent directory with a link to the outside, all the time.
+// promise 14
 #[test]
 fn no_swap_of_a_parent_leads_outside() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, outside) = (w.base(), w.top.join("outside"));
     fs::create_dir(&outside).unwrap();
     write(&outside, "f", "canary");
@@ -102,9 +106,9 @@ fn no_swap_of_a_parent_leads_outside() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut refused) = (0, 0);
     thread::scope(|scope| {
-        let _over = Over(&stop);
+        let _stop = StopOnDrop(&stop);
         let swaps = scope.spawn(|| {
-            // At times slower than a landing, at times faster.
+            // Sometimes slower than a landing, sometimes faster.
             for n in 0u64.. {
                 if stop.load(Ordering::Relaxed) {
                     break;
@@ -116,7 +120,7 @@ fn no_swap_of_a_parent_leads_outside() {
         for n in 1..=300 {
             write(&w.up(), "d/f", n.to_string());
             write(&w.up(), &format!("d/new-{n}"), "x");
-            // What was shown when the directory was a directory.
+            // A diff from a moment at which the directory was a directory.
             let seen = loop {
                 assert!(!swaps.is_finished(), "the swaps go on");
                 let Ok(seen) = workspace::diff::diff(&w.stack(), &w.anchors, &Default::default()) else { continue };
@@ -140,12 +144,13 @@ fn no_swap_of_a_parent_leads_outside() {
     assert_eq!(tree(&outside), canary, "nothing was written, replaced or left outside");
 }
 
-/// F22: many approvals at once over one base, of workspaces that all changed the same file.
+/// Parallel approvals over one base, of workspaces that all changed the same file.
+// promise 14
 #[test]
 fn parallel_approvals_are_one_after_the_other_and_one_wins() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "f", "old\n");
-    let worlds: Vec<World> = (0..50)
+    let workspaces: Vec<StackFixture> = (0..50)
         .map(|n| {
             let other = w.beside();
             write(&other.up(), "f", format!("of {n}\n"));
@@ -153,7 +158,7 @@ fn parallel_approvals_are_one_after_the_other_and_one_wins() {
             other
         })
         .collect();
-    let reviewed: Vec<_> = worlds.into_iter().map(|other| (other.diff(), other)).collect();
+    let reviewed: Vec<_> = workspaces.into_iter().map(|other| (other.diff(), other)).collect();
     let results: Vec<_> = thread::scope(|scope| {
         let all: Vec<_> = reviewed
             .into_iter()

@@ -1,12 +1,13 @@
-//! What is rejected is gone from the workspace, and only that; the base is never touched.
+//! Rejected changes disappear from the workspace, and only they; the base is never touched.
 
 use crate::batch::{hunks, paths, tree};
+use crate::fixture::*;
 use crate::undoing::motley;
-use crate::world::*;
 use std::fs;
 use terms::ErrorKind;
 use workspace::select::Selection;
 
+// promise 14
 #[test]
 fn rejecting_everything_leaves_no_change_and_an_empty_layer() {
     let w = motley();
@@ -28,6 +29,7 @@ fn rejecting_everything_that_frozen_layers_hold() {
     assert_eq!(tree(&w.base()), before);
 }
 
+// promise 14
 #[test]
 fn rejecting_each_change_alone_leaves_the_others() {
     let all = motley().pending();
@@ -41,14 +43,14 @@ fn rejecting_each_change_alone_leaves_the_others() {
             let below = format!("{path}/");
             let expected = all.iter().filter(|other| {
                 let other = other.rsplit(' ').next().unwrap();
-                // What comes back brings the directories that it is in.
+                // A restored file brings its parent directories back.
                 let brought = line.starts_with("deleted") && path.starts_with(&format!("{other}/"));
                 other != path && !other.starts_with(&below) && !brought
             });
             let expected: Vec<_> = expected.cloned().collect();
             match w.reject(&paths(&[path])) {
                 Ok(()) => assert_eq!(w.pending(), expected, "rejected {path}, frozen {frozen}"),
-                // What is below a directory that became a file cannot come back without it.
+                // A file below a directory that became a file cannot be restored alone.
                 Err(fault) => {
                     assert_eq!(fault.error_kind, ErrorKind::Conflict, "{fault}");
                     assert!(path.starts_with("was-dir/"), "{path}: {fault}");
@@ -72,9 +74,10 @@ fn one_file_of_a_deleted_directory_comes_back() {
     );
 }
 
+// promise 14
 #[test]
 fn a_hunk_is_rejected_alone() {
-    let w = World::new();
+    let w = StackFixture::new();
     let text = |changed: &[usize]| -> String {
         (0..30).map(|n| if changed.contains(&n) { format!("LINE {n}\n") } else { format!("line {n}\n") }).collect()
     };
@@ -90,7 +93,7 @@ fn a_hunk_is_rejected_alone() {
 
 #[test]
 fn a_copied_workspace_shows_its_base_again() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     w.driver = workspace::Driver::Copy;
     for (path, text) in [("same", "x"), ("changed", "old"), ("gone", "old"), ("d/gone", "old")] {
         write(&w.base(), path, text);
@@ -110,10 +113,11 @@ fn a_copied_workspace_shows_its_base_again() {
     assert_eq!(w.pending(), ["modified changed"]);
 }
 
-/// A guest put a link that leads outside where the base has a directory: throwing it away writes nothing there.
+/// A guest replaced a directory of the base with a link to the outside: rejecting the change writes nothing there.
+// promise 14
 #[test]
 fn rejecting_goes_through_no_link_of_the_guest() {
-    let w = World::new();
+    let w = StackFixture::new();
     let (base, up, outside) = (w.base(), w.up(), w.top.join("outside"));
     write(&outside, "file", "outside\n");
     write(&base, "src/file", "base\n");

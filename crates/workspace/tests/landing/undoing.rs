@@ -1,14 +1,14 @@
-//! What has landed can be taken back, byte for byte, and is a change of the workspace again.
+//! Undo restores the base byte for byte, and the change is pending in the workspace again.
 
 use crate::batch::{hunks, paths, shape, tree};
-use crate::world::*;
+use crate::fixture::*;
 use std::fs;
 use terms::ErrorKind;
 use workspace::select::Selection;
 
-/// A base with a bit of everything, and a layer that changes most of it.
-pub fn motley() -> World {
-    let w = World::new();
+/// A base with every kind of entry, and a layer that changes most of them.
+pub fn motley() -> StackFixture {
+    let w = StackFixture::new();
     let (base, up) = (w.base(), w.up());
     for path in ["changed", "gone", "moved", "was-file", "was-dir/a/b", "was-dir/c", "dead/d/e", "dead/f", "stays/x"] {
         write(&base, path, format!("of the base: {path}\n").repeat(3));
@@ -31,6 +31,7 @@ pub fn motley() -> World {
     w
 }
 
+// promise 15
 #[test]
 fn undo_restores_every_byte_bit_and_time() {
     let mut w = motley();
@@ -44,7 +45,7 @@ fn undo_restores_every_byte_bit_and_time() {
     let length = rustix::fs::getxattr(w.base().join("changed"), "user.note", &mut value[..]).unwrap();
     assert_eq!(&value[..length], b"of the base");
     assert_eq!(w.pending(), wanted, "the changes wait again");
-    // And once more, forwards and back.
+    // A second round, forwards and back.
     let after = w.approve(&Selection::all()).unwrap();
     assert_eq!(w.pending(), Vec::<String>::new());
     w.undo(&after).unwrap();
@@ -66,6 +67,7 @@ fn strip(what: String) -> String {
     if what.starts_with("file") { what.rsplit_once(' ').unwrap().0.to_owned() } else { what }
 }
 
+// promise 15
 #[test]
 fn undo_is_all_or_nothing_when_the_base_moved() {
     let mut w = motley();
@@ -83,7 +85,7 @@ fn undo_is_all_or_nothing_when_the_base_moved() {
 fn undo_forgives_a_touch_and_files_of_others_in_new_directories() {
     let mut w = motley();
     let batch = w.approve(&Selection::all()).unwrap();
-    // Same bytes and bits, other inode and time.
+    // The same content and mode with another inode and mtime.
     let text = fs::read(w.base().join("changed")).unwrap();
     fs::write(w.base().join("copy"), text).unwrap();
     fs::set_permissions(w.base().join("copy"), fs::metadata(w.base().join("changed")).unwrap().permissions()).unwrap();
@@ -97,7 +99,7 @@ fn undo_forgives_a_touch_and_files_of_others_in_new_directories() {
 
 #[test]
 fn undo_of_a_hunk_and_of_an_older_batch() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let text = |changed: &[usize]| -> String {
         (0..30).map(|n| if changed.contains(&n) { format!("LINE {n}\n") } else { format!("line {n}\n") }).collect()
     };
@@ -130,10 +132,11 @@ fn what_frozen_layers_hold_lands_and_comes_back() {
     assert_eq!(w.pending(), wanted);
 }
 
-/// F03: the directory went elsewhere after the landing, and a link to it stands in its place.
+/// After the landing the directory was moved, and a link to it stands in its place.
+// promise 14
 #[test]
 fn undo_goes_through_no_link_that_came_later() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     let (base, up, outside) = (w.base(), w.up(), w.top.join("outside"));
     write(&base, "dir/file", "old\n");
     write(&up, "dir/file", "new\n");

@@ -1,24 +1,25 @@
-//! Every kind of change is found and told as what it is.
+//! Every kind of change is detected and classified.
 
-use crate::world::*;
+use crate::fixture::*;
 use std::fs;
 use workspace::diff::with_hunks;
 use workspace::{Body, ChangeKind, Driver, Flag, LineKind, Target};
 
 #[test]
 fn nothing_changed_is_an_empty_diff() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "a/b", "x\n");
-    // Copied up and written back: a file with the same bytes and mode is no change, whatever its time is.
+    // Copied up and written back: a file with the same content and mode is no change, whatever its mtime.
     write(&w.up(), "a/b", "x\n");
     let diff = w.diff();
-    assert_eq!(told(&diff), Vec::<String>::new());
-    assert_eq!(diff.digest, World::new().diff().digest);
+    assert_eq!(summary(&diff), Vec::<String>::new());
+    assert_eq!(diff.digest, StackFixture::new().diff().digest);
 }
 
+// promise 13
 #[test]
 fn additions_edits_and_deletions_are_told() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "edit", "one\ntwo\n");
     write(&w.base(), "gone", "bye\n");
     write(&w.base(), "tree/a", "a\n");
@@ -39,15 +40,16 @@ fn additions_edits_and_deletions_are_told() {
         "deleted tree/deep/b",
     ];
     let diff = w.diff();
-    assert_eq!(told(&diff), want);
+    assert_eq!(summary(&diff), want);
     let Body::Text(hunks) = &file(&diff, "edit").body else { panic!("text") };
     let lines: Vec<_> = hunks[0].lines.iter().map(|l| (l.kind, l.text.as_str())).collect();
     assert_eq!(lines, [(LineKind::Context, "one\n"), (LineKind::Removed, "two\n"), (LineKind::Added, "2\n")]);
 }
 
+// promise 13
 #[test]
 fn modes_links_types_and_attributes_are_told() {
-    let w = World::new();
+    let w = StackFixture::new();
     for name in ["mode", "attr", "to-link", "to-dir"] {
         write(&w.base(), name, "same\n");
         chmod(&w.base(), name, 0o644);
@@ -82,7 +84,7 @@ fn modes_links_types_and_attributes_are_told() {
         "deleted to-file/in",
         "type to-link",
     ];
-    assert_eq!(told(&diff), want);
+    assert_eq!(summary(&diff), want);
     let attributes = &file(&diff, "attr").change.after.as_ref().unwrap().xattrs;
     let want = [("user.note", "6869"), ("user.overlay.mine", "31")];
     assert!(attributes.iter().map(|(n, v)| (n.as_str(), v.as_str())).eq(want), "{attributes:?}");
@@ -90,9 +92,10 @@ fn modes_links_types_and_attributes_are_told() {
     assert_eq!(target, Some(Target::Text("new".into())));
 }
 
+// promise 13
 #[test]
 fn opaque_directories_hide_the_base() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "d/old", "old\n");
     write(&w.base(), "d/same", "same\n");
     write(&w.base(), "d/sub/x", "x\n");
@@ -100,14 +103,15 @@ fn opaque_directories_hide_the_base() {
     write(&w.up(), "d/same", "same\n");
     write(&w.up(), "d/new", "new\n");
     let want = ["added d/new", "deleted d/old", "deleted d/sub", "deleted d/sub/x"];
-    assert_eq!(told(&w.diff()), want);
+    assert_eq!(summary(&w.diff()), want);
     let names: Vec<_> = w.stack().names(&rel("d")).unwrap().into_keys().collect();
     assert_eq!(names, [b"new".to_vec(), b"same".to_vec()]);
 }
 
+// promise 13
 #[test]
 fn the_topmost_layer_wins() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     write(&w.base(), "a", "base\n");
     write(&w.base(), "b", "base\n");
     write(&w.base(), "c", "base\n");
@@ -123,7 +127,7 @@ fn the_topmost_layer_wins() {
     opaque(&w.up(), "dir");
     write(&w.up(), "dir/y", "y\n");
     let diff = w.diff();
-    assert_eq!(told(&diff), ["modified a", "deleted b", "modified c", "deleted dir/x", "added dir/y"]);
+    assert_eq!(summary(&diff), ["modified a", "deleted b", "modified c", "deleted dir/x", "added dir/y"]);
     let read = |path: &str| std::io::read_to_string(w.stack().file(&rel(path)).unwrap()).unwrap();
     assert_eq!((read("a").as_str(), read("c").as_str()), ("second\n", "again\n"));
     assert!(w.stack().meta(&rel("b")).unwrap().is_none() && w.stack().meta(&rel("dir/x")).unwrap().is_none());
@@ -131,7 +135,7 @@ fn the_topmost_layer_wins() {
 
 #[test]
 fn a_copied_tree_is_compared_with_its_base() {
-    let mut w = World::new();
+    let mut w = StackFixture::new();
     w.driver = Driver::Copy;
     for (name, text) in [("same", "x\n"), ("edit", "1\n"), ("gone", "y\n"), ("d/deep", "z\n")] {
         write(&w.base(), name, text);
@@ -141,12 +145,13 @@ fn a_copied_tree_is_compared_with_its_base() {
     write(&w.up(), "edit", "2\n");
     fs::remove_file(w.up().join("gone")).unwrap();
     write(&w.up(), "d/new", "n\n");
-    assert_eq!(told(&w.diff()), ["added d/new", "modified edit", "deleted gone"]);
+    assert_eq!(summary(&w.diff()), ["added d/new", "modified edit", "deleted gone"]);
 }
 
+// promise 13
 #[test]
 fn moved_files_are_told_as_moved() {
-    let w = World::new();
+    let w = StackFixture::new();
     let text: String = (0..100).map(|n| format!("line {n}\n")).collect();
     write(&w.base(), "a/exact", &text);
     write(&w.base(), "a/similar", format!("{text}more\n"));
@@ -163,14 +168,15 @@ fn moved_files_are_told_as_moved() {
         "renamed a/similar -> b/similar",
         "added b/unlike",
     ];
-    assert_eq!(told(&diff), want);
+    assert_eq!(summary(&diff), want);
     assert_eq!(file(&diff, "b/exact").body, Body::None);
     assert_eq!(hunk_ids(file(&diff, "b/similar")).len(), 1);
 }
 
+// promise 14
 #[test]
 fn hunks_keep_their_ids_while_others_land() {
-    let w = World::new();
+    let w = StackFixture::new();
     let text = |changed: &[usize]| -> String {
         let line = |n| if changed.contains(&n) { format!("new {n}\n") } else { format!("line {n}\n") };
         (0..60).map(line).collect()
@@ -188,9 +194,10 @@ fn hunks_keep_their_ids_while_others_land() {
     assert!(unknown.message.contains("0123456789"));
 }
 
+// promise 13, 14
 #[test]
 fn bits_that_matter_are_flagged() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.up(), "suid", "x");
     chmod(&w.up(), "suid", 0o4755);
     write(&w.up(), "hard", "h");
@@ -220,12 +227,13 @@ fn bits_that_matter_are_flagged() {
     assert_eq!((flags("in"), flags("plain")), (vec![], vec![]));
 }
 
+// promise 14
 #[test]
 fn file_capabilities_are_flagged() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.up(), "able", "x");
     write(&w.up(), "plain", "y");
-    // Version 2: cap_net_raw, permitted and effective. Only root can give it.
+    // Version 2: cap_net_raw, permitted and effective. Only root can set it.
     let mut value = [0u8; 20];
     value[..8].copy_from_slice(&[1, 0, 0, 2, 0, 0x20, 0, 0]);
     if !rustix::process::geteuid().is_root() {
@@ -237,9 +245,10 @@ fn file_capabilities_are_flagged() {
     assert_eq!(file(&diff, "plain").change.flags, []);
 }
 
+// promise 14
 #[test]
 fn what_the_base_changed_meanwhile_is_marked() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "a", "1\n");
     write(&w.base(), "b", "1\n");
     write(&w.up(), "a", "2\n");

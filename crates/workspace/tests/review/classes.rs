@@ -1,11 +1,11 @@
-//! What would run on a reviewer's machine is a class of its own, and what can never land is told apart.
+//! Changes that run on the reviewer's machine form a class of their own, and changes that can never land are marked.
 
-use crate::world::*;
+use crate::fixture::*;
 use workspace::{Class, Flag};
 
-/// The class of a path that was added with this content.
+/// The class of a change of this path to the given content.
 fn class_of(path: &str, before: Option<&str>, after: &str) -> Class {
-    let w = World::new();
+    let w = StackFixture::new();
     if let Some(before) = before {
         write(&w.base(), path, before);
     }
@@ -17,6 +17,7 @@ fn runs(path: &str, before: Option<&str>, after: &str) -> bool {
     matches!(class_of(path, before, after), Class::RunsOnHost { .. })
 }
 
+// promise 13
 #[test]
 fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
     let paths = [
@@ -148,10 +149,10 @@ const DIR_WHY: &str = "new hidden directory, which tools may obey";
 const FILE_WHY: &str = "new hidden file at the top, which tools may obey";
 const CODE_WHY: &str = "executable that is not text";
 
-/// A change of a file: its path, bits and bytes before, if it was there, and after.
+/// A change of a file: path, mode and content before (if it existed) and after, expected reason and flags.
 type Case = (&'static str, Option<(u32, &'static [u8])>, (u32, &'static [u8]), Option<&'static str>, &'static [Flag]);
 
-/// Names that the table does not know are told by what they are: some are held back, others only marked.
+/// Names without a rule are judged by their kind: some are held back, others only marked.
 #[test]
 fn what_no_rule_knows_is_held_or_marked() {
     use Flag::{Binary, Executable, HiddenPath, Large, Script};
@@ -178,7 +179,7 @@ fn what_no_rule_knows_is_held_or_marked() {
         (".gitignore", None, (0o644, text), None, &[]),
         (".editorconfig", None, (0o644, text), None, &[]),
         ("sub/.gitkeep", None, (0o644, text), None, &[]),
-        // Executables: machine code is held, and what is too large to be looked at; scripts are marked.
+        // Executables: machine code and files too large to inspect are held; scripts are marked.
         ("prog", None, (0o755, ELF), Some(CODE_WHY), &[Binary, Executable]),
         ("prog-edited", Some((0o755, b"\x7fELF\0old")), (0o755, ELF), Some(CODE_WHY), &[Binary]),
         ("prog-chmod", Some((0o644, ELF)), (0o755, ELF), Some(CODE_WHY), &[Executable]),
@@ -196,7 +197,7 @@ fn what_no_rule_knows_is_held_or_marked() {
         ("old.bat", Some((0o644, b"old\n")), (0o644, text), None, &[]),
         ("plain", None, (0o644, text), None, &[]),
     ];
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), ".inbase/kept", "x");
     write(&w.base(), ".was-a-file", "x");
     for (path, before, after, ..) in cases {
@@ -217,10 +218,10 @@ fn what_no_rule_knows_is_held_or_marked() {
     }
 }
 
-/// A directory is not the file that a rule names: taking `build` away is no change of a build script.
+/// A directory is not the file that a rule names: removing `build` is no change of a build script.
 #[test]
 fn directories_count_only_where_what_is_in_them_does() {
-    let w = World::new();
+    let w = StackFixture::new();
     for dir in ["build", "deps", ".husky"] {
         write(&w.base(), &format!("{dir}/x"), "x");
         strike(&w.up(), dir);
@@ -230,10 +231,10 @@ fn directories_count_only_where_what_is_in_them_does() {
     assert_eq!((runs("build"), runs("deps"), runs(".husky"), runs(".husky/x")), (false, false, true, true));
 }
 
-/// Paths can be deep, and every part of them hidden: neither takes long to tell.
+/// Very deep paths with every component hidden take bounded time.
 #[test]
 fn deep_hidden_paths_are_told_soon() {
-    let w = World::new();
+    let w = StackFixture::new();
     let deep = vec![".d"; 1000].join("/");
     write(&w.base(), &format!("{deep}/kept"), "x");
     (0..200).for_each(|n| write(&w.up(), &format!("{deep}/{n}"), "x"));
@@ -242,6 +243,7 @@ fn deep_hidden_paths_are_told_soon() {
     assert!(diff.files.iter().all(|file| file.change.flags == [Flag::HiddenPath]));
 }
 
+// promise 13
 #[test]
 fn some_files_count_only_when_what_runs_differs() {
     let package = r#"{"name": "x", "version": "1", "scripts": {"test": "true"}}"#;
@@ -263,7 +265,8 @@ fn some_files_count_only_when_what_runs_differs() {
     assert!(runs("requirements.txt", Some(packages), "--index-url https://evil.example\nrequests==2.0\n"));
 }
 
-/// The head of a section with a word behind it, or one inside a text of several lines, hides nothing.
+/// A section header followed by a comment, or one within a multi-line string, hides nothing.
+// promise 13
 #[test]
 fn heads_of_sections_cannot_be_disguised() {
     let python = "[project]\nversion = \"1\"\n";
@@ -274,9 +277,10 @@ fn heads_of_sections_cannot_be_disguised() {
     assert!(!runs("pyproject.toml", Some(python), &format!("{python}name = \"x\" # [build-system]\n")), "control");
 }
 
+// promise 13
 #[test]
 fn links_in_place_of_settings_count() {
-    let w = World::new();
+    let w = StackFixture::new();
     for (path, target) in [(".vscode", "docs"), (".github", "docs"), ("github2/x", "y"), ("Makefile", "docs/x")] {
         link(&w.up(), path, target);
     }
@@ -286,10 +290,11 @@ fn links_in_place_of_settings_count() {
     assert!(!runs("github2/x"), "control");
 }
 
-/// A base may keep its settings elsewhere, under names that say nothing.
+/// A base may keep its settings elsewhere, under names without a rule, and link to them.
+// promise 13
 #[test]
 fn what_a_link_under_such_a_name_leads_to_counts() {
-    let w = World::new();
+    let w = StackFixture::new();
     for (path, target) in [
         (".github", "ci"),
         ("Makefile", "build/rules"),
@@ -315,20 +320,22 @@ fn what_a_link_under_such_a_name_leads_to_counts() {
     }
 }
 
+// promise 13
 #[test]
 fn moving_something_away_that_runs_counts() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), "Makefile", "all:\n\ttrue\n");
     strike(&w.up(), "Makefile");
     write(&w.up(), "notes", "all:\n\ttrue\n");
     let diff = w.diff();
-    assert_eq!(told(&diff), ["renamed Makefile -> notes"]);
+    assert_eq!(summary(&diff), ["renamed Makefile -> notes"]);
     assert!(matches!(diff.files[0].change.class, Class::RunsOnHost { .. }));
 }
 
+// promise 13, 16
 #[test]
 fn parts_of_git_directories_never_land() {
-    let w = World::new();
+    let w = StackFixture::new();
     let paths = [
         "sub/.GIT/hooks/pre-commit",
         ".Git/config",
@@ -341,11 +348,11 @@ fn parts_of_git_directories_never_land() {
     for path in paths {
         write(&w.up(), path, "x\n");
     }
-    // A repository without a working tree: git would run its hooks and read its config when started in it.
+    // A bare repository: git started in it would run its hooks and read its config.
     for path in ["bare/HEAD", "bare/config", "bare/hooks/post-checkout", "bare/objects/x", "bare/refs/x"] {
         write(&w.up(), path, "x\n");
     }
-    // The same in two parts: git finds objects, settings and hooks where `commondir` says.
+    // The same in two parts: git takes objects, config and hooks from where `commondir` says.
     for path in ["part/HEAD", "part/commondir", "part/config.worktree", "rest/objects/x", "rest/refs/x", "rest/config"]
     {
         write(&w.up(), path, "x\n");
@@ -360,21 +367,23 @@ fn parts_of_git_directories_never_land() {
     assert_eq!(diff.files.len(), paths.len() + 5 + 6 + 2);
 }
 
+// promise 13
 #[test]
 fn a_repository_that_the_base_has_is_no_place_to_write_to() {
-    let w = World::new();
+    let w = StackFixture::new();
     for path in ["bare/HEAD", "bare/objects/x", "bare/refs/x", "bare/config"] {
         write(&w.base(), path, "x\n");
     }
     write(&w.up(), "bare/config", "[core] fsmonitor = evil\n");
     write(&w.up(), "bare/hooks/x", "evil\n");
     let diff = w.diff();
-    assert!(diff.files.len() == 2 && diff.files.iter().all(|file| why_never(file).is_some()), "{:?}", told(&diff));
+    assert!(diff.files.len() == 2 && diff.files.iter().all(|file| why_never(file).is_some()), "{:?}", summary(&diff));
 }
 
+// promise 13
 #[test]
 fn what_git_keeps_inside_is_one_line() {
-    let w = World::new();
+    let w = StackFixture::new();
     write(&w.base(), ".git/HEAD", "ref: refs/heads/main\n");
     write(&w.base(), ".git/index", "1");
     write(&w.up(), ".git/index", "2");
@@ -382,7 +391,7 @@ fn what_git_keeps_inside_is_one_line() {
     write(&w.up(), "sub/.git/config", "new repository");
     write(&w.up(), "a", "a\n");
     for diff in [w.diff(), w.diff_all()] {
-        assert_eq!(told(&diff), ["added a"]);
+        assert_eq!(summary(&diff), ["added a"]);
         let held: Vec<_> = diff.withheld.iter().map(|h| (h.path.to_string(), h.files)).collect();
         assert_eq!(held, [(".git".to_owned(), 2), ("sub/.git".to_owned(), 1)]);
     }

@@ -1,10 +1,9 @@
-//! Review over trees built by hand: what is found, how it is told, what is withheld, and that hostile trees cost no more than
-//! they may.
+//! Review over hand-built trees: detection, presentation, withheld files, and bounded cost on hostile trees.
 
 mod changes;
 mod classes;
 mod excluded;
+mod fixture;
 mod hostile;
 mod patches;
 mod views;
-mod world;

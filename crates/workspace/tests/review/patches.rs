@@ -1,6 +1,6 @@
-//! `git apply` makes of the base and our patch what the workspace is.
+//! `git apply` of our patch to the base gives the workspace's tree.
 
-use crate::world::*;
+use crate::fixture::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Files and links of a tree with what git keeps of them; directories are none of git's.
+/// Files and links of a tree with the properties git stores; git stores no directories.
 fn tree(dir: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_path_buf()];
@@ -31,12 +31,12 @@ fn tree(dir: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
     found
 }
 
-/// Applies the patch of a world to a copy of its base, which is the answer.
-fn apply(world: &World) -> std::path::PathBuf {
+/// Applies the patch to a copy of the base, and returns the copy.
+fn apply(fixture: &StackFixture) -> std::path::PathBuf {
     let mut patch = Vec::new();
-    workspace::patch::write(&mut patch, &world.stack(), &world.diff_all()).unwrap();
-    let copy = world.top.join("applied");
-    assert!(Command::new("cp").arg("-a").arg(world.base()).arg(&copy).status().unwrap().success());
+    workspace::patch::write(&mut patch, &fixture.stack(), &fixture.diff_all()).unwrap();
+    let copy = fixture.top.join("applied");
+    assert!(Command::new("cp").arg("-a").arg(fixture.base()).arg(&copy).status().unwrap().success());
     let has_parts = patch.windows(11).any(|w| w == b"diff --git ");
     if !has_parts {
         return copy;
@@ -44,8 +44,8 @@ fn apply(world: &World) -> std::path::PathBuf {
     let mut git = Command::new("git")
         .args(["apply", "--whitespace=nowarn", "-"])
         .current_dir(&copy)
-        // Not part of a repository that may be above.
-        .env("GIT_DIR", world.top.join("none"))
+        // Keeps git from using a repository above this directory.
+        .env("GIT_DIR", fixture.top.join("none"))
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .stdin(Stdio::piped())
@@ -54,8 +54,8 @@ fn apply(world: &World) -> std::path::PathBuf {
         .unwrap();
     std::io::Write::write_all(&mut git.stdin.take().unwrap(), &patch).unwrap();
     let output = git.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&patch));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}\n{}", String::from_utf8_lossy(&patch));
     copy
 }
 
@@ -100,13 +100,14 @@ fn put(dir: &Path, name: &str, made: &Made) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
+    // promise 13
     #[test]
     fn git_applies_our_patches(before in prop::collection::vec(made(), NAMES.len()), after in prop::collection::vec(made(), NAMES.len()), keep in prop::collection::vec(any::<bool>(), NAMES.len())) {
-        let world = World::new();
-        let want = world.top.join("want");
+        let fixture = StackFixture::new();
+        let want = fixture.top.join("want");
         fs::create_dir(&want).unwrap();
         for (n, name) in NAMES.iter().enumerate() {
-            put(&world.base(), name, &before[n]);
+            put(&fixture.base(), name, &before[n]);
             if keep[n] {
                 put(&want, name, &before[n]);
                 continue;
@@ -114,35 +115,36 @@ proptest! {
             put(&want, name, &after[n]);
             match (&before[n], &after[n]) {
                 (Made::Absent, Made::Absent) => {}
-                (_, Made::Absent) => strike(&world.up(), name),
-                (_, made) => put(&world.up(), name, made),
+                (_, Made::Absent) => strike(&fixture.up(), name),
+                (_, made) => put(&fixture.up(), name, made),
             }
         }
-        prop_assert_eq!(tree(&apply(&world)), tree(&want));
+        prop_assert_eq!(tree(&apply(&fixture)), tree(&want));
     }
 }
 
+// promise 13
 #[test]
 fn renames_modes_types_and_binaries_apply() {
-    let world = World::new();
+    let fixture = StackFixture::new();
     let long: String = (0..50).map(|n| format!("line {n}\n")).collect();
-    write(&world.base(), "old/name", &long);
-    write(&world.base(), "exact", "same bytes\n");
-    write(&world.base(), "becomes-dir", "x\n");
-    write(&world.base(), "was-dir/inner", "y\n");
-    write(&world.base(), "big", vec![b'b'; 3 << 20]);
-    write(&world.base(), "run", "#!/bin/sh\n");
-    strike(&world.up(), "old/name");
-    strike(&world.up(), "exact");
-    write(&world.up(), "new/name", long.replace("line 7\n", "seven\n"));
-    write(&world.up(), "moved here", "same bytes\n");
-    write(&world.up(), "becomes-dir/inner", "z\n");
-    write(&world.up(), "was-dir", "file\n");
-    write(&world.up(), "big", vec![b'c'; 3 << 20]);
-    write(&world.up(), "run", "#!/bin/sh\n");
-    chmod(&world.up(), "run", 0o755);
-    write(&world.up(), "bytes", (0..=255u8).cycle().take(200_000).collect::<Vec<_>>());
-    let applied = tree(&apply(&world));
+    write(&fixture.base(), "old/name", &long);
+    write(&fixture.base(), "exact", "same bytes\n");
+    write(&fixture.base(), "becomes-dir", "x\n");
+    write(&fixture.base(), "was-dir/inner", "y\n");
+    write(&fixture.base(), "big", vec![b'b'; 3 << 20]);
+    write(&fixture.base(), "run", "#!/bin/sh\n");
+    strike(&fixture.up(), "old/name");
+    strike(&fixture.up(), "exact");
+    write(&fixture.up(), "new/name", long.replace("line 7\n", "seven\n"));
+    write(&fixture.up(), "moved here", "same bytes\n");
+    write(&fixture.up(), "becomes-dir/inner", "z\n");
+    write(&fixture.up(), "was-dir", "file\n");
+    write(&fixture.up(), "big", vec![b'c'; 3 << 20]);
+    write(&fixture.up(), "run", "#!/bin/sh\n");
+    chmod(&fixture.up(), "run", 0o755);
+    write(&fixture.up(), "bytes", (0..=255u8).cycle().take(200_000).collect::<Vec<_>>());
+    let applied = tree(&apply(&fixture));
     let names: Vec<_> = applied.keys().map(String::as_str).collect();
     let want =
         ["\"becomes-dir/inner\"", "\"big\"", "\"bytes\"", "\"moved here\"", "\"new/name\"", "\"run\"", "\"was-dir\""];

@@ -1,13 +1,13 @@
-//! The view of a stack, and the diff made from its layers, against a plain model: trees as maps.
+//! The view of a stack, and its diff, compared with a plain model: trees as maps.
 
-use crate::world::*;
+use crate::fixture::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use workspace::{ChangeKind, FileKind, Rel};
 
-/// A tree: what stands at each path. Directories are there as well.
+/// A tree: the node at each path, directories included.
 type Tree = BTreeMap<String, Node>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,17 +50,18 @@ fn below<'a>(tree: &'a Tree, path: &str) -> Vec<&'a String> {
     tree.keys().filter(|k| *k == path || k.starts_with(&prefix)).collect()
 }
 
-/// Does to the model and to the topmost layer what the kernel would do on such a call; refuses what the kernel would refuse.
-fn perform(world: &mut World, tree: &mut Tree, act: &Act) {
+/// Applies an operation to the model and to the topmost layer as the kernel would; ignores what the kernel would
+/// refuse.
+fn perform(fixture: &mut StackFixture, tree: &mut Tree, act: &Act) {
     let (path, node) = match act {
-        Act::NewLayer => return world.push_layer(),
+        Act::NewLayer => return fixture.push_layer(),
         Act::Remove(path) => {
             if !tree.contains_key(path) {
                 return;
             }
             let gone: Vec<String> = below(tree, path).into_iter().cloned().collect();
             gone.iter().for_each(|k| drop(tree.remove(k)));
-            let up = world.up();
+            let up = fixture.up();
             remove(&up.join(path));
             make_parents(&up, path);
             return strike(&up, path);
@@ -74,15 +75,15 @@ fn perform(world: &mut World, tree: &mut Tree, act: &Act) {
     if !way_is_free || (tree.contains_key(path) && !is_write_to_file) {
         return;
     }
-    let up = world.up();
+    let up = fixture.up();
     let missing: Vec<String> = parents(path).into_iter().filter(|p| !tree.contains_key(p)).collect();
     for parent in missing.iter().chain([path].into_iter().filter(|_| node == Node::Dir)) {
         make_parents(&up, parent);
-        // A new directory over something that was struck out is opaque.
+        // A new directory over a whiteout is opaque.
         let was_struck = up.join(parent).symlink_metadata().is_ok();
         remove(&up.join(parent));
         fs::create_dir(up.join(parent)).unwrap();
-        if was_struck || lower_has(world, parent) {
+        if was_struck || lower_has(fixture, parent) {
             opaque(&up, parent);
         }
         tree.insert(parent.clone(), Node::Dir);
@@ -105,9 +106,9 @@ fn perform(world: &mut World, tree: &mut Tree, act: &Act) {
     tree.insert(path.clone(), node);
 }
 
-/// Whether anything below the topmost layer has something at the path, so that a new directory must hide it.
-fn lower_has(world: &World, path: &str) -> bool {
-    let stack = world.stack();
+/// Looks for an entry at the path below the topmost layer, which a new directory must hide.
+fn lower_has(fixture: &StackFixture, path: &str) -> bool {
+    let stack = fixture.stack();
     let lower = &stack.layers[..stack.layers.len() - 1];
     let at = Rel::parse(path.as_bytes()).unwrap();
     lower.iter().any(|layer| layer.up.meta(&at).unwrap().is_some()) || stack.base.meta(&at).unwrap().is_some()
@@ -130,8 +131,8 @@ fn remove(path: &Path) {
 }
 
 /// The tree that the view shows.
-fn seen(world: &World) -> Tree {
-    let stack = world.stack();
+fn seen(fixture: &StackFixture) -> Tree {
+    let stack = fixture.stack();
     let mut tree = Tree::new();
     let mut todo = vec![Rel::top()];
     while let Some(dir) = todo.pop() {
@@ -151,9 +152,9 @@ fn seen(world: &World) -> Tree {
     tree
 }
 
-/// What a diff says, done to the base's tree.
-fn applied(base: &Tree, world: &World) -> Tree {
-    let diff = world.diff_all();
+/// The base's tree with a diff applied.
+fn applied(base: &Tree, fixture: &StackFixture) -> Tree {
+    let diff = fixture.diff_all();
     let mut tree = base.clone();
     for file in &diff.files {
         let change = &file.change;
@@ -164,7 +165,7 @@ fn applied(base: &Tree, world: &World) -> Tree {
             tree.remove(&change.path.to_string());
         }
     }
-    let stack = world.stack();
+    let stack = fixture.stack();
     for file in diff.files.iter().filter(|f| f.change.after.is_some()) {
         let path = &file.change.path;
         parents(&path.to_string()).into_iter().for_each(|p| drop(tree.insert(p, Node::Dir)));
@@ -191,20 +192,21 @@ fn build(dir: &Path, tree: &Tree) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
+    // promise 13
     #[test]
     fn view_and_diff_agree_with_a_model(start in prop::collection::vec(act(), 0..12), later in prop::collection::vec(act(), 0..25)) {
-        let mut world = World::new();
-        // The base is made by the same acts, on the model alone, and then written out.
+        let mut fixture = StackFixture::new();
+        // The base is produced by the same operations, on the model alone, and then written out.
         let mut base = Tree::new();
         {
-            let mut scratch = World::new();
+            let mut scratch = StackFixture::new();
             start.iter().for_each(|act| perform(&mut scratch, &mut base, act));
         }
-        build(&world.base(), &base);
+        build(&fixture.base(), &base);
         let mut tree = base.clone();
-        later.iter().for_each(|act| perform(&mut world, &mut tree, act));
-        prop_assert_eq!(&seen(&world), &tree, "the view");
-        prop_assert_eq!(&applied(&base, &world), &tree, "the diff: {:?}", told(&world.diff_all()));
-        prop_assert_eq!(world.diff_all().digest, world.diff_all().digest);
+        later.iter().for_each(|act| perform(&mut fixture, &mut tree, act));
+        prop_assert_eq!(&seen(&fixture), &tree, "the view");
+        prop_assert_eq!(&applied(&base, &fixture), &tree, "the diff: {:?}", summary(&fixture.diff_all()));
+        prop_assert_eq!(fixture.diff_all().digest, fixture.diff_all().digest);
     }
 }

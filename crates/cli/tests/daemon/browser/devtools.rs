@@ -1,5 +1,5 @@
-//! Debian's Chromium with an empty profile, driven over its pipe: messages are JSON, each ended by a zero byte. What a test has a page do
-//! is done as the page, with its origin and under its rules.
+//! Debian's Chromium with an empty profile, driven over its DevTools pipe: JSON messages, each ended by a zero byte.
+//! Scripts of a test run as the page, with its origin and under its rules.
 
 use crate::support::Place;
 use serde_json::{Value, json};
@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const CHROMIUM: &str = "/usr/bin/chromium";
-/// Longer than anything takes that is not stuck, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Upper bound for any step that is not stuck, on a busy host.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// As root, without a network of its own, and with nothing of its maker's services. All names below `.example` are this machine.
+/// Runs as root, without a network and without Google services. Names below `.example` resolve to this host.
 const FLAGS: [&str; 13] = [
     "--headless",
     "--no-sandbox",
@@ -33,17 +33,17 @@ pub struct Browser {
     child: Child,
     to: ChildStdin,
     from: Receiver<Value>,
-    asked: u64,
+    last_id: u64,
 }
 
-/// A page that is open.
+/// An open page.
 pub struct Tab(String);
 
 impl Browser {
     pub fn start(place: &Place) -> Browser {
         let profile = place.root.join("chromium");
         std::fs::create_dir(&profile).unwrap();
-        // It speaks on descriptors 3 and 4.
+        // Chromium's DevTools pipe uses descriptors 3 and 4.
         let script = r#"exec "$0" "$@" 3<&0 4>&1 0</dev/null 1>&2"#;
         let mut child = Command::new("sh")
             .args(["-c", script, CHROMIUM, &format!("--user-data-dir={}", profile.display())])
@@ -64,13 +64,13 @@ impl Browser {
                 message.clear();
             }
         });
-        Browser { child, to, from, asked: 0 }
+        Browser { child, to, from, last_id: 0 }
     }
 
-    /// A word with the browser, or with a tab. What happens meanwhile is of no interest.
-    fn ask(&mut self, tab: Option<&Tab>, method: &str, params: Value) -> Value {
-        self.asked += 1;
-        let mut message = json!({ "id": self.asked, "method": method, "params": params });
+    /// Sends a DevTools command to the browser or to a tab and returns its result; events in between are skipped.
+    fn send(&mut self, tab: Option<&Tab>, method: &str, params: Value) -> Value {
+        self.last_id += 1;
+        let mut message = json!({ "id": self.last_id, "method": method, "params": params });
         if let Some(Tab(session)) = tab {
             message["sessionId"] = session.as_str().into();
         }
@@ -80,27 +80,28 @@ impl Browser {
         let end = Instant::now() + PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let mut heard =
+            let mut received =
                 self.from.recv_timeout(left).unwrap_or_else(|e| panic!("{method}: {e}; is {CHROMIUM} installed?"));
-            if heard["id"] == self.asked {
-                assert!(heard.get("error").is_none(), "{method}: {heard}");
-                return heard["result"].take();
+            if received["id"] == self.last_id {
+                assert!(received.get("error").is_none(), "{method}: {received}");
+                return received["result"].take();
             }
         }
     }
 
-    /// A tab with nothing in it.
+    /// Opens an empty tab.
     pub fn tab(&mut self) -> Tab {
-        let made = self.ask(None, "Target.createTarget", json!({ "url": "about:blank" }));
+        let made = self.send(None, "Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": made["targetId"], "flatten": true });
-        let tab = Tab(self.ask(None, "Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned());
-        self.ask(Some(&tab), "Page.enable", json!({}));
+        let tab = Tab(self.send(None, "Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned());
+        self.send(Some(&tab), "Page.enable", json!({}));
         tab
     }
 
-    /// Goes to an address as a person does who types it, and waits until all of it is there. Why it was not gone to, if it was not.
+    /// Navigates as a person who types the address, and waits for the load event. Returns the reason if the navigation
+    /// failed.
     pub fn go(&mut self, tab: &Tab, url: &str) -> Option<String> {
-        let gone = self.ask(Some(tab), "Page.navigate", json!({ "url": url }));
+        let gone = self.send(Some(tab), "Page.navigate", json!({ "url": url }));
         if let Some(why) = gone["errorText"].as_str() {
             return Some(why.to_owned());
         }
@@ -109,36 +110,37 @@ impl Browser {
         None
     }
 
-    /// What an expression of the page comes to; promises are waited for. It may open windows, as after a click.
+    /// Evaluates an expression in the page and awaits promises. Counts as a user gesture, so it may open windows.
     pub fn eval(&mut self, tab: &Tab, expression: &str) -> Value {
         let ask = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true });
-        let mut heard = self.ask(Some(tab), "Runtime.evaluate", ask);
-        assert!(heard.get("exceptionDetails").is_none(), "{expression}: {heard:#}");
-        heard["result"]["value"].take()
+        let mut received = self.send(Some(tab), "Runtime.evaluate", ask);
+        assert!(received.get("exceptionDetails").is_none(), "{expression}: {received:#}");
+        received["result"]["value"].take()
     }
 
-    /// Lets a page speak to its own origin though its rules say no: for controls.
+    /// Bypasses the page's content security policy: for controls.
     pub fn bypass_rules(&mut self, tab: &Tab) {
-        self.ask(Some(tab), "Page.setBypassCSP", json!({ "enabled": true }));
+        self.send(Some(tab), "Page.setBypassCSP", json!({ "enabled": true }));
     }
 
-    /// Addresses of documents that pages of other sites have in frames, as these see themselves: one that could not be shown is an error.
+    /// URLs of cross-site documents in frames, as the documents see them: a refused one is an error page.
     pub fn frames(&mut self) -> Vec<String> {
-        let all = self.ask(None, "Target.getTargets", json!({}))["targetInfos"].as_array().cloned().unwrap_or_default();
+        let all =
+            self.send(None, "Target.getTargets", json!({}))["targetInfos"].as_array().cloned().unwrap_or_default();
         let framed = all.iter().filter(|target| target["type"] == "iframe");
         framed.map(|target| self.document_of(&target["targetId"])).collect()
     }
 
     fn document_of(&mut self, target: &Value) -> String {
         let attach = json!({ "targetId": target, "flatten": true });
-        let tab = Tab(self.ask(None, "Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned());
+        let tab = Tab(self.send(None, "Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned());
         self.eval(&tab, "location.href").as_str().unwrap_or_default().to_owned()
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its other processes go when the first does.
+        // Chromium's other processes exit with the first.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,12 +1,12 @@
-//! What stands around the daemon in these tests: a site of somebody else's, and a gateway that signs people in. Behind the gateway every
-//! request of a browser has a good credential, also those that a hostile page made it send: the worst that can be.
+//! Servers around the daemon: a foreign site, and a gateway that adds a credential. Behind the gateway every request
+//! of a browser is authenticated, also one that a hostile page caused: the worst case.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Calls `serve` with each connection to a port of its own, and the head of its request.
+/// Calls `serve` with each connection to the listener and the head of its request.
 fn listen(listener: TcpListener, serve: impl Fn(TcpStream, String) + Send + Sync + 'static) {
     let serve = Arc::new(serve);
     std::thread::spawn(move || {
@@ -33,7 +33,7 @@ pub fn port() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A site that has an empty page everywhere, and a cookie for all of its host; what it was sent is kept.
+/// Foreign site: an empty page at every path and a cookie for its whole host; request heads are recorded.
 pub fn site(seen: Arc<Mutex<Vec<String>>>) -> u16 {
     let (listener, port) = port();
     listen(listener, move |mut stream, head| {
@@ -49,7 +49,7 @@ pub fn site(seen: Arc<Mutex<Vec<String>>>) -> u16 {
     port
 }
 
-/// Passes everything on to the daemon, with the credential; one request on each connection. They are counted.
+/// Forwards requests to the daemon with the credential added, one per connection, and counts them.
 pub fn gateway(listener: TcpListener, daemon: u16, token: String, count: Arc<AtomicUsize>) {
     listen(listener, move |mut client, head| {
         count.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! One client: asks at random, believes what it is answered, and says what cannot be.
+//! A client of the soak: sends random requests, records responses, and reports contradictions.
 
-use super::{Body, Dice, Keyed, PATIENCE, World};
+use super::{Body, Dice, KeyedRequest, PATIENCE, Soak};
 use crate::support::replay::PATHS;
 use crate::support::sse;
 use serde_json::{Value, json};
@@ -9,17 +9,18 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// More than so many sandboxes are not kept.
+/// Largest number of sandboxes that is kept.
 const MOST: usize = 8;
-/// Lines that a run says that is read along.
+/// Lines of a run whose output is followed.
 const LINES: usize = 60;
 
 pub struct Client<'a> {
-    world: &'a World,
+    soak: &'a Soak,
     dice: Dice,
     number: usize,
     count: usize,
-    /// What a file of its own may hold: what was written last, and whatever was cut off since.
+    /// Possible contents of the client's own file: the last acknowledged write, and every write that was cut off
+    /// since.
     values: BTreeSet<String>,
 }
 
@@ -28,11 +29,11 @@ fn id(said: &Value) -> String {
 }
 
 impl<'a> Client<'a> {
-    pub fn new(world: &'a World, dice: Dice, number: usize) -> Client<'a> {
-        Client { world, dice, number, count: 0, values: BTreeSet::new() }
+    pub fn new(soak: &'a Soak, dice: Dice, number: usize) -> Client<'a> {
+        Client { soak, dice, number, count: 0, values: BTreeSet::new() }
     }
 
-    /// The document, if it was done.
+    /// The response document if the verb succeeded.
     fn ask(&mut self, verb: &'static str, method: &str, path: &str, body: Body) -> Option<Value> {
         self.ask_with(verb, method, path, None, &body)
     }
@@ -41,15 +42,15 @@ impl<'a> Client<'a> {
         self.ask(verb, "POST", path, Body::Json(body))
     }
 
-    /// Under a key; now and then it is asked again at once.
+    /// Request under an idempotency key; now and then repeated at once.
     fn post_keyed(&mut self, verb: &'static str, path: &str, body: Value) -> Option<Value> {
         self.count += 1;
         let key = format!("c{}-{}", self.number, self.count);
-        let mut keyed = Keyed { path: path.to_owned(), key: key.clone(), body: body.clone(), answer: None };
-        self.world.heard.lock().unwrap().keyed.insert(self.number, keyed.clone());
+        let mut keyed = KeyedRequest { path: path.to_owned(), key: key.clone(), body: body.clone(), answer: None };
+        self.soak.record.lock().unwrap().keyed.insert(self.number, keyed.clone());
         let said = self.ask_with(verb, "POST", path, Some(&key), &Body::Json(body.clone()));
         keyed.answer.clone_from(&said);
-        self.world.heard.lock().unwrap().keyed.insert(self.number, keyed.clone());
+        self.soak.record.lock().unwrap().keyed.insert(self.number, keyed.clone());
         if said.is_some() && self.dice.roll(3) > 0 {
             return said;
         }
@@ -57,10 +58,10 @@ impl<'a> Client<'a> {
         if let (Some(first), Some(again)) = (&said, &again) {
             let same = ["id", "run"].iter().all(|field| first[*field] == again[*field]);
             let what = format!("{path} under {key}: first {first}, then {again}");
-            (!same).then(|| self.world.bad(what));
+            (!same).then(|| self.soak.report_violation(what));
         }
         keyed.answer = again.or(said);
-        self.world.heard.lock().unwrap().keyed.insert(self.number, keyed.clone());
+        self.soak.record.lock().unwrap().keyed.insert(self.number, keyed.clone());
         keyed.answer
     }
 
@@ -74,23 +75,23 @@ impl<'a> Client<'a> {
     ) -> Option<Value> {
         let begun = Instant::now();
         let answer = loop {
-            let _shared = self.world.still.read().unwrap();
-            match self.world.send(method, path, key, body) {
+            let _guard = self.soak.quiesce.read().unwrap();
+            match self.soak.send(method, path, key, body) {
                 Some(answer) => break answer,
                 None if begun.elapsed() > PATIENCE => {
-                    self.world.bad(format!("{method} {path}: no daemon comes back"));
+                    self.soak.report_violation(format!("{method} {path}: no daemon comes back"));
                     return None;
                 }
-                None => drop(_shared),
+                None => drop(_guard),
             }
             std::thread::sleep(Duration::from_millis(10));
         };
         if begun.elapsed() > PATIENCE - Duration::from_secs(5) {
-            self.world.bad(format!("{method} {path}: no answer in {:?}", begun.elapsed()));
+            self.soak.report_violation(format!("{method} {path}: no answer in {:?}", begun.elapsed()));
         }
-        let mut heard = self.world.heard.lock().unwrap();
+        let mut record = self.soak.record.lock().unwrap();
         let Some(answer) = answer else {
-            *heard.cut.entry(verb).or_default() += 1;
+            *record.cut.entry(verb).or_default() += 1;
             return None;
         };
         let said: Value = match answer.header("content-type") {
@@ -98,21 +99,21 @@ impl<'a> Client<'a> {
             _ => Value::String(answer.text()),
         };
         if (200..300).contains(&answer.status) {
-            *heard.done.entry(verb).or_default() += 1;
+            *record.done.entry(verb).or_default() += 1;
             return Some(said);
         }
-        *heard.refused.entry(verb).or_default() += 1;
+        *record.refused.entry(verb).or_default() += 1;
         let kind = said["error_kind"].as_str().unwrap_or("no fault");
         if !["conflict", "not_found", "unavailable"].contains(&kind) || !said["hint"].is_string() {
-            heard.bad.push(format!("{method} {path}: {} {said}", answer.status));
+            record.violations.push(format!("{method} {path}: {} {said}", answer.status));
         }
         None
     }
 
     pub fn one(&mut self) -> Option<()> {
         let (sandboxes, snapshots, batches, runs) = {
-            let heard = self.world.heard.lock().unwrap();
-            (heard.sandboxes.clone(), heard.snapshots.clone(), heard.batches.clone(), heard.runs.clone())
+            let record = self.soak.record.lock().unwrap();
+            (record.sandboxes.clone(), record.snapshots.clone(), record.batches.clone(), record.runs.clone())
         };
         let sandbox = self.dice.pick(&sandboxes);
         let at = |verb: &str| sandbox.as_ref().map(|id| format!("/v1/sandboxes/{id}{verb}"));
@@ -134,12 +135,12 @@ impl<'a> Client<'a> {
             }
             20 | 21 => {
                 let said = self.post_keyed("snapshot", &at("/snapshots")?, json!({}))?;
-                self.world.heard.lock().unwrap().snapshots.push(id(&said));
+                self.soak.record.lock().unwrap().snapshots.push(id(&said));
             }
             22 => {
                 let said = self.post_keyed("fork", &at("/fork")?, json!({}))?;
                 let made = said["sandboxes"].as_array().into_iter().flatten().map(id);
-                self.world.heard.lock().unwrap().sandboxes.extend(made);
+                self.soak.record.lock().unwrap().sandboxes.extend(made);
             }
             23 => {
                 let ask = json!({ "snapshot": self.dice.pick(&snapshots)?, "discard": true });
@@ -176,28 +177,28 @@ impl<'a> Client<'a> {
     }
 
     fn create(&mut self) -> Option<()> {
-        let made = self.world.heard.lock().unwrap().sandboxes.clone();
+        let made = self.soak.record.lock().unwrap().sandboxes.clone();
         if made.len() >= MOST {
             let old = made[self.dice.roll(made.len() - 2)].clone();
             let path = format!("/v1/sandboxes/{old}?force=true&timeout=0s");
             self.ask("rm", "DELETE", &path, Body::None)?;
-            self.world.heard.lock().unwrap().sandboxes.retain(|id| *id != old);
+            self.soak.record.lock().unwrap().sandboxes.retain(|id| *id != old);
         }
-        let ask = json!({ "dir": self.world.place.project, "policies": ["workspace-write"] });
+        let ask = json!({ "dir": self.soak.place.project, "policies": ["workspace-write"] });
         let said = self.post_keyed("create", "/v1/sandboxes", ask)?;
-        self.world.heard.lock().unwrap().sandboxes.push(id(&said));
+        self.soak.record.lock().unwrap().sandboxes.push(id(&said));
         Some(())
     }
 
-    /// Runs a text to its end; what it said, where it came to it.
+    /// Runs a shell text to its end; returns its output if it got there.
     fn sh(&mut self, verb: &'static str, sandbox: &str, text: &str) -> Option<String> {
         let path = format!("/v1/sandboxes/{sandbox}/runs?wait=5s");
         let said = self.post_keyed(verb, &path, json!({ "shell": text }))?;
-        self.world.heard.lock().unwrap().runs.push(said["run"].as_str().unwrap().to_owned());
+        self.soak.record.lock().unwrap().runs.push(said["run"].as_str().unwrap().to_owned());
         (said["outcome"]["verdict"] == "ok").then(|| said["outcome"]["stdout"].as_str().unwrap().to_owned())
     }
 
-    /// A command in the sandbox writes something that nobody else writes, or removes a file.
+    /// Writes a unique text by a command in the sandbox, or removes a file.
     fn write(&mut self, sandbox: &str) -> Option<()> {
         let path = PATHS[self.dice.roll(PATHS.len())];
         self.count += 1;
@@ -212,14 +213,14 @@ impl<'a> Client<'a> {
         };
         let said = self.sh("exec", sandbox, &text)?;
         if said != format!("{count}\n") {
-            self.world.bad(format!("{text:?} in {sandbox} said {said:?}"));
+            self.soak.report_violation(format!("{text:?} in {sandbox} said {said:?}"));
         }
         Some(())
     }
 
     fn approve(&mut self, sandbox: &str) -> Option<()> {
         let shown = self.ask("diff", "GET", &format!("/v1/sandboxes/{sandbox}/workspace/diff"), Body::None)?;
-        let (digest, paths) = self.world.heard.lock().unwrap().reviews.add(&shown);
+        let (digest, paths) = self.soak.record.lock().unwrap().reviews.add(&shown);
         let one = self.dice.pick(&paths).filter(|_| self.dice.roll(2) == 0);
         let ask = match one {
             Some(path) => json!({ "digest": digest, "paths": [path] }),
@@ -237,20 +238,20 @@ impl<'a> Client<'a> {
     }
 
     fn acknowledged(&self, sandbox: &str, said: &Value) {
-        let mut heard = self.world.heard.lock().unwrap();
+        let mut record = self.soak.record.lock().unwrap();
         let Some(batch) = said["batch"].as_str().map(str::to_owned) else { return };
-        heard.landed.insert(batch.clone());
-        heard.batches.push((sandbox.to_owned(), batch));
+        record.landed.insert(batch.clone());
+        record.batches.push((sandbox.to_owned(), batch));
     }
 
     fn background(&mut self, sandbox: &str) -> Option<()> {
-        let ask = json!({ "shell": format!("sleep {} & wait", self.world.mark) });
+        let ask = json!({ "shell": format!("sleep {} & wait", self.soak.mark) });
         let said = self.post_keyed("background", &format!("/v1/sandboxes/{sandbox}/runs"), ask)?;
-        self.world.heard.lock().unwrap().runs.push(said["run"].as_str().unwrap().to_owned());
+        self.soak.record.lock().unwrap().runs.push(said["run"].as_str().unwrap().to_owned());
         Some(())
     }
 
-    /// What is given to a command is what it says, if it comes to its end.
+    /// Input of `cat` comes back as its output, if the run gets to its end.
     fn speak(&mut self, sandbox: &str) -> Option<()> {
         let ask = json!({ "command": ["cat"], "input": true, "limits": { "max_wall_ms": 5000 } });
         let said = self.post_keyed("background", &format!("/v1/sandboxes/{sandbox}/runs"), ask)?;
@@ -261,13 +262,13 @@ impl<'a> Client<'a> {
         let done = self.ask("wait", "GET", &format!("/v1/runs/{run}?wait=10s"), Body::None)?;
         let outcome = &done["outcome"];
         if outcome["verdict"] == "ok" && outcome["stdout"] != "one\ntwo\n" {
-            self.world.bad(format!("{run} was told one, two and said {outcome}"));
+            self.soak.report_violation(format!("{run} was told one, two and said {outcome}"));
         }
         Some(())
     }
 
-    /// Reads a run along from its beginning, and goes on after whatever cuts it off. In a sandbox of its own: another client could
-    /// suspend it, and never come back.
+    /// Follows a run from its beginning and resumes after each cut. Uses a sandbox of its own: another client could
+    /// suspend a shared one and never resume it.
     fn follow(&mut self) -> Option<()> {
         let sandbox = self.own_sandbox()?;
         let text = format!("i=1; while [ $i -le {LINES} ]; do echo $i; i=$((i+1)); sleep 0.02; done");
@@ -276,32 +277,32 @@ impl<'a> Client<'a> {
         let run = said["run"].as_str().unwrap().to_owned();
         let path = format!("/v1/runs/{run}/output");
         let ask = |more: &str| {
-            let mut stream = UnixStream::connect(&self.world.socket).ok()?;
+            let mut stream = UnixStream::connect(&self.soak.socket).ok()?;
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let _ = stream.write_all(&self.world.request("GET", &path, more, &Body::None));
+            let _ = stream.write_all(&self.soak.request("GET", &path, more, &Body::None));
             Some(stream)
         };
         let begun = Instant::now();
         let Some(all) = sse::read_along(&ask, PATIENCE) else {
-            (begun.elapsed() > PATIENCE).then(|| self.world.bad(format!("{run} has no end")));
+            (begun.elapsed() > PATIENCE).then(|| self.soak.report_violation(format!("{run} has no end")));
             return None;
         };
-        let (heard, verdict) = (sse::said(&all, "stdout"), all.last()?.data["verdict"].clone());
+        let (output, verdict) = (sse::said(&all, "stdout"), all.last()?.data["verdict"].clone());
         let whole: String = (1..=LINES).map(|n| format!("{n}\n")).collect();
-        if !whole.starts_with(&heard) || (verdict == "ok" && heard != whole) {
-            self.world.bad(format!("{run} ended as {verdict} and said {heard:?}"));
+        if !whole.starts_with(&output) || (verdict == "ok" && output != whole) {
+            self.soak.report_violation(format!("{run} ended as {verdict} and said {output:?}"));
         }
-        *self.world.heard.lock().unwrap().done.entry("follow").or_default() += 1;
+        *self.soak.record.lock().unwrap().done.entry("follow").or_default() += 1;
         Some(())
     }
 
-    /// The name of a sandbox that nobody else uses.
+    /// The name of a sandbox that only this client uses.
     fn own_sandbox(&mut self) -> Option<String> {
         let name = format!("own-{}", self.number);
         if self.values.is_empty() {
             let ask = json!({ "name": name, "policies": ["workspace-write"] });
             if self.post_keyed("create", "/v1/sandboxes", ask).is_none() {
-                // It may have been made by a request that was cut off.
+                // A request that was cut off may have created it.
                 self.ask("look", "GET", &format!("/v1/sandboxes/{name}"), Body::None)?;
             }
             self.values.insert("none\n".to_owned());
@@ -309,7 +310,7 @@ impl<'a> Client<'a> {
         Some(name)
     }
 
-    /// In a sandbox that nobody else uses: what was written and answered is read again, whoever was killed since.
+    /// Acknowledged writes to the client's own sandbox are read again, whichever process was killed since.
     fn own(&mut self) -> Option<()> {
         let name = self.own_sandbox()?;
         self.count += 1;
@@ -329,14 +330,14 @@ impl<'a> Client<'a> {
             _ => {
                 let by = ["exec", "get"][self.dice.roll(2)];
                 let said = match by {
-                    // A reader that is killed ends badly, and says nothing of the file.
+                    // A reader that is killed fails, and says nothing about the file.
                     "exec" => self.sh(by, &name, "if [ -e value ]; then cat value; else echo none; fi")?,
                     _ => self.ask(by, "GET", &content, Body::None)?.as_str()?.to_owned(),
                 };
                 if !self.values.contains(&said) {
                     let asked = self.count;
                     let what = format!("{name} holds {said:?} by {by}, at {asked}, and not one of {:?}", self.values);
-                    self.world.bad(what);
+                    self.soak.report_violation(what);
                 }
             }
         }

@@ -1,13 +1,13 @@
-//! One request that is let through, and its answer. Both move at once: a server may answer before it has heard all,
-//! and a client may wait for a word before it says all.
+//! One allowed request and its response, streamed concurrently: a server may respond before it has read the whole
+//! request, and a client may wait for an interim response before it sends the body.
 
-use super::super::answer::Refusal;
-use super::super::case::Case;
-use super::super::headers::end_here;
-use super::super::relay::{self, Side};
+use super::super::headers::remove_hop_by_hop;
+use super::super::judged_request::JudgedRequest;
+use super::super::refusal::Refusal;
 use super::super::secrets::Mask;
 use super::super::tls::stream_trouble;
-use super::{After, Left, Pair, Reader, Stop, Writer};
+use super::super::websocket_relay::{self, Side};
+use super::{AfterRequest, BodyLeft, ReadError, Reader, StreamHalves, Writer};
 use crate::chunked::{LAST_CHUNK, chunk_head};
 use crate::http1::{Body, Connection, Fields, Request, Response, Version, resume_response, write_response};
 use bytes::Bytes;
@@ -17,120 +17,120 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use terms::ErrorKind;
 use tokio::io::AsyncWriteExt;
 
-/// How many words a server may say before its answer.
+/// Limit on interim (1xx) responses.
 const MAX_INTERIM: usize = 16;
 
 pub(super) struct Exchange<'a> {
     request: &'a Request,
-    case: &'a Case,
+    judged: &'a JudgedRequest,
     upgrade: bool,
-    /// The request was sent as a whole.
+    /// True once the request was sent completely.
     sent: AtomicBool,
-    /// The answer has begun, so no other can be given.
+    /// True once the response has begun, so that no error response can be sent.
     begun: AtomicBool,
 }
 
-pub(super) struct Done {
-    pub after: After,
+pub(super) struct ExchangeEnd {
+    pub after: AfterRequest,
     pub keep_server: bool,
-    /// What to tell the guest in the place of an answer.
+    /// Error response to send to the guest instead.
     pub refusal: Option<Refusal>,
 }
 
-/// Why it went wrong.
-enum Broken {
+/// Reason for aborting an exchange.
+enum ExchangeError {
     GuestGone,
     GuestSaid(u16, &'static str),
     Server(String),
     Cut(&'static str),
 }
 
-/// How an answer ended.
-enum Answered {
-    /// Whether the guest, and the server, can go on.
-    Whole(After, bool),
+/// End of a response.
+enum ResponseEnd {
+    /// Use of the guest's connection, and whether the server's connection can be reused.
+    Whole(AfterRequest, bool),
     Upgraded,
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(request: &'a Request, case: &'a Case, upgrade: bool) -> Exchange<'a> {
-        Exchange { request, case, upgrade, sent: false.into(), begun: false.into() }
+    pub fn new(request: &'a Request, judged: &'a JudgedRequest, upgrade: bool) -> Exchange<'a> {
+        Exchange { request, judged, upgrade, sent: false.into(), begun: false.into() }
     }
 
-    pub async fn run(&self, guest: &mut Pair, server: &mut Pair, head: &[u8]) -> Done {
+    pub async fn run(&self, guest: &mut StreamHalves, server: &mut StreamHalves, head: &[u8]) -> ExchangeEnd {
         let mut answered = tokio::select! {
             biased;
             answered = self.download(&mut server.reader, &mut guest.writer) => answered,
             broken = self.upload(&mut guest.reader, &mut server.writer, head) => Err(broken),
-            reason = self.case.overdue() => Err(Broken::Cut(reason)),
+            reason = self.judged.until_aborted() => Err(ExchangeError::Cut(reason)),
         };
-        if let Ok(Answered::Upgraded) = answered {
+        if let Ok(ResponseEnd::Upgraded) = answered {
             answered = self.relay(guest, server).await;
         }
         match answered {
-            Ok(Answered::Whole(after, keep_server)) if self.sent.load(Relaxed) => {
-                Done { after, keep_server, refusal: None }
+            Ok(ResponseEnd::Whole(after, keep_server)) if self.sent.load(Relaxed) => {
+                ExchangeEnd { after, keep_server, refusal: None }
             }
             // The rest of the request would be taken for the next one.
-            Ok(_) => Done { after: After::Close, keep_server: false, refusal: None },
+            Ok(_) => ExchangeEnd { after: AfterRequest::Close, keep_server: false, refusal: None },
             Err(broken) => self.give_up(broken),
         }
     }
 
-    fn give_up(&self, broken: Broken) -> Done {
+    fn give_up(&self, broken: ExchangeError) -> ExchangeEnd {
         let (reason, refusal) = match broken {
-            Broken::GuestGone => ("the client is gone".to_owned(), None),
-            Broken::GuestSaid(status, reason) => (reason.to_owned(), Some(Refusal::malformed(status, reason))),
-            Broken::Server(reason) => (reason.clone(), Some(Refusal::unavailable(reason))),
-            Broken::Cut(reason) => {
+            ExchangeError::GuestGone => ("the client is gone".to_owned(), None),
+            ExchangeError::GuestSaid(status, reason) => (reason.to_owned(), Some(Refusal::malformed(status, reason))),
+            ExchangeError::Server(reason) => (reason.clone(), Some(Refusal::unavailable(reason))),
+            ExchangeError::Cut(reason) => {
                 let refusal = Refusal { kind: ErrorKind::PolicyDenied, ..Refusal::unavailable(reason.to_owned()) };
                 (reason.to_owned(), Some(refusal))
             }
         };
-        self.case.failed(&reason);
+        self.judged.failed(&reason);
         let refusal = refusal.filter(|_| !self.begun.load(Relaxed));
-        Done { after: After::Gone, keep_server: false, refusal }
+        ExchangeEnd { after: AfterRequest::Gone, keep_server: false, refusal }
     }
 
-    /// Sends the request. Returns only when the guest is at fault; whatever the server does, its answer tells.
-    async fn upload(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> Broken {
+    /// Sends the request. Returns only on a fault of the guest; a fault of the server shows in its response.
+    async fn upload(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> ExchangeError {
         match self.send(guest, server, head).await {
             Ok(()) => {
                 self.sent.store(true, Relaxed);
                 guest.until_broken().await;
-                Broken::GuestGone
+                ExchangeError::GuestGone
             }
-            Err(Sending::Server) => pending().await,
-            Err(Sending::Guest(Stop::Gone(_))) => Broken::GuestGone,
-            Err(Sending::Guest(Stop::Bad(status, reason))) => Broken::GuestSaid(status, reason),
-            Err(Sending::Cut(reason)) => Broken::Cut(reason),
+            Err(SendError::Server) => pending().await,
+            Err(SendError::Guest(ReadError::Gone(_))) => ExchangeError::GuestGone,
+            Err(SendError::Guest(ReadError::Bad(status, reason))) => ExchangeError::GuestSaid(status, reason),
+            Err(SendError::Cut(reason)) => ExchangeError::Cut(reason),
         }
     }
 
-    async fn send(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> Result<(), Sending> {
-        self.case.passes(0, head.len()).map_err(Sending::Cut)?;
+    async fn send(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> Result<(), SendError> {
+        self.judged.passes(0, head.len()).map_err(SendError::Cut)?;
         put(server, head).await?;
         let chunked = self.request.body == Body::Chunked;
-        let mut left = Left::of(self.request.body);
-        while let Some(data) = guest.piece(&mut left).await.map_err(Sending::Guest)? {
-            self.case.passes(0, data.len()).map_err(Sending::Cut)?;
+        let mut left = BodyLeft::of(self.request.body);
+        while let Some(data) = guest.piece(&mut left).await.map_err(SendError::Guest)? {
+            self.judged.passes(0, data.len()).map_err(SendError::Cut)?;
             put_body(server, data, chunked).await?;
         }
         if chunked {
             let mut trailers = left.trailers();
-            self.case.clean_trailers(&mut trailers);
+            self.judged.clean_trailers(&mut trailers);
             put(server, &last_chunk(&trailers)).await?;
         }
         Ok(())
     }
 
-    /// Passes the answer on.
-    async fn download(&self, server: &mut Reader, guest: &mut Writer) -> Result<Answered, Broken> {
+    /// Forwards the response.
+    async fn download(&self, server: &mut Reader, guest: &mut Writer) -> Result<ResponseEnd, ExchangeError> {
         let mut response = self.response(server, guest).await?;
         if response.status == 101 {
             self.begun.store(true, Relaxed);
             self.put_head(guest, &mut response, &[("Connection", "Upgrade"), ("Upgrade", "websocket")]).await?;
-            return Ok(Answered::Upgraded);
+            return Ok(ResponseEnd::Upgraded);
         }
         let keep_server = response.connection != Connection::Close;
         let chunked = response.body == Body::Chunked && self.request.version == Version::Http11;
@@ -141,27 +141,30 @@ impl<'a> Exchange<'a> {
         }
         self.begun.store(true, Relaxed);
         let connection = ("Connection", if keep { "keep-alive" } else { "close" });
-        let said: &[_] = if keep && self.request.version == Version::Http11 { &[] } else { &[connection] };
-        self.put_head(guest, &mut response, said).await?;
+        let extra_fields: &[_] = if keep && self.request.version == Version::Http11 { &[] } else { &[connection] };
+        self.put_head(guest, &mut response, extra_fields).await?;
         self.put_answer(server, guest, response.body, chunked).await?;
-        Ok(Answered::Whole(if keep { After::Next } else { After::Close }, keep_server))
+        Ok(ResponseEnd::Whole(if keep { AfterRequest::Next } else { AfterRequest::Close }, keep_server))
     }
 
-    /// A client that still sends when the answer comes cannot be followed to its next request.
+    /// Returns true if the guest's connection can be reused. While the client still sends a body, the start of its next
+    /// request is unknown.
     fn sent_or_bodiless(&self) -> bool {
         self.sent.load(Relaxed) || self.request.body == Body::None
     }
 
-    /// The head of the answer; what a server says before it is passed on.
-    async fn response(&self, server: &mut Reader, guest: &mut Writer) -> Result<Response, Broken> {
+    /// Reads the final response head, and forwards interim responses before it.
+    async fn response(&self, server: &mut Reader, guest: &mut Writer) -> Result<Response, ExchangeError> {
         for _ in 0..MAX_INTERIM {
             let read = server.head(|b, seen| resume_response(b, &self.request.method, seen), |r| r.consumed).await;
             let mut response = match read {
                 Ok(Some(response)) => response,
-                Ok(None) => return Err(Broken::Server("the server closed the connection without an answer".into())),
+                Ok(None) => {
+                    return Err(ExchangeError::Server("the server closed the connection without an answer".into()));
+                }
                 Err(stop) => return Err(broken_server(stop)),
             };
-            self.case.passes(response.consumed, 0).map_err(Broken::Cut)?;
+            self.judged.passes(response.consumed, 0).map_err(ExchangeError::Cut)?;
             self.check(&response)?;
             match response.status {
                 101 => return Ok(response),
@@ -172,32 +175,37 @@ impl<'a> Exchange<'a> {
                 _ => return Ok(response),
             }
         }
-        Err(Broken::Server("the server says too much before its answer".to_owned()))
+        Err(ExchangeError::Server("the server sends too many interim responses".to_owned()))
     }
 
-    fn check(&self, response: &Response) -> Result<(), Broken> {
+    fn check(&self, response: &Response) -> Result<(), ExchangeError> {
         let websocket =
             |c: &Connection| matches!(c, Connection::Upgrade(name) if name.eq_ignore_ascii_case("websocket"));
         if response.status == 101 && !(self.upgrade && websocket(&response.connection)) {
-            return Err(Broken::Server("the server changes to a protocol that was not asked for".to_owned()));
+            return Err(ExchangeError::Server("the server changes to a protocol that was not asked for".to_owned()));
         }
-        match self.case.hides(response.status, &response.fields) {
-            Some(reason) => Err(Broken::Server(reason.to_owned())),
+        match self.judged.unsearchable_reason(response.status, &response.fields) {
+            Some(reason) => Err(ExchangeError::Server(reason.to_owned())),
             None => Ok(()),
         }
     }
 
-    async fn put_head(&self, guest: &mut Writer, response: &mut Response, said: &[(&str, &str)]) -> Result<(), Broken> {
+    async fn put_head(
+        &self,
+        guest: &mut Writer,
+        response: &mut Response,
+        extra_fields: &[(&str, &str)],
+    ) -> Result<(), ExchangeError> {
         let fields = &mut response.fields;
-        end_here(fields);
-        said.iter().for_each(|(name, value)| fields.add(name, *value));
-        self.case.mask(fields);
-        if let Some(needles) = &self.case.needles {
+        remove_hop_by_hop(fields);
+        extra_fields.iter().for_each(|(name, value)| fields.add(name, *value));
+        self.judged.mask(fields);
+        if let Some(needles) = &self.judged.needles {
             needles.mask(&mut response.reason);
         }
         let head = write_response(response.status, &response.reason, fields);
-        let head = head.map_err(|e| Broken::Server(format!("{} of the answer cannot be passed on", e.0)))?;
-        put(guest, &head).await.map_err(|_| Broken::GuestGone)
+        let head = head.map_err(|e| ExchangeError::Server(format!("{} of the answer cannot be passed on", e.0)))?;
+        put(guest, &head).await.map_err(|_| ExchangeError::GuestGone)
     }
 
     async fn put_answer(
@@ -206,54 +214,56 @@ impl<'a> Exchange<'a> {
         guest: &mut Writer,
         body: Body,
         chunked: bool,
-    ) -> Result<(), Broken> {
-        let mut left = Left::of(body);
-        let mut mask = Mask::new(self.case.needles.as_deref());
+    ) -> Result<(), ExchangeError> {
+        let mut left = BodyLeft::of(body);
+        let mut mask = Mask::new(self.judged.needles.as_deref());
         while let Some(data) = server.masked(&mut left, &mut mask).await.map_err(broken_server)? {
-            self.case.passes(data.len(), 0).map_err(Broken::Cut)?;
-            put_body(guest, data, chunked).await.map_err(|_| Broken::GuestGone)?;
+            self.judged.passes(data.len(), 0).map_err(ExchangeError::Cut)?;
+            put_body(guest, data, chunked).await.map_err(|_| ExchangeError::GuestGone)?;
         }
         if chunked {
             let mut trailers = left.trailers();
-            self.case.mask(&mut trailers);
-            put(guest, &last_chunk(&trailers)).await.map_err(|_| Broken::GuestGone)?;
+            self.judged.mask(&mut trailers);
+            put(guest, &last_chunk(&trailers)).await.map_err(|_| ExchangeError::GuestGone)?;
         }
         Ok(())
     }
 
-    async fn relay(&self, guest: &mut Pair, server: &mut Pair) -> Result<Answered, Broken> {
+    async fn relay(&self, guest: &mut StreamHalves, server: &mut StreamHalves) -> Result<ResponseEnd, ExchangeError> {
         let guest = Side { reader: &mut guest.reader, writer: &mut guest.writer };
         let server = Side { reader: &mut server.reader, writer: &mut server.writer };
         tokio::select! {
-            ended = relay::run(guest, server, self.case) => match ended {
+            ended = websocket_relay::run(guest, server, self.judged) => match ended {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    Err(Broken::Server(format!("what the server sends is no WebSocket: {error}")))
+                    Err(ExchangeError::Server(format!("what the server sends is no WebSocket: {error}")))
                 }
-                // How else it ends is a matter of the two sides.
-                _ => Ok(Answered::Upgraded),
+                // Any other end of a WebSocket is up to the two peers.
+                _ => Ok(ResponseEnd::Upgraded),
             },
-            reason = self.case.overdue() => Err(Broken::Cut(reason)),
+            reason = self.judged.until_aborted() => Err(ExchangeError::Cut(reason)),
         }
     }
 }
 
-/// Why a request could not be sent.
-enum Sending {
-    Guest(Stop),
+/// Reason why a request could not be sent.
+enum SendError {
+    Guest(ReadError),
     Server,
     Cut(&'static str),
 }
 
-impl From<io::Error> for Sending {
-    fn from(_: io::Error) -> Sending {
-        Sending::Server
+impl From<io::Error> for SendError {
+    fn from(_: io::Error) -> SendError {
+        SendError::Server
     }
 }
 
-fn broken_server(stop: Stop) -> Broken {
+fn broken_server(stop: ReadError) -> ExchangeError {
     match stop {
-        Stop::Gone(error) => Broken::Server(format!("the connection to the server broke: {}", stream_trouble(&error))),
-        Stop::Bad(_, reason) => Broken::Server(format!("the answer of the server is refused: {reason}")),
+        ReadError::Gone(error) => {
+            ExchangeError::Server(format!("the connection to the server broke: {}", stream_trouble(&error)))
+        }
+        ReadError::Bad(_, reason) => ExchangeError::Server(format!("the answer of the server is refused: {reason}")),
     }
 }
 

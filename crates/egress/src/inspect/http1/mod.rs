@@ -1,16 +1,16 @@
-//! HTTP/1.x: one request after the other, each read by the strict readers and written anew. One connection of the guest
-//! has one to the server, which is opened again when the server closed it between two requests.
+//! HTTP/1.x: one request after the other, each parsed strictly and serialised anew. A guest connection has one server
+//! connection, which is reopened if the server closed it between two requests.
 
 mod exchange;
 mod wire;
 
-pub(super) use wire::{Left, Pair, Reader, Stop, Writer};
+pub(super) use wire::{BodyLeft, ReadError, Reader, StreamHalves, Writer};
 
-use super::answer::{RULE_HEADER, Refusal};
-use super::case::{Asked, Case};
-use super::headers::end_here;
+use super::headers::remove_hop_by_hop;
+use super::judged_request::{JudgedRequest, NormalizedRequest};
+use super::refusal::{RULE_HEADER, Refusal};
 use super::stream::Io;
-use super::tls::{Protocol, Trouble};
+use super::tls::{Protocol, UpstreamError};
 use super::{Session, linger};
 use crate::event::Op;
 use crate::http1::{
@@ -22,36 +22,36 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-/// How much of the body of a refused request is read past, to keep its connection.
+/// Limit on the body of a refused request that is read and discarded to keep the connection.
 const MAX_PAST: u64 = 256 * 1024;
 
-pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<Io, Trouble>>) {
+pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<Io, UpstreamError>>) {
     let (server, trouble) = match server {
-        Some(Ok(server)) => (Some(Pair::new(server)), None),
+        Some(Ok(server)) => (Some(StreamHalves::new(server)), None),
         Some(Err(trouble)) => (None, Some(trouble)),
         None => (None, None),
     };
-    let mut link = Link { session, guest: Pair::new(guest), server, trouble };
+    let mut link = Link { session, guest: StreamHalves::new(guest), server, trouble };
     loop {
         let after = match link.next_request().await {
             Ok(Some(request)) => link.serve(request).await,
-            Ok(None) => After::Close,
+            Ok(None) => AfterRequest::Close,
             Err(after) => after,
         };
         match after {
-            After::Next => {}
-            After::Close => {
+            AfterRequest::Next => {}
+            AfterRequest::Close => {
                 link.server = None;
                 return linger(&mut link.guest.whole()).await;
             }
-            After::Gone => return,
+            AfterRequest::Gone => return,
         }
     }
 }
 
-/// What becomes of the guest's connection.
+/// Use of the guest's connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+enum AfterRequest {
     Next,
     Close,
     Gone,
@@ -59,57 +59,58 @@ enum After {
 
 struct Link {
     session: Arc<Session>,
-    guest: Pair,
-    server: Option<Pair>,
-    /// Why the server could not be reached when the connection began; told once, then it is tried again.
-    trouble: Option<Trouble>,
+    guest: StreamHalves,
+    server: Option<StreamHalves>,
+    /// Error of the first attempt to reach the server: reported with the first request, then the server is dialed
+    /// again.
+    trouble: Option<UpstreamError>,
 }
 
 impl Link {
-    async fn next_request(&mut self) -> Result<Option<Request>, After> {
+    async fn next_request(&mut self) -> Result<Option<Request>, AfterRequest> {
         let settings = &self.session.tls.settings;
         if self.guest.reader.is_empty() {
             match timeout(settings.idle, self.guest.reader.more()).await {
                 Ok(Ok(0)) => return Ok(None),
                 Ok(Ok(_)) => {}
-                Ok(Err(_)) => return Err(After::Gone),
-                Err(_) => return Err(After::Close),
+                Ok(Err(_)) => return Err(AfterRequest::Gone),
+                Err(_) => return Err(AfterRequest::Close),
             }
         }
         let reading = self.guest.reader.head(resume_request, |request| request.consumed);
         match timeout(settings.head, reading).await {
             Ok(Ok(request)) => Ok(request),
-            Ok(Err(Stop::Gone(_))) => Err(After::Gone),
-            Ok(Err(Stop::Bad(status, reason))) => Err(self.refuse_unread(status, reason).await),
-            Err(_) => Err(self.refuse_unread(408, "its head takes too long").await),
+            Ok(Err(ReadError::Gone(_))) => Err(AfterRequest::Gone),
+            Ok(Err(ReadError::Bad(status, reason))) => Err(self.refuse_unread(status, reason).await),
+            Err(_) => Err(self.refuse_unread(408, "the request head takes too long").await),
         }
     }
 
-    async fn serve(&mut self, mut request: Request) -> After {
-        let case = match asked(&request, self.session.is_secure()) {
-            Ok(asked) => match self.session.judge(asked, &request.fields).await {
-                Ok(case) => case,
+    async fn serve(&mut self, mut request: Request) -> AfterRequest {
+        let judged = match normalized(&request, self.session.is_secure()) {
+            Ok(normalized) => match self.session.judge(normalized, &request.fields).await {
+                Ok(judged) => judged,
                 Err(refusal) => return self.refuse(&request, refusal).await,
             },
             Err(reason) => return self.refuse_unread(400, reason).await,
         };
-        if let Err(Trouble(reason)) = self.reach().await {
-            case.failed(&reason);
+        if let Err(UpstreamError(reason)) = self.ensure_server().await {
+            judged.failed(&reason);
             return self.refuse(&request, Refusal::unavailable(reason)).await;
         }
         let Some(server) = &mut self.server else {
-            return After::Gone;
+            return AfterRequest::Gone;
         };
         let upgrade = wants_websocket(&request);
-        let head = match outgoing(&mut request, &case, &self.session, upgrade) {
+        let head = match outgoing(&mut request, &judged, &self.session, upgrade) {
             Ok(head) => head,
             Err(refusal) => {
-                case.failed(&refusal.message);
+                judged.failed(&refusal.message);
                 return self.refuse(&request, refusal).await;
             }
         };
-        case.opened();
-        let done = Exchange::new(&request, &case, upgrade).run(&mut self.guest, server, &head).await;
+        judged.opened();
+        let done = Exchange::new(&request, &judged, upgrade).run(&mut self.guest, server, &head).await;
         if !done.keep_server {
             self.server = None;
         }
@@ -119,9 +120,9 @@ impl Link {
         }
     }
 
-    /// Makes sure that there is a server to send a request to.
-    async fn reach(&mut self) -> Result<(), Trouble> {
-        // What a server says unasked would be taken for the answer to the next request.
+    /// Ensures that there is a server connection for the next request.
+    async fn ensure_server(&mut self) -> Result<(), UpstreamError> {
+        // Unsolicited bytes of a server would be taken for the response to the next request.
         if let Some(server) = &mut self.server
             && server.reader.is_silent().await
         {
@@ -132,46 +133,46 @@ impl Link {
             return Err(trouble);
         }
         let (server, _) = self.session.dial(&[Protocol::Http1]).await?;
-        self.server = Some(Pair::new(server));
+        self.server = Some(StreamHalves::new(server));
         Ok(())
     }
 
-    /// Answers what is no request. Where the next one would begin is not known.
-    async fn refuse_unread(&mut self, status: u16, reason: &str) -> After {
+    /// Answers malformed input and closes the connection, since the start of the next request is unknown.
+    async fn refuse_unread(&mut self, status: u16, reason: &str) -> AfterRequest {
         self.session.refuse_unread(Op::Request, None, reason);
         self.answer("", Refusal::malformed(status, reason), false).await
     }
 
-    /// Answers in the place of the server, and keeps the connection when the rest of the request can be passed over.
-    async fn refuse(&mut self, request: &Request, refusal: Refusal) -> After {
+    /// Sends an error response, and keeps the connection if the rest of the request can be discarded.
+    async fn refuse(&mut self, request: &Request, refusal: Refusal) -> AfterRequest {
         let past = match request.body {
-            // The client may send the body after this answer, or leave it out.
+            // With Expect, the client may send the body after this response, or leave it out.
             body if body != Body::None && request.fields.get("expect").is_some() => false,
             Body::Length(len) => len <= MAX_PAST,
             _ => true,
         };
         let keep = past && request.connection != Connection::Close;
         match self.answer(&request.method, refusal, keep).await {
-            After::Next => self.pass_over(request.body).await,
+            AfterRequest::Next => self.discard_body(request.body).await,
             after => after,
         }
     }
 
-    async fn pass_over(&mut self, body: Body) -> After {
-        let (mut left, mut past) = (Left::of(body), 0);
+    async fn discard_body(&mut self, body: Body) -> AfterRequest {
+        let (mut left, mut past) = (BodyLeft::of(body), 0);
         let reading = async {
             while let Ok(Some(data)) = self.guest.reader.piece(&mut left).await {
                 past += data.len() as u64;
                 if past > MAX_PAST {
-                    return After::Close;
+                    return AfterRequest::Close;
                 }
             }
-            if matches!(left, Left::Length(1..)) { After::Gone } else { After::Next }
+            if matches!(left, BodyLeft::Length(1..)) { AfterRequest::Gone } else { AfterRequest::Next }
         };
-        timeout(self.session.tls.settings.head, reading).await.unwrap_or(After::Close)
+        timeout(self.session.tls.settings.head, reading).await.unwrap_or(AfterRequest::Close)
     }
 
-    async fn answer(&mut self, method: &str, refusal: Refusal, keep: bool) -> After {
+    async fn answer(&mut self, method: &str, refusal: Refusal, keep: bool) -> AfterRequest {
         let body = refusal.body();
         let mut fields = Fields::default();
         fields.add("content-type", "application/json");
@@ -181,7 +182,7 @@ impl Link {
         }
         fields.add("connection", if keep { "keep-alive" } else { "close" });
         let Ok(mut out) = write_response(refusal.status, refusal.phrase().as_bytes(), &fields) else {
-            return After::Gone;
+            return AfterRequest::Gone;
         };
         if method != "HEAD" {
             out.extend(body);
@@ -192,61 +193,66 @@ impl Link {
             writer.flush().await
         };
         match timeout(self.session.tls.settings.head, writing).await {
-            Ok(Ok(())) if keep => After::Next,
-            Ok(Ok(())) => After::Close,
-            _ => After::Gone,
+            Ok(Ok(())) if keep => AfterRequest::Next,
+            Ok(Ok(())) => AfterRequest::Close,
+            _ => AfterRequest::Gone,
         }
     }
 }
 
-/// The request in the words of the policy.
-fn asked(request: &Request, secure: bool) -> Result<Asked, &'static str> {
+/// Converts a request to the form in which it is judged.
+fn normalized(request: &Request, secure: bool) -> Result<NormalizedRequest, &'static str> {
     let path = match &request.target {
         Target::Origin(path) => path,
-        Target::Absolute { secure: said, path, .. } if *said == secure => path,
+        Target::Absolute { secure: is_https, path, .. } if *is_https == secure => path,
         Target::Absolute { .. } => return Err("the scheme of the target is not that of the connection"),
         Target::Asterisk => "*",
         Target::Authority { .. } => return Err("a tunnel cannot be opened inside a connection that is inspected"),
     };
-    Ok(Asked { host: request.host.clone(), port: request.port, method: request.method.clone(), path: path.to_owned() })
+    Ok(NormalizedRequest {
+        host: request.host.clone(),
+        port: request.port,
+        method: request.method.clone(),
+        path: path.to_owned(),
+    })
 }
 
-/// Whether the request wants to become a WebSocket. Other protocols are not offered to the server: some carry requests
-/// again, which nobody would read.
+/// Returns true if the request asks for a WebSocket upgrade. Other protocols are not offered to the server: some carry
+/// requests that could not be judged.
 fn wants_websocket(request: &Request) -> bool {
     let named = matches!(&request.connection, Connection::Upgrade(name) if name.eq_ignore_ascii_case("websocket"));
     named && request.method == "GET" && request.body == Body::None
 }
 
-/// The head as the server gets it.
+/// Builds the request head for the server.
 fn outgoing(
     request: &mut Request,
-    case: &Case,
+    judged: &JudgedRequest,
     session: &Session,
     upgrade: bool,
 ) -> Result<Zeroizing<Vec<u8>>, Refusal> {
     let fields = &mut request.fields;
-    end_here(fields);
+    remove_hop_by_hop(fields);
     if request.version == Version::Http10 {
         fields.remove("expect");
     }
     fields.remove("host");
-    let host = authority(case.host(), session.addr.port(), session.is_secure());
+    let host = authority(judged.host(), session.addr.port(), session.is_secure());
     fields.0.insert(0, Field { name: "Host".to_owned(), value: host.into_bytes() });
     if upgrade {
         fields.add("Connection", "Upgrade");
         fields.add("Upgrade", "websocket");
     }
-    case.inject(fields)?;
+    judged.inject(fields)?;
     let path = request.target.path().unwrap_or("*");
     let head = write_request(&request.method, path, fields);
-    if !case.injections.is_empty() {
+    if !judged.injections.is_empty() {
         fields.0.iter_mut().for_each(|f| f.value.zeroize());
     }
     head.map(Zeroizing::new).map_err(|e| Refusal::malformed(400, &format!("{} cannot be passed on", e.0)))
 }
 
-/// The host as a request names it.
+/// Formats the authority, without the default port.
 pub(super) fn authority(host: &str, port: u16, secure: bool) -> String {
     match (port, secure) {
         (443, true) | (80, false) => host.to_owned(),

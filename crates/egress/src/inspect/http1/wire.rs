@@ -1,9 +1,9 @@
-//! Heads and bodies of HTTP/1.x as they come off a stream.
+//! Reader for heads and bodies of HTTP/1.x on a stream.
 
-use super::super::secrets::{Mask, QUIET};
+use super::super::secrets::{Mask, RELEASE_DELAY};
 use super::super::stream::Io;
 use crate::chunked::{Chunked, Piece};
-use crate::http1::{Body, Fields, Head, Seen};
+use crate::http1::{Body, Fields, Head, HeadScan};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::{pending, poll_fn};
 use std::io;
@@ -14,52 +14,52 @@ use tokio::time::timeout;
 
 pub(in crate::inspect) type Writer = WriteHalf<Io>;
 
-/// How much is read at once: little while little comes, for a connection that waits keeps the room it would read into.
+/// Bounds of the adaptive read size: small for idle connections, since the buffer stays allocated while a read waits.
 const LEAST_READ: usize = 2 * 1024;
 const MOST_READ: usize = 64 * 1024;
-/// How much of what follows a request is read before its turn has come.
+/// Limit on pipelined bytes read ahead of their turn.
 const AHEAD: usize = 64 * 1024;
 
 pub(in crate::inspect) struct Reader {
     half: ReadHalf<Io>,
     buffer: BytesMut,
-    /// How much is read the next time.
+    /// Size of the next read.
     room: usize,
     ended: bool,
 }
 
-/// Both directions of one stream.
-pub(in crate::inspect) struct Pair {
+/// Both halves of one stream.
+pub(in crate::inspect) struct StreamHalves {
     pub reader: Reader,
     pub writer: Writer,
 }
 
-/// What is left of a body.
-pub(in crate::inspect) enum Left {
+/// Remaining part of a body.
+pub(in crate::inspect) enum BodyLeft {
     Length(u64),
     Chunked(Box<Chunked>),
     UntilClose,
 }
 
-/// Why nothing more can be read.
+/// Reason why reading stopped.
 #[derive(Debug)]
-pub(in crate::inspect) enum Stop {
-    /// The stream is broken or ended too soon.
+pub(in crate::inspect) enum ReadError {
+    /// The stream failed or ended early.
     Gone(io::Error),
-    /// What to answer with, and why.
+    /// Status and reason of the refusal.
     Bad(u16, &'static str),
 }
 
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Gone(error)
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> ReadError {
+        ReadError::Gone(error)
     }
 }
 
-impl Pair {
-    pub fn new(stream: Io) -> Pair {
+impl StreamHalves {
+    pub fn new(stream: Io) -> StreamHalves {
         let (half, writer) = tokio::io::split(stream);
-        Pair { reader: Reader { half, buffer: BytesMut::new(), room: LEAST_READ, ended: false }, writer }
+        StreamHalves { reader: Reader { half, buffer: BytesMut::new(), room: LEAST_READ, ended: false }, writer }
     }
 
     pub fn whole(self) -> Io {
@@ -67,20 +67,20 @@ impl Pair {
     }
 }
 
-impl Left {
-    pub fn of(body: Body) -> Left {
+impl BodyLeft {
+    pub fn of(body: Body) -> BodyLeft {
         match body {
-            Body::None => Left::Length(0),
-            Body::Length(len) => Left::Length(len),
-            Body::Chunked => Left::Chunked(Box::default()),
-            Body::UntilClose => Left::UntilClose,
+            Body::None => BodyLeft::Length(0),
+            Body::Length(len) => BodyLeft::Length(len),
+            Body::Chunked => BodyLeft::Chunked(Box::default()),
+            Body::UntilClose => BodyLeft::UntilClose,
         }
     }
 
-    /// What stood after the last chunk.
+    /// Returns the trailer fields of a chunked body.
     pub fn trailers(&self) -> Fields {
         match self {
-            Left::Chunked(decoder) => decoder.trailers().clone(),
+            BodyLeft::Chunked(decoder) => decoder.trailers().clone(),
             _ => Fields::default(),
         }
     }
@@ -91,7 +91,7 @@ impl Reader {
         self.buffer.is_empty()
     }
 
-    /// Reads some bytes; none when the stream has ended.
+    /// Reads more bytes; returns 0 at end of stream.
     pub async fn more(&mut self) -> io::Result<usize> {
         if self.ended {
             return Ok(0);
@@ -103,20 +103,20 @@ impl Reader {
         Ok(len)
     }
 
-    /// The next head; `None` when the stream ends before it begins.
+    /// Reads the next head, or returns `None` at end of stream.
     pub async fn head<T>(
         &mut self,
-        read: impl Fn(&[u8], &mut Seen) -> Head<T>,
+        read: impl Fn(&[u8], &mut HeadScan) -> Head<T>,
         len: impl Fn(&T) -> usize,
-    ) -> Result<Option<T>, Stop> {
-        let mut seen = Seen::default();
+    ) -> Result<Option<T>, ReadError> {
+        let mut seen = HeadScan::default();
         loop {
             match read(&self.buffer, &mut seen) {
                 Head::Done(head) => {
                     self.buffer.advance(len(&head));
                     return Ok(Some(head));
                 }
-                Head::Bad { status, reason } => return Err(Stop::Bad(status, reason)),
+                Head::Bad { status, reason } => return Err(ReadError::Bad(status, reason)),
                 Head::NeedMore => {}
             }
             if self.more().await? == 0 {
@@ -125,18 +125,18 @@ impl Reader {
         }
     }
 
-    /// The next bytes of a body; `None` when it is whole. Nothing is lost when this is dropped half way.
-    pub async fn piece(&mut self, left: &mut Left) -> Result<Option<Bytes>, Stop> {
+    /// Returns the next bytes of a body, or `None` at its end. Cancellation loses no bytes.
+    pub async fn piece(&mut self, left: &mut BodyLeft) -> Result<Option<Bytes>, ReadError> {
         loop {
             match left {
-                Left::Length(0) => return Ok(None),
-                Left::Length(left) if !self.buffer.is_empty() => {
+                BodyLeft::Length(0) => return Ok(None),
+                BodyLeft::Length(left) if !self.buffer.is_empty() => {
                     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(self.buffer.len());
                     *left -= len as u64;
                     return Ok(Some(self.buffer.split_to(len).freeze()));
                 }
-                Left::UntilClose if !self.buffer.is_empty() => return Ok(Some(self.buffer.split().freeze())),
-                Left::Chunked(decoder) => match decoder.next(&self.buffer) {
+                BodyLeft::UntilClose if !self.buffer.is_empty() => return Ok(Some(self.buffer.split().freeze())),
+                BodyLeft::Chunked(decoder) => match decoder.next(&self.buffer) {
                     Piece::NeedMore => self.buffer.clear(),
                     Piece::Data(range) => {
                         self.buffer.advance(range.start);
@@ -146,24 +146,24 @@ impl Reader {
                         self.buffer.advance(used);
                         return Ok(None);
                     }
-                    Piece::Bad(reason) => return Err(Stop::Bad(400, reason)),
+                    Piece::Bad(reason) => return Err(ReadError::Bad(400, reason)),
                 },
-                Left::Length(_) | Left::UntilClose => {}
+                BodyLeft::Length(_) | BodyLeft::UntilClose => {}
             }
             if self.more().await? == 0 {
-                return if matches!(left, Left::UntilClose) { Ok(None) } else { Err(too_soon()) };
+                return if matches!(left, BodyLeft::UntilClose) { Ok(None) } else { Err(too_soon()) };
             }
         }
     }
 
-    /// The next bytes of a body with its secrets masked.
-    pub async fn masked(&mut self, left: &mut Left, mask: &mut Mask<'_>) -> Result<Option<Bytes>, Stop> {
+    /// Returns the next bytes of a body with secrets masked.
+    pub async fn masked(&mut self, left: &mut BodyLeft, mask: &mut Mask<'_>) -> Result<Option<Bytes>, ReadError> {
         loop {
-            let read = match mask.holds_little() {
+            let read = match mask.may_release() {
                 false => self.piece(left).await?,
-                true => match timeout(QUIET, self.piece(left)).await {
+                true => match timeout(RELEASE_DELAY, self.piece(left)).await {
                     Ok(read) => read?,
-                    Err(_) => return Ok(Some(mask.let_go())),
+                    Err(_) => return Ok(Some(mask.release())),
                 },
             };
             let out = match read {
@@ -176,14 +176,14 @@ impl Reader {
         }
     }
 
-    /// Returns when the stream breaks. Meanwhile a little is read ahead, for without reading nothing is heard.
+    /// Waits until the stream fails. Reads some bytes ahead meanwhile, since only a read detects the failure.
     pub async fn until_broken(&mut self) -> io::Error {
         loop {
             if self.buffer.len() >= AHEAD {
                 return pending().await;
             }
             match self.more().await {
-                // The other direction may still be open.
+                // Half-closed: the other direction may still be open.
                 Ok(0) => return pending().await,
                 Ok(_) => {}
                 Err(error) => return error,
@@ -191,7 +191,7 @@ impl Reader {
         }
     }
 
-    /// Whether the stream is open and silent, as a server is between two requests.
+    /// Returns true if the stream is open and has no unread bytes, as a server's is between two requests.
     pub async fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let silent = poll_fn(|cx| Poll::Ready(self.peek(cx, &mut byte))).await;
@@ -203,7 +203,7 @@ impl Reader {
     }
 }
 
-/// Room that was filled grows, room that was hardly used shrinks.
+/// Grows the read size after a full read, and shrinks it after a small one.
 fn next_room(room: usize, len: usize) -> usize {
     match len {
         len if len >= room => (room * 4).min(MOST_READ),
@@ -212,8 +212,8 @@ fn next_room(room: usize, len: usize) -> usize {
     }
 }
 
-fn too_soon() -> Stop {
-    Stop::Gone(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended too soon"))
+fn too_soon() -> ReadError {
+    ReadError::Gone(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended too soon"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! One request that is let through, and its answer; both move at once. Room is given back only when bytes have gone on.
+//! One allowed request and its response, streamed concurrently. Flow control capacity is released only when bytes have
+//! been sent on, which gives end-to-end back-pressure.
 
-use super::super::answer::Refusal;
-use super::super::case::Case;
-use super::super::headers::belong_in_head;
-use super::super::secrets::{Mask, QUIET};
-use super::{AWAY, Ended, answer, away, is_away, pass_over, trouble};
+use super::super::headers::has_head_fields;
+use super::super::judged_request::JudgedRequest;
+use super::super::refusal::Refusal;
+use super::super::secrets::{Mask, RELEASE_DELAY};
+use super::{GOAWAY_REASON, StreamEnd, answer, discard_body, is_graceful_goaway, refuse_stream, trouble};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -14,32 +15,32 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::time::timeout;
 
-/// How many words a server may say before its answer, and how much. They go to the guest however slowly it reads.
+/// Limits on interim (1xx) responses and their size. They are queued for the guest without flow control.
 const MAX_INTERIM: usize = 16;
 const MAX_INTERIM_SIZE: usize = 16 * 1024;
 
-/// A request that is let through, and its answer.
+/// An allowed request and its response.
 pub(super) struct Exchange<'a> {
-    case: &'a Case,
+    judged: &'a JudgedRequest,
     is_head: bool,
-    /// The answer has begun, so no other can be given.
+    /// True once the response has begun, so that no error response can be sent.
     begun: AtomicBool,
 }
 
-/// Why it went wrong.
-enum Broken {
+/// Reason for aborting an exchange.
+enum ExchangeError {
     Guest(Reason),
-    /// The server ended the stream so; the guest is told the same.
+    /// The server reset the stream; the guest gets the same reset.
     Reset(Reason),
-    /// The server goes away and has not looked at the request.
+    /// The server sent GOAWAY and has not processed the request.
     Away,
     Server(String),
     Cut(&'static str),
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(case: &'a Case, is_head: bool) -> Exchange<'a> {
-        Exchange { case, is_head, begun: false.into() }
+    pub fn new(judged: &'a JudgedRequest, is_head: bool) -> Exchange<'a> {
+        Exchange { judged, is_head, begun: false.into() }
     }
 
     pub async fn run(
@@ -48,32 +49,33 @@ impl<'a> Exchange<'a> {
         mut out: SendStream<Bytes>,
         response: h2::client::ResponseFuture,
         mut respond: SendResponse<Bytes>,
-    ) -> Ended {
+    ) -> StreamEnd {
         let mut back = None;
         let done = tokio::select! {
             biased;
             done = self.download(response, &mut respond, &mut back) => done,
             broken = self.upload(&mut body, &mut out) => Err(broken),
-            reason = self.case.overdue() => Err(Broken::Cut(reason)),
+            reason = self.judged.until_aborted() => Err(ExchangeError::Cut(reason)),
         };
         let Err(broken) = done else {
-            // What the server has no use for is dropped here, and its stream ended.
+            // Dropping `out` resets the server's stream if the request is incomplete; the rest of the body is
+            // discarded.
             drop(out);
-            pass_over(&mut body).await;
-            return Ended::Whole;
+            discard_body(&mut body).await;
+            return StreamEnd::Whole;
         };
-        if matches!(broken, Broken::Away) && !self.begun.load(Relaxed) {
-            return away(self.case, &mut respond);
+        if matches!(broken, ExchangeError::Away) && !self.begun.load(Relaxed) {
+            return refuse_stream(self.judged, &mut respond);
         }
-        let ended = if matches!(broken, Broken::Guest(_)) { Ended::Early } else { Ended::Here };
-        let (reason, told, refusal) = match broken {
-            Broken::Guest(reason) => (reason, format!("the client ended it: {reason}"), None),
-            Broken::Reset(reason) => (reason, format!("the server ended it: {reason}"), None),
-            Broken::Away => (Reason::CANCEL, AWAY.to_owned(), None),
-            Broken::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(Refusal::unavailable(why))),
-            Broken::Cut(why) => (Reason::CANCEL, why.to_owned(), Some(Refusal::unavailable(why.to_owned()))),
+        let ended = if matches!(broken, ExchangeError::Guest(_)) { StreamEnd::Early } else { StreamEnd::Here };
+        let (reason, event_reason, refusal) = match broken {
+            ExchangeError::Guest(reason) => (reason, format!("the client reset the stream: {reason}"), None),
+            ExchangeError::Reset(reason) => (reason, format!("the server reset the stream: {reason}"), None),
+            ExchangeError::Away => (Reason::CANCEL, GOAWAY_REASON.to_owned(), None),
+            ExchangeError::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(Refusal::unavailable(why))),
+            ExchangeError::Cut(why) => (Reason::CANCEL, why.to_owned(), Some(Refusal::unavailable(why.to_owned()))),
         };
-        self.case.failed(&told);
+        self.judged.failed(&event_reason);
         out.send_reset(Reason::CANCEL);
         match (refusal, back) {
             (_, Some(mut back)) => back.send_reset(reason),
@@ -85,17 +87,17 @@ impl<'a> Exchange<'a> {
         ended
     }
 
-    /// Sends the body of the request. Returns only when the guest is at fault; the server's answer tells the rest.
-    async fn upload(&self, body: &mut RecvStream, out: &mut SendStream<Bytes>) -> Broken {
+    /// Sends the request body. Returns only on a fault of the guest; a fault of the server shows in its response.
+    async fn upload(&self, body: &mut RecvStream, out: &mut SendStream<Bytes>) -> ExchangeError {
         loop {
             let data = match body.data().await {
                 Some(Ok(data)) => data,
-                Some(Err(error)) => return Broken::Guest(error.reason().unwrap_or(Reason::CANCEL)),
+                Some(Err(error)) => return ExchangeError::Guest(error.reason().unwrap_or(Reason::CANCEL)),
                 None => break,
             };
             let len = data.len();
-            if let Err(reason) = self.case.passes(0, len) {
-                return Broken::Cut(reason);
+            if let Err(reason) = self.judged.passes(0, len) {
+                return ExchangeError::Cut(reason);
             }
             if send(out, data).await.is_err() {
                 return pending().await;
@@ -103,34 +105,34 @@ impl<'a> Exchange<'a> {
             let _ = body.flow_control().release_capacity(len);
         }
         match body.trailers().await {
-            Ok(Some(trailers)) if belong_in_head(&trailers) => return Broken::Guest(Reason::PROTOCOL_ERROR),
+            Ok(Some(trailers)) if has_head_fields(&trailers) => return ExchangeError::Guest(Reason::PROTOCOL_ERROR),
             Ok(Some(mut trailers)) => {
-                self.case.clean_trailers(&mut trailers);
+                self.judged.clean_trailers(&mut trailers);
                 let _ = out.send_trailers(trailers);
             }
-            // Of a request that had no body, the end was sent with its head.
+            // For a request without a body, END_STREAM was sent with its headers.
             Ok(None) => {
                 let _ = out.send_data(Bytes::new(), true);
             }
-            Err(error) => return Broken::Guest(error.reason().unwrap_or(Reason::CANCEL)),
+            Err(error) => return ExchangeError::Guest(error.reason().unwrap_or(Reason::CANCEL)),
         }
         pending().await
     }
 
-    /// Passes the answer on. `back` is what the guest gets, from when it has begun.
+    /// Forwards the response. `back` is set to the guest's stream once the response has begun.
     async fn download(
         &self,
         response: h2::client::ResponseFuture,
         respond: &mut SendResponse<Bytes>,
         back: &mut Option<SendStream<Bytes>>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ExchangeError> {
         let response = self.response(response, respond).await?;
         let (mut parts, mut body) = response.into_parts();
-        self.case.passes(size(&parts.headers), 0).map_err(Broken::Cut)?;
-        if let Some(reason) = self.case.hides(parts.status.as_u16(), &parts.headers) {
-            return Err(Broken::Server(reason.to_owned()));
+        self.judged.passes(size(&parts.headers), 0).map_err(ExchangeError::Cut)?;
+        if let Some(reason) = self.judged.unsearchable_reason(parts.status.as_u16(), &parts.headers) {
+            return Err(ExchangeError::Server(reason.to_owned()));
         }
-        self.case.mask(&mut parts.headers);
+        self.judged.mask(&mut parts.headers);
         let ended = body.is_end_stream();
         self.begun.store(true, Relaxed);
         let sent = respond.send_response(Response::from_parts(parts, ()), ended).map_err(guest_gone)?;
@@ -141,46 +143,46 @@ impl<'a> Exchange<'a> {
         self.put_answer(&mut body, sent).await
     }
 
-    /// The head of the answer; what a server says before it is passed on.
+    /// Awaits the final response head, and forwards interim responses before it.
     async fn response(
         &self,
         mut response: h2::client::ResponseFuture,
         respond: &mut SendResponse<Bytes>,
-    ) -> Result<Response<RecvStream>, Broken> {
-        let mut said = 0;
+    ) -> Result<Response<RecvStream>, ExchangeError> {
+        let mut interim_size = 0;
         for _ in 0..MAX_INTERIM {
-            let word = poll_fn(|cx| {
+            let interim = poll_fn(|cx| {
                 if let Poll::Ready(reset) = respond.poll_reset(cx) {
-                    return Poll::Ready(Err(Broken::Guest(reset.unwrap_or(Reason::CANCEL))));
+                    return Poll::Ready(Err(ExchangeError::Guest(reset.unwrap_or(Reason::CANCEL))));
                 }
-                response.poll_informational(cx).map(|word| word.transpose().map_err(broken_server))
+                response.poll_informational(cx).map(|interim| interim.transpose().map_err(broken_server))
             });
-            match word.await? {
-                Some(mut word) => {
-                    let len = size(word.headers());
-                    self.case.passes(len, 0).map_err(Broken::Cut)?;
-                    said += len;
-                    if said > MAX_INTERIM_SIZE {
+            match interim.await? {
+                Some(mut interim) => {
+                    let len = size(interim.headers());
+                    self.judged.passes(len, 0).map_err(ExchangeError::Cut)?;
+                    interim_size += len;
+                    if interim_size > MAX_INTERIM_SIZE {
                         break;
                     }
-                    self.case.mask(word.headers_mut());
-                    respond.send_informational(word).map_err(guest_gone)?;
+                    self.judged.mask(interim.headers_mut());
+                    respond.send_informational(interim).map_err(guest_gone)?;
                 }
                 None => return response.await.map_err(broken_server),
             }
         }
-        Err(Broken::Server("the server says too much before its answer".to_owned()))
+        Err(ExchangeError::Server("the server sends too many interim responses".to_owned()))
     }
 
-    async fn put_answer(&self, body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<(), Broken> {
-        let mut mask = Mask::new(self.case.needles.as_deref());
+    async fn put_answer(&self, body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<(), ExchangeError> {
+        let mut mask = Mask::new(self.judged.needles.as_deref());
         loop {
-            let read = match mask.holds_little() {
+            let read = match mask.may_release() {
                 false => next(body, back).await?,
-                true => match timeout(QUIET, next(body, back)).await {
+                true => match timeout(RELEASE_DELAY, next(body, back)).await {
                     Ok(read) => read?,
                     Err(_) => {
-                        send(back, mask.let_go()).await.map_err(guest_gone)?;
+                        send(back, mask.release()).await.map_err(guest_gone)?;
                         continue;
                     }
                 },
@@ -189,14 +191,14 @@ impl<'a> Exchange<'a> {
                 break;
             };
             let len = data.len();
-            self.case.passes(len, 0).map_err(Broken::Cut)?;
+            self.judged.passes(len, 0).map_err(ExchangeError::Cut)?;
             send(back, mask.pass(data)).await.map_err(guest_gone)?;
             let _ = body.flow_control().release_capacity(len);
         }
         send(back, mask.rest()).await.map_err(guest_gone)?;
         match body.trailers().await.map_err(broken_server)? {
             Some(mut trailers) => {
-                self.case.mask(&mut trailers);
+                self.judged.mask(&mut trailers);
                 back.send_trailers(trailers).map_err(guest_gone)
             }
             None => back.send_data(Bytes::new(), true).map_err(guest_gone),
@@ -204,18 +206,18 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// The next bytes of an answer; `None` when it is whole. Hears at the same time when the guest wants no more.
-async fn next(body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<Option<Bytes>, Broken> {
+/// Returns the next bytes of a response, or `None` at its end. Also detects a reset by the guest.
+async fn next(body: &mut RecvStream, back: &mut SendStream<Bytes>) -> Result<Option<Bytes>, ExchangeError> {
     poll_fn(|cx| {
         if let Poll::Ready(reset) = back.poll_reset(cx) {
-            return Poll::Ready(Err(Broken::Guest(reset.unwrap_or(Reason::CANCEL))));
+            return Poll::Ready(Err(ExchangeError::Guest(reset.unwrap_or(Reason::CANCEL))));
         }
         body.poll_data(cx).map(|data| data.transpose().map_err(broken_server))
     })
     .await
 }
 
-/// Sends bytes as the other side makes room for them.
+/// Sends bytes as the peer's flow control window permits.
 pub(super) async fn send(out: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
     while !data.is_empty() {
         out.reserve_capacity(data.len());
@@ -232,19 +234,19 @@ pub(super) async fn send(out: &mut SendStream<Bytes>, mut data: Bytes) -> Result
     Ok(())
 }
 
-fn guest_gone(error: h2::Error) -> Broken {
-    Broken::Guest(error.reason().unwrap_or(Reason::CANCEL))
+fn guest_gone(error: h2::Error) -> ExchangeError {
+    ExchangeError::Guest(error.reason().unwrap_or(Reason::CANCEL))
 }
 
-fn broken_server(error: h2::Error) -> Broken {
+fn broken_server(error: h2::Error) -> ExchangeError {
     match error.reason() {
-        Some(reason) if error.is_reset() => Broken::Reset(reason),
-        _ if is_away(&error) => Broken::Away,
-        _ => Broken::Server(trouble(&error)),
+        Some(reason) if error.is_reset() => ExchangeError::Reset(reason),
+        _ if is_graceful_goaway(&error) => ExchangeError::Away,
+        _ => ExchangeError::Server(trouble(&error)),
     }
 }
 
-/// What headers count for; how they are packed is nobody's concern.
+/// Size of headers for the byte count, before compression.
 pub(super) fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }

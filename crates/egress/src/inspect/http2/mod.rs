@@ -1,14 +1,15 @@
-//! HTTP/2: many requests at once over one connection on each side. Each stream of the guest becomes one of the server's.
+//! HTTP/2: concurrent requests over one connection on each side. Each stream of the guest maps to one stream of the
+//! server.
 
 mod exchange;
 
-use super::answer::{RULE_HEADER, Refusal};
-use super::case::{Asked, Case};
-use super::headers::{Headers, doubtful};
+use super::headers::{Headers, ambiguity};
 use super::http1::authority;
+use super::judged_request::{JudgedRequest, NormalizedRequest};
+use super::refusal::{RULE_HEADER, Refusal};
 use super::stream::Io;
-use super::tls::{Protocol, Trouble};
-use super::{SHORT, Session};
+use super::tls::{Protocol, UpstreamError};
+use super::{LAST_MESSAGE_TIMEOUT, Session};
 use crate::event::Op;
 use bytes::Bytes;
 use exchange::{Exchange, send, size};
@@ -23,35 +24,35 @@ use tokio::time::{sleep, timeout};
 const MAX_STREAMS: u32 = 128;
 const MAX_TASKS: usize = 4 * MAX_STREAMS as usize;
 const MAX_HEADERS: u32 = 64 * 1024;
-/// What may be on its way in one stream, and in all of a connection together.
+/// Flow control windows of a stream, and of the connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// What may wait in each stream for a peer that does not read.
+/// Limit on the send buffer of a stream whose peer does not read.
 const MAX_BUFFERED: usize = 64 * 1024;
 const MAX_METHOD: usize = 32;
-/// How many more requests a client may end early than it lets come to their end.
+/// Limit on the excess of streams that the client reset over streams that completed (rapid reset attack).
 const MAX_ENDED_EARLY: usize = 1024;
-/// How much of a body is read past when its request has been answered.
+/// Limit on the rest of a request body that is discarded after the response.
 const MAX_PAST: usize = 4 * 1024 * 1024;
 
-/// Why a request is given back when the server goes away.
-const AWAY: &str = "the server takes no more requests on this connection";
+/// Reason reported for requests that the server refused with GOAWAY.
+const GOAWAY_REASON: &str = "the server takes no more requests on this connection";
 
 type ToServer = h2::client::SendRequest<Bytes>;
 
-/// How a stream ended, as far as it concerns the connection.
-enum Ended {
-    /// With a whole answer of the server.
+/// End of a stream, as it matters to the connection.
+enum StreamEnd {
+    /// The server's response was forwarded completely.
     Whole,
-    /// With an answer of ours, or with none.
+    /// The broker answered or reset the stream.
     Here,
-    /// By the client, before the answer was whole.
+    /// The client reset the stream before the response was complete.
     Early,
-    /// The server takes no more requests.
+    /// The server accepts no more requests.
     ServerAway,
 }
 
-pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<Io, Trouble>>) {
+pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<Io, UpstreamError>>) {
     let settings = session.tls.settings.clone();
     let mut server_ends = JoinSet::new();
     let upstream = match server {
@@ -65,16 +66,18 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
     let accepting = server_builder().handshake::<_, Bytes>(guest);
     let mut guest = match timeout(settings.head, accepting).await {
         Ok(Ok(guest)) => guest,
-        // Gone before it said anything, as clients are that only try whether someone is there.
+        // Disconnected before the preface, like clients that only test reachability.
         Err(_) => return,
         Ok(Err(error)) if error.is_io() => return,
-        Ok(Err(_)) => return session.refuse_unread(Op::Connect, None, "the client does not speak HTTP/2 as it said"),
+        Ok(Err(_)) => {
+            return session.refuse_unread(Op::Connect, None, "the client negotiated HTTP/2 and does not speak it");
+        }
     };
     let (mut streams, mut leaving, mut ended_early) = (JoinSet::new(), false, 0usize);
     loop {
         tokio::select! {
             accepted = guest.accept() => match accepted {
-                // Only who ends streams faster than they can be ended here has so many.
+                // Only a client that resets streams faster than their tasks end gets here.
                 Some(Ok(_)) if streams.len() >= MAX_TASKS => return,
                 Some(Ok((request, respond))) => {
                     streams.spawn(stream(session.clone(), upstream.clone(), request, respond));
@@ -82,14 +85,14 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
                 Some(Err(_)) | None => return,
             },
             Some(ended) = streams.join_next() => match ended {
-                // Each costs the server a request and the client nothing.
-                Ok(Ended::Early) if ended_early >= MAX_ENDED_EARLY => guest.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM),
-                Ok(Ended::Early) => ended_early += 1,
-                Ok(Ended::ServerAway) => guest.graceful_shutdown(),
-                Ok(Ended::Whole) => ended_early = ended_early.saturating_sub(1),
-                Ok(Ended::Here) | Err(_) => {}
+                // Each reset costs the server a request and the client nothing.
+                Ok(StreamEnd::Early) if ended_early >= MAX_ENDED_EARLY => guest.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM),
+                Ok(StreamEnd::Early) => ended_early += 1,
+                Ok(StreamEnd::ServerAway) => guest.graceful_shutdown(),
+                Ok(StreamEnd::Whole) => ended_early = ended_early.saturating_sub(1),
+                Ok(StreamEnd::Here) | Err(_) => {}
             },
-            // The client is told to open another connection, which will have another server.
+            // GOAWAY makes the client open another connection, which gets another server connection.
             Some(_) = server_ends.join_next() => guest.graceful_shutdown(),
             () = sleep(settings.idle), if streams.is_empty() => match std::mem::replace(&mut leaving, true) {
                 false => guest.graceful_shutdown(),
@@ -107,88 +110,88 @@ fn server_builder() -> h2::server::Builder {
     builder
 }
 
-/// Begins to speak with the server; what drives the connection ends with it.
-async fn begin(server: Io, session: &Session, ends: &mut JoinSet<()>) -> Result<ToServer, Trouble> {
+/// Starts HTTP/2 with the server. The task that drives the connection ends with it.
+async fn begin(server: Io, session: &Session, ends: &mut JoinSet<()>) -> Result<ToServer, UpstreamError> {
     let mut builder = h2::client::Builder::new();
     builder.enable_push(false).max_header_list_size(MAX_HEADERS).max_send_buffer_size(MAX_BUFFERED);
     builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let begun = timeout(session.tls.settings.connect, builder.handshake::<_, Bytes>(server)).await;
-    let begun = begun.map_err(|_| Trouble("the server does not answer in time".to_owned()))?;
-    let (requests, connection) = begun.map_err(|e| Trouble(format!("HTTP/2 with the server failed: {e}")))?;
+    let begun = begun.map_err(|_| UpstreamError("the server does not answer in time".to_owned()))?;
+    let (requests, connection) = begun.map_err(|e| UpstreamError(format!("HTTP/2 with the server failed: {e}")))?;
     ends.spawn(async move {
-        // Each request hears of its own end.
+        // Each request gets the error of its own stream.
         let _ = connection.await;
     });
     Ok(requests)
 }
 
-/// One request of the guest.
+/// Serves one stream of the guest.
 async fn stream(
     session: Arc<Session>,
-    upstream: Result<ToServer, Trouble>,
+    upstream: Result<ToServer, UpstreamError>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) -> Ended {
+) -> StreamEnd {
     let (parts, mut body) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
-    let (case, outgoing) = match admit(&session, parts).await {
+    let (judged, outgoing) = match admit(&session, parts).await {
         Ok(admitted) => admitted,
         Err(refusal) => return answer(&mut respond, &refusal, is_head, &mut body).await,
     };
-    let mut upstream = match ready(upstream, &case, &mut respond).await {
+    let mut upstream = match ready(upstream, &judged, &mut respond).await {
         Ok(upstream) => upstream,
-        Err(Unready::Away) => return away(&case, &mut respond),
+        Err(Unready::Away) => return refuse_stream(&judged, &mut respond),
         Err(Unready::Early) => {
-            case.failed("the client ended it");
-            return Ended::Early;
+            judged.failed("the client reset the stream");
+            return StreamEnd::Early;
         }
-        Err(Unready::Trouble(Trouble(reason))) => {
-            case.failed(&reason);
+        Err(Unready::Upstream(UpstreamError(reason))) => {
+            judged.failed(&reason);
             return answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
     };
-    case.opened();
+    judged.opened();
     let head = size(outgoing.headers());
     match upstream.send_request(outgoing, body.is_end_stream()) {
-        Ok((response, out)) if case.passes(0, head).is_ok() => {
-            return Exchange::new(&case, is_head).run(body, out, response, respond).await;
+        Ok((response, out)) if judged.passes(0, head).is_ok() => {
+            return Exchange::new(&judged, is_head).run(body, out, response, respond).await;
         }
         Ok(_) => respond.send_reset(Reason::CANCEL),
-        Err(error) if is_away(&error) => return away(&case, &mut respond),
+        Err(error) if is_graceful_goaway(&error) => return refuse_stream(&judged, &mut respond),
         Err(error) => {
             let reason = trouble(&error);
-            case.failed(&reason);
+            judged.failed(&reason);
             answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
         }
     }
-    Ended::Here
+    StreamEnd::Here
 }
 
-/// Judges a request, and writes it as the server gets it. A refusal has been told when this returns.
-async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(Case, Request<()>), Refusal> {
-    let asked = asked(&parts, session.is_secure()).map_err(|(status, reason)| {
+/// Judges a request and builds the one for the server. On return a refusal has been reported.
+async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(JudgedRequest, Request<()>), Refusal> {
+    let normalized = normalized(&parts, session.is_secure()).map_err(|(status, reason)| {
         session.refuse_unread(Op::Request, None, reason);
         Refusal::malformed(status, reason)
     })?;
-    let case = session.judge(asked, &parts.headers).await?;
-    match outgoing(parts, &case, session) {
-        Ok(outgoing) => Ok((case, outgoing)),
+    let judged = session.judge(normalized, &parts.headers).await?;
+    match outgoing(parts, &judged, session) {
+        Ok(outgoing) => Ok((judged, outgoing)),
         Err(refusal) => {
-            case.failed(&refusal.message);
+            judged.failed(&refusal.message);
             Err(refusal)
         }
     }
 }
 
-/// Gives a request back that the server has not looked at: whoever sent it may send it again elsewhere.
-fn away(case: &Case, respond: &mut SendResponse<Bytes>) -> Ended {
-    case.failed(AWAY);
+/// Refuses a stream that the server has not processed, so that the client may retry it on another connection.
+fn refuse_stream(judged: &JudgedRequest, respond: &mut SendResponse<Bytes>) -> StreamEnd {
+    judged.failed(GOAWAY_REASON);
     respond.send_reset(Reason::REFUSED_STREAM);
-    Ended::ServerAway
+    StreamEnd::ServerAway
 }
 
-/// Whether the server goes away in peace, without having looked at the request in question.
-fn is_away(error: &h2::Error) -> bool {
+/// Returns true for a graceful GOAWAY (NO_ERROR), after which the request was not processed.
+fn is_graceful_goaway(error: &h2::Error) -> bool {
     error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
 }
 
@@ -196,52 +199,52 @@ fn trouble(error: &h2::Error) -> String {
     format!("the connection to the server broke: {error}")
 }
 
-/// Why no request can be sent to the server.
+/// Reason why no request can be sent to the server.
 enum Unready {
     Away,
-    /// The client ended the request.
+    /// The client reset the stream.
     Early,
-    Trouble(Trouble),
+    Upstream(UpstreamError),
 }
 
 impl From<String> for Unready {
     fn from(reason: String) -> Unready {
-        Unready::Trouble(Trouble(reason))
+        Unready::Upstream(UpstreamError(reason))
     }
 }
 
-/// Waits until the server takes one more request.
+/// Waits until the server accepts one more stream.
 async fn ready(
-    upstream: Result<ToServer, Trouble>,
-    case: &Case,
+    upstream: Result<ToServer, UpstreamError>,
+    judged: &JudgedRequest,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<ToServer, Unready> {
-    let upstream = upstream.map_err(Unready::Trouble)?;
+    let upstream = upstream.map_err(Unready::Upstream)?;
     tokio::select! {
         _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Unready::Early),
-        ready = upstream.ready() => ready.map_err(|error| match is_away(&error) {
+        ready = upstream.ready() => ready.map_err(|error| match is_graceful_goaway(&error) {
             true => Unready::Away,
             false => trouble(&error).into(),
         }),
-        reason = case.overdue() => Err(reason.to_owned().into()),
+        reason = judged.until_aborted() => Err(reason.to_owned().into()),
     }
 }
 
-/// The request in the words of the policy.
-fn asked(parts: &request::Parts, secure: bool) -> Result<Asked, (u16, &'static str)> {
+/// Converts a request to the form in which it is judged.
+fn normalized(parts: &request::Parts, secure: bool) -> Result<NormalizedRequest, (u16, &'static str)> {
     let method = parts.method.as_str();
     if method == "CONNECT" || parts.extensions.get::<h2::ext::Protocol>().is_some() {
         return Err((405, "a tunnel cannot be opened inside a connection that is inspected"));
     }
-    // The same holds for HTTP/1.x: one that is denied must have no other spelling.
+    // As in HTTP/1.x: a denied method must have no other spelling.
     if method.len() > MAX_METHOD || method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err((501, "the method is too long or has small letters"));
     }
-    if let Some(reason) = doubtful(&parts.headers) {
+    if let Some(reason) = ambiguity(&parts.headers) {
         return Err((400, reason));
     }
-    let said = parts.uri.scheme_str();
-    if said.is_some_and(|said| said != if secure { "https" } else { "http" }) {
+    let scheme = parts.uri.scheme_str();
+    if scheme.is_some_and(|scheme| scheme != if secure { "https" } else { "http" }) {
         return Err((400, "the scheme is not that of the connection"));
     }
     let host = parts.headers.get("host").map(|value| value.to_str().unwrap_or_default());
@@ -258,16 +261,16 @@ fn asked(parts: &request::Parts, secure: bool) -> Result<Asked, (u16, &'static s
     if !is_path || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err((400, "the path is malformed"));
     }
-    Ok(Asked { host, port, method: method.to_owned(), path: path.to_owned() })
+    Ok(NormalizedRequest { host, port, method: method.to_owned(), path: path.to_owned() })
 }
 
-/// The request as the server gets it.
-fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Request<()>, Refusal> {
+/// Builds the request for the server.
+fn outgoing(parts: request::Parts, judged: &JudgedRequest, session: &Session) -> Result<Request<()>, Refusal> {
     let mut headers = parts.headers;
     headers.remove("host");
-    case.inject(&mut headers)?;
+    judged.inject(&mut headers)?;
     let scheme = if session.is_secure() { "https" } else { "http" };
-    let place = authority(case.host(), session.addr.port(), session.is_secure());
+    let place = authority(judged.host(), session.addr.port(), session.is_secure());
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let uri = Uri::builder().scheme(scheme).authority(place).path_and_query(path).build();
     let uri = uri.map_err(|_| Refusal::malformed(400, "the path is malformed"))?;
@@ -279,8 +282,13 @@ fn outgoing(parts: request::Parts, case: &Case, session: &Session) -> Result<Req
     Ok(request)
 }
 
-/// Answers in the place of the server.
-async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: bool, rest: &mut RecvStream) -> Ended {
+/// Sends an error response.
+async fn answer(
+    respond: &mut SendResponse<Bytes>,
+    refusal: &Refusal,
+    is_head: bool,
+    rest: &mut RecvStream,
+) -> StreamEnd {
     let body = Bytes::from(refusal.body());
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::FORBIDDEN);
@@ -293,17 +301,17 @@ async fn answer(respond: &mut SendResponse<Bytes>, refusal: &Refusal, is_head: b
     if let Ok(mut out) = respond.send_response(response, is_head)
         && !is_head
     {
-        // The client may be gone, and needs no answer then.
-        let _ = timeout(SHORT, send(&mut out, body)).await;
+        // Fails if the client is gone.
+        let _ = timeout(LAST_MESSAGE_TIMEOUT, send(&mut out, body)).await;
         let _ = out.send_data(Bytes::new(), true);
     }
-    pass_over(rest).await;
-    Ended::Here
+    discard_body(rest).await;
+    StreamEnd::Here
 }
 
-/// Reads past what a client still sends. Some take the end of a stream that they have not ended for a failure, and do
-/// not look at the answer they have.
-async fn pass_over(rest: &mut RecvStream) {
+/// Discards the rest of a request body. Some clients take a reset of a stream that they have not ended for a failure,
+/// and ignore the response they have.
+async fn discard_body(rest: &mut RecvStream) {
     let reading = async {
         let mut past = 0;
         while let Some(Ok(data)) = rest.data().await {
@@ -313,5 +321,5 @@ async fn pass_over(rest: &mut RecvStream) {
             }
         }
     };
-    let _ = timeout(SHORT, reading).await;
+    let _ = timeout(LAST_MESSAGE_TIMEOUT, reading).await;
 }

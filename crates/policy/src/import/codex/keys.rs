@@ -1,16 +1,15 @@
-//! The keys of codex's `config.toml`. Few are about what a command may do; the others are known so that a misspelled one is not
-//! taken for one of them.
+//! Keys of codex's `config.toml`. Few concern permissions; the others are listed so that a misspelled key is an error.
 
-use super::super::known::Meaning::{self, Carried, LeftOut, Nothing};
+use super::super::known::KeyHandling::{self, Carried, LeftOut, Nothing};
 use super::super::known::Table;
 
 const ASKED: &str = "nobody is asked here but by rules that say \"ask\"";
-const MODEL: Meaning = Nothing("it is about the model");
-const SHOWN: Meaning = Nothing("it is about what codex shows");
-const RECORDS: Meaning = Nothing("it is about what codex records and reports");
-const TOOLS: Meaning = Nothing("it is about tools of codex, which run outside");
-const LOGIN: Meaning = Nothing("it is about logging in to codex");
-const WINDOWS: Meaning = Nothing("it is about Windows");
+const MODEL: KeyHandling = Nothing("it is about the model");
+const SHOWN: KeyHandling = Nothing("it is about what codex shows");
+const RECORDS: KeyHandling = Nothing("it is about what codex records and reports");
+const TOOLS: KeyHandling = Nothing("it is about tools of codex, which run outside");
+const LOGIN: KeyHandling = Nothing("it is about logging in to codex");
+const WINDOWS: KeyHandling = Nothing("it is about Windows");
 
 pub(super) const CONFIG: Table = &[
     ("permissions", Carried),

@@ -1,12 +1,12 @@
 //! Permission profiles of codex (`[permissions.<name>]` in `config.toml`).
 //!
-//! There, the most specific path wins. Here a denial always wins, so a `read` or `none` inside something wider
-//! becomes a deny rule, and something wider opened inside a `none` stays closed: the notes say so.
+//! In codex the most specific path wins. Here a denial always wins, so a `read` or `none` inside a wider path becomes a
+//! deny rule, and a wider access inside a `none` stays closed: the notes say so.
 
 mod keys;
 mod network;
 
-use super::known::{self, Meaning, Table};
+use super::known::{self, KeyHandling, Table};
 use super::{Import, Imported, READ, WRITE, foreign_path};
 use crate::cursor::{Cursor, Problem};
 use crate::document::Format;
@@ -19,11 +19,13 @@ use terms::Action;
 /// Profiles may extend each other; a longer chain is a circle.
 const MAX_EXTENDS: usize = 8;
 
-/// `profile`: which one, when there are several; otherwise `default_permissions` or the only one.
+/// Imports a codex configuration. `profile` selects one of several profiles; otherwise `default_permissions` or the
+/// only one is used.
 pub fn codex(text: &str, source: &str, profile: Option<&str>) -> Result<Imported, PolicyError> {
     let node = read::tree(text, Format::Toml, source)?;
     let mut import = Import::new(source);
-    config(&mut import, &Cursor::root(&node), profile).map_err(|p| read::placed(p, text, Format::Toml, source))?;
+    config(&mut import, &Cursor::root(&node), profile)
+        .map_err(|p| read::with_position(p, text, Format::Toml, source))?;
     Ok(import.done())
 }
 
@@ -34,7 +36,7 @@ enum Access {
     None,
 }
 
-/// Everything the chosen profile and those it extends say about files.
+/// File entries of the chosen profile and those it extends.
 type Entries = Vec<(RulePath, Access)>;
 
 fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result<(), Problem> {
@@ -122,13 +124,15 @@ fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut En
 }
 
 const PROFILE: Table = &[
-    ("filesystem", Meaning::Carried),
-    ("network", Meaning::Carried),
-    ("extends", Meaning::Carried),
-    ("description", Meaning::Carried),
+    ("filesystem", KeyHandling::Carried),
+    ("network", KeyHandling::Carried),
+    ("extends", KeyHandling::Carried),
+    ("description", KeyHandling::Carried),
     (
         "workspace_roots",
-        Meaning::LeftOut("the directory that a run works on is its workspace; grant others with --read and --write"),
+        KeyHandling::LeftOut(
+            "the directory that a run works on is its workspace; grant others with --read and --write",
+        ),
     ),
 ];
 
@@ -137,7 +141,7 @@ fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> 
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
             "network" => network::network(import, &at)?,
-            // `extend` has followed it.
+            // Handled by `extend`.
             _ => {}
         }
     }
@@ -182,7 +186,8 @@ fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Re
     Ok(())
 }
 
-/// The path a key stands for; `None` when it stands for nothing here. One that is not known may be meant as a denial.
+/// Returns the path of a special key; `None` if it has no equivalent here. An unknown special key is an error, because
+/// it may be meant as a denial.
 fn special(import: &mut Import, key: &str, access: Access) -> Result<Option<String>, String> {
     match key {
         ":root" => Ok(Some("/".to_owned())),
@@ -220,7 +225,7 @@ fn denial(access: Access) -> Action {
     if access == Access::None { Action::Deny } else { Action::Allow }
 }
 
-/// A later profile says it again.
+/// Adds an entry; a later profile replaces an earlier one.
 fn put(entries: &mut Entries, path: RulePath, access: Access) {
     entries.retain(|(known, _)| *known != path);
     entries.push((path, access));

@@ -1,25 +1,28 @@
 //! The network half of a codex profile.
 
-use super::super::known::{self, Meaning, Table};
+use super::super::known::{self, KeyHandling, Table};
 use super::super::{Import, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cursor::{Cursor, Problem};
 use crate::document::{Proto, Target};
 use crate::path::Refusal;
 use terms::Action;
 
-const PROXY: Meaning = Meaning::Nothing("it is about the proxy of codex; the broker is part of the product");
+const PROXY: KeyHandling = KeyHandling::Nothing("it is about the proxy of codex; the broker is part of the product");
 const NETWORK: Table = &[
-    ("enabled", Meaning::Carried),
-    ("mode", Meaning::Carried),
-    ("domains", Meaning::Carried),
-    ("allowed_domains", Meaning::Carried),
-    ("denied_domains", Meaning::Carried),
-    ("unix_sockets", Meaning::Carried),
-    ("allow_unix_sockets", Meaning::Carried),
-    ("mitm", Meaning::Carried),
-    ("dangerously_allow_all_unix_sockets", Meaning::LeftOut("name each socket of the host that is needed")),
-    ("allow_upstream_proxy", Meaning::LeftOut("connections are made by the broker here, which takes no other proxy")),
-    ("allow_local_binding", Meaning::Nothing("ports that a command opens are its own")),
+    ("enabled", KeyHandling::Carried),
+    ("mode", KeyHandling::Carried),
+    ("domains", KeyHandling::Carried),
+    ("allowed_domains", KeyHandling::Carried),
+    ("denied_domains", KeyHandling::Carried),
+    ("unix_sockets", KeyHandling::Carried),
+    ("allow_unix_sockets", KeyHandling::Carried),
+    ("mitm", KeyHandling::Carried),
+    ("dangerously_allow_all_unix_sockets", KeyHandling::LeftOut("name each socket of the host that is needed")),
+    (
+        "allow_upstream_proxy",
+        KeyHandling::LeftOut("connections are made by the broker here, which takes no other proxy"),
+    ),
+    ("allow_local_binding", KeyHandling::Nothing("ports that a command opens are its own")),
     ("dangerously_allow_non_loopback_proxy", PROXY),
     ("enable_socks5", PROXY),
     ("enable_socks5_udp", PROXY),
@@ -59,7 +62,7 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
                 }
             }
             "mitm" => {
-                // Its hooks narrow what hosts may be asked.
+                // The hooks restrict requests to hosts.
                 let problem = at.problem("what is said about requests cannot be carried over");
                 return Err(
                     problem.hint("leave it out, and write a policy with \"methods\", \"paths\" and \"secrets\"")

@@ -142,7 +142,8 @@ pub async fn put(
     let turn = shared.archive_turn(&who).await?;
     let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
-    let (caller, (sender, receiver)) = (shared.caller(&who), mpsc::channel(WAITING));
+    let (node, caller) = (shared.node().clone(), shared.caller(&who));
+    let (sender, receiver) = mpsc::channel(WAITING);
     let work = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let path = root.path(&path)?;
@@ -158,7 +159,7 @@ pub async fn put(
                 .phase(Phase::Execution));
         }
         let body = json!({ "path": path, "entries": made.entries, "bytes": made.bytes });
-        files::note(&caller, root.sandbox().unwrap_or(&id), "files.unpack", body)?;
+        files::note(&node, &caller, root.sandbox().unwrap_or(&id), "files.unpack", body)?;
         Ok(made)
     });
     let mut stream = request.into_body().into_data_stream();

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use node::Caller;
 use node::files::read::{self, PIECE, Reading};
 use node::files::write::{Ask, Draft};
 use node::files::{self, Entry, Interest, Purpose};
+use node::{Caller, Node};
 use serde::Deserialize;
 use serde_json::json;
 use terms::octal::Mode;
@@ -194,16 +194,16 @@ pub async fn put(
     };
     let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
-    let begin = move |_: &Caller| {
+    let begin = move |_: &Node, _: &Caller| {
         let (path, sandbox) = (root.path(&path)?, root.sandbox().unwrap_or(&id).to_owned());
         Draft::begin(root, &path, ask).map(|draft| (draft, sandbox))
     };
     let (draft, sandbox) = shared.verb(&who, begin).await?;
     let draft = filled(&shared, &who, draft, request.into_body()).await?;
-    let finish = move |caller: &Caller| {
+    let finish = move |node: &Node, caller: &Caller| {
         let entry = draft.finish()?;
         let body = json!({ "path": &entry.path, "bytes": entry.size, "etag": &entry.etag });
-        files::note(caller, &sandbox, "files.write", body)?;
+        files::note(node, caller, &sandbox, "files.write", body)?;
         Ok(entry)
     };
     let entry = shared.verb(&who, finish).await?;

@@ -1,28 +1,28 @@
-//! Changes of files as server-sent events, as they happen. Who reads slowly slows nobody: the kernel keeps a queue for each, and
+//! Changes of files as server-sent events, as they happen. A slow reader slows nobody else: the kernel keeps a queue for each watch, and
 //! says when it ran over.
 
 use super::asked::{self, At};
-use super::content::Waits;
+use super::content::{Aside, Waits};
 use super::may_read;
-use crate::admission::Turn;
 use crate::ask::Path;
+use crate::readiness::Ready;
 use crate::refuse::Refusal;
+use crate::tasks::{Kind, Task};
 use crate::{Shared, Who};
 use axum::extract::State;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::Stream;
-use http::StatusCode;
 use node::files::watch::{self, Event, Watch};
 use serde::Deserialize;
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use terms::{Fault, LimitKind};
-use tokio::sync::mpsc;
+use terms::Fault;
+use tokio::io::Interest;
 use utoipa::IntoParams;
 
-/// Events that wait for a client; the rest waits in the kernel's queue.
-const WAITING: usize = 64;
-/// Whether the sandbox and the client are still there is looked at this often, at least.
+/// A watch is looked at this often, at least: whether its sandbox is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize, IntoParams)]
@@ -47,39 +47,67 @@ pub async fn watch(
     At { path, rest }: At<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, Refusal> {
     may_read(&who)?;
-    let turn = shared.watches().turn(&who.tenant).await.ok_or_else(|| {
-        let message = "too many watches are open";
-        Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "close one")
-    })?;
+    let task = shared.tasks().admit(Kind::FileWatch, &who.tenant)?;
     let waits = Waits::default();
     let interest = waits.interest();
     let begin = move |root, path| watch::watch(root, &path, rest.recursive, interest);
     let watch = super::reading(&shared, &who, id, path, begin).await?;
-    let (sender, receiver) = mpsc::channel(WAITING);
-    let _ = sender.try_send(Sent::default().event("ready").data("{}"));
-    // Not one of the runtime's: it may wait for days.
-    let started = std::thread::Builder::new().name("watch".into()).spawn(move || feed(watch, &sender, turn));
-    started.map_err(|e| Fault::internal(format!("a watch that nobody can wait for: {e}")))?;
-    let stream = futures_util::stream::unfold((receiver, waits), |(mut receiver, waits)| async move {
-        Some((Ok(receiver.recv().await?), (receiver, waits)))
-    });
-    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
+    let watcher = Watcher::new(watch, task, waits)?;
+    Ok(Sse::new(watcher.events()).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
 }
 
-/// Hands on what happens until it is over, or nobody listens.
-fn feed(mut watch: Watch, to: &mpsc::Sender<Sent>, _turn: Turn) {
-    while !watch.is_over() && !to.is_closed() {
-        watch.wait(LOOK);
-        let told: Vec<Sent> = match watch.take() {
-            Ok(events) => events.iter().map(event).collect(),
-            Err(fault) => {
-                let text = serde_json::to_string(&fault).unwrap_or_default();
-                let _ = to.blocking_send(Sent::default().event("lost").data(text));
-                return;
+/// The stream of one watch. It waits for the kernel's queue without a thread; a thread takes each batch.
+struct Watcher {
+    /// A second handle on the kernel's queue, readable when there are events.
+    queue: Ready<OwnedFd>,
+    /// None while a batch is taken, and after the end.
+    watch: Aside<(Watch, Task)>,
+    batch: VecDeque<Sent>,
+    /// The last batch was empty: the queue is waited for.
+    is_drained: bool,
+    _waits: Waits,
+}
+
+impl Watcher {
+    fn new(watch: Watch, task: Task, waits: Waits) -> Result<Watcher, Fault> {
+        let queue = watch.as_fd().try_clone_to_owned().and_then(|queue| Ready::new(queue, Interest::READABLE));
+        let queue = queue.map_err(|e| Fault::internal(format!("a file watch cannot be waited for: {e}")))?;
+        let batch = VecDeque::from([Sent::default().event("ready").data("{}")]);
+        Ok(Watcher { queue, watch: Aside(Some((watch, task))), batch, is_drained: false, _waits: waits })
+    }
+
+    fn events(self) -> impl Stream<Item = Result<Sent, Infallible>> {
+        futures_util::stream::unfold(self, |mut this| async move {
+            let event = this.next().await?;
+            Some((Ok(event), this))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Sent> {
+        loop {
+            if let Some(event) = self.batch.pop_front() {
+                return Some(event);
             }
-        };
-        if told.into_iter().any(|event| to.blocking_send(event).is_err()) {
-            return;
+            if self.is_drained {
+                // The tick finds out that the sandbox was stopped, which the queue does not tell.
+                let _ = tokio::time::timeout(LOOK, self.queue.readable()).await;
+            }
+            if self.watch.0.as_ref()?.0.is_over() {
+                return None;
+            }
+            let (mut watch, task) = self.watch.0.take()?;
+            let step = tokio::task::spawn_blocking(move || watch.take().map(|events| (events, watch, task)));
+            match step.await.ok()? {
+                Ok((events, watch, task)) => {
+                    self.is_drained = events.is_empty();
+                    self.batch.extend(events.iter().map(event));
+                    self.watch.0 = Some((watch, task));
+                }
+                Err(fault) => {
+                    let text = serde_json::to_string(&fault).unwrap_or_default();
+                    return Some(Sent::default().event("lost").data(text));
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{fit, send};
 use crate::ask::{ByName, Path, Query};
 use crate::refuse::Refusal;
 use crate::running::{Input, Listener, Log, PIECE, Told};
+use crate::tasks;
 use crate::{Scope, Shared, Who};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -67,12 +68,14 @@ pub async fn attach(
     Wanted(upgrade): Wanted,
 ) -> Result<Response, Refusal> {
     who.needs(Scope::Agent)?;
+    let task = shared.tasks().admit(tasks::Kind::RunStream, &who.tenant)?;
     let listener = Listener::new(&shared, &who, run).await?;
     let speaking = Listener::new(&shared, &who, listener.found.id.clone()).await?;
     let log = Log::open(listener, query.from.unwrap_or(0)).await?;
     let upgrade = upgrade?.max_message_size(LARGEST).max_frame_size(LARGEST);
     speaking.with(Found::wake).await?;
     Ok(upgrade.on_upgrade(async move |socket| {
+        let _task = task;
         let closed = async { shared.until_closed(&who).await };
         let (sink, stream) = socket.split();
         let visit = Visit { sink, log };

@@ -3,6 +3,7 @@
 use crate::ask::{Path, Query, single};
 use crate::refuse::Refusal;
 use crate::running::{Listener, Log, Told};
+use crate::tasks::{self, Task};
 use crate::{Scope, Shared, Who};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -71,10 +72,11 @@ pub async fn output(
 ) -> Result<Response, Refusal> {
     who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(query.from).unwrap_or(0);
+    let task = shared.tasks().admit(tasks::Kind::RunStream, &who.tenant)?;
     let listener = Listener::new(&shared, &who, run).await?;
     let log = Log::open(listener, from).await?;
     let follows = query.follow.unwrap_or(true);
-    let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows };
+    let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows, _task: task };
     let events = stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok::<_, Infallible>(event), follower))
@@ -97,6 +99,7 @@ struct Follower {
     ready: VecDeque<Event>,
     encoding: Encoding,
     follows: bool,
+    _task: Task,
 }
 
 impl Follower {

@@ -1,10 +1,10 @@
-//! What a group has counted, and what tells when that changes.
+//! Counters of a group, and descriptors that signal their changes.
 
 use super::super::event::{EventFd, EventKind};
 use super::super::layout::Version;
 use super::Group;
 
-/// What the tree has used so far. `None` where no group of ours counts it.
+/// Resource usage of the process tree so far. `None` where no group of ours counts the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_us: Option<u64>,
@@ -15,9 +15,9 @@ pub struct Usage {
 }
 
 impl Group {
-    /// Descriptors that tell of memory and process limits. For a limit that has none here, the counter must be
-    /// looked at now and then: v1 kernels since 6.11 do not announce refused forks. Out of memory, v2 ends the
-    /// whole tree and v1 only one process, so the caller ends the rest.
+    /// Returns descriptors that signal memory and process limits. A limit without a descriptor has to be polled by its
+    /// counter: v1 kernels since 6.11 do not announce refused forks. Out of memory, v2 kills the whole tree and v1 only
+    /// one process, so the caller kills the rest.
     pub fn events(&self) -> Vec<EventFd> {
         let oom = self.serving("memory").map(|p| EventFd::oom(p.version, &p.dir));
         let announced = self.serving("pids").filter(|p| p.version == Version::V2);
@@ -25,7 +25,7 @@ impl Group {
         [oom, pids].into_iter().flatten().flatten().collect()
     }
 
-    /// Tells when the tree is gone, and when it is frozen; needs v2.
+    /// Returns the descriptor that signals when the tree is gone and when it is frozen; needs v2.
     pub fn populated_event(&self) -> Option<EventFd> {
         let v2 = self.v2()?;
         EventFd::changes(EventKind::Populated, &v2.dir, "cgroup.events").ok()
@@ -61,9 +61,9 @@ impl Group {
         part.dir.number(if part.version == Version::V1 { v1 } else { v2 })
     }
 
-    /// The tree's processor time so far. Cheaper than [`Group::usage`], for a limit on it.
+    /// Returns the tree's processor time so far. Cheaper than [`Group::usage`], for polling a limit on it.
     ///
-    /// v2 counts processor time in every group, so a group that is there for killing serves as the clock.
+    /// v2 counts processor time in every group, so a group that was made for killing also measures it.
     pub fn cpu_us(&self) -> Option<u64> {
         let part = self.serving("cpuacct")?;
         match part.version {

@@ -9,21 +9,21 @@ use super::super::layout::Version;
 use super::super::{RUNS, raw};
 use super::Group;
 
-/// How long an emptying group may stay busy, and how long killing without `cgroup.kill` may take.
+/// Time that an emptying group may stay busy, and that killing without `cgroup.kill` may take.
 const REMOVE_TIME: Duration = Duration::from_millis(500);
 const KILL_TIME: Duration = Duration::from_secs(5);
-/// Groups that a guest made inside its own are removed this deep.
+/// Depth to which groups that a guest made inside its own are removed.
 const MAX_NESTING: usize = 8;
 
 impl Group {
-    /// Sends SIGKILL to all members. With `cgroup.kill` it returns at once and they die on their own time; without
-    /// it, it returns when no member is left.
+    /// Sends SIGKILL to all members. With `cgroup.kill` this returns at once and the members die later; without it,
+    /// this returns when no member is left.
     pub fn kill(&self) -> io::Result<()> {
         if let Some(v2) = self.v2() {
             if v2.dir.write_if_there("cgroup.kill", "1")? {
                 return Ok(());
             }
-            // A kernel before 5.14: what is frozen cannot fork, and dies all the same.
+            // A kernel before 5.14: a frozen process cannot fork, and SIGKILL still ends it.
             v2.dir.write_if_there("cgroup.freeze", "1")?;
         }
         self.kill_one_by_one()
@@ -31,7 +31,7 @@ impl Group {
 
     fn kill_one_by_one(&self) -> io::Result<()> {
         if let Some(pids) = self.serving("pids") {
-            // Against a tree that forks faster than we kill.
+            // Stops a tree that forks faster than we kill.
             let _ = pids.dir.write("pids.max", "0");
         }
         let deadline = Instant::now() + KILL_TIME;
@@ -48,7 +48,7 @@ impl Group {
         }
     }
 
-    /// The handle is taken before membership is checked, so a reused number is never hit.
+    /// Kills one member. The pidfd is opened before membership is checked, so a reused pid is never hit.
     fn kill_member(&self, pid: i32) {
         let Ok(handle) = raw::pidfd_open(pid) else {
             return;
@@ -60,7 +60,7 @@ impl Group {
         }
     }
 
-    /// Member processes over all hierarchies.
+    /// Returns the member processes of all hierarchies.
     pub fn members(&self) -> io::Result<Vec<i32>> {
         let mut all = Vec::new();
         for part in &self.parts {
@@ -71,7 +71,7 @@ impl Group {
         Ok(all)
     }
 
-    /// Stops or continues all members; needs v2. Returns before all have stopped: see [`Group::frozen`].
+    /// Freezes or thaws all members; needs v2. Returns before all have stopped: see [`Group::frozen`].
     pub fn freeze(&self, on: bool) -> io::Result<()> {
         let v2 = self.v2().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         v2.dir.write("cgroup.freeze", if on { "1" } else { "0" })
@@ -81,7 +81,7 @@ impl Group {
         self.v2().and_then(|p| p.dir.keyed("cgroup.events", "frozen")) == Some(1)
     }
 
-    /// Whether any process is left. What cannot be read counts as populated.
+    /// Returns true if any process is left. A group that cannot be read counts as populated.
     pub fn populated(&self) -> bool {
         self.parts.iter().any(|p| match p.version {
             Version::V1 => p.dir.members().map_or_else(|e| !is_gone(&e), |(_, any)| any),
@@ -101,7 +101,7 @@ impl Group {
         let mut result = Ok(());
         for part in std::mem::take(&mut self.parts) {
             match remove_tree(&part.parent, &self.name, deadline) {
-                // Stays while it holds somebody else's.
+                // The shared directory stays while it holds another owner's groups.
                 Ok(()) => drop(part.above.map(|above| above.remove(RUNS))),
                 Err(e) => {
                     result = Err(e);
@@ -115,11 +115,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Empty, as after `remove` and mostly otherwise: nothing to kill and nothing to wait for.
+        // Usually the group is empty, as after `remove`: there is no process to kill or to wait for.
         if self.remove_parts(Instant::now()).is_ok() {
             return;
         }
-        // Untrusted processes must not outlive the handle to their limits. Who attached itself is spared.
+        // Untrusted processes must not outlive the handle to their limits. A group that this process itself joined is
+        // left alone.
         let us = std::process::id() as i32;
         if self.members().is_ok_and(|m| !m.contains(&us)) {
             let _ = self.kill();

@@ -1,5 +1,5 @@
-//! One sandbox's groups, one in each hierarchy that it needs, all under the same name. Dropping it ends what is
-//! still inside and removes the groups.
+//! Cgroups of one sandbox, one in each hierarchy that it needs, all under the same name. Dropping the value kills
+//! remaining members and removes the groups.
 
 mod counters;
 mod ending;
@@ -14,18 +14,18 @@ use std::sync::Arc;
 use super::dir::Dir;
 use super::layout::{Layout, Version};
 use super::owner::{Owner, is_run_id};
-use super::place::Lack;
-use super::{CgroupError, RUNS, Want, limit};
-use plan::{Need, plan};
+use super::parent::Unavailable;
+use super::{CgroupError, GroupSpec, RUNS, limit};
+use plan::{PlannedPart, plan};
 
 pub use counters::Usage;
 
-/// How the child came to life, which decides what it still has to enter.
+/// The way in which the child was created, which decides the groups that it still has to enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Born {
-    /// With CLONE_INTO_CGROUP and [`Group::v2_dir_fd`].
-    InV2,
-    /// By a plain fork or clone.
+pub enum ChildOrigin {
+    /// Cloned with CLONE_INTO_CGROUP and [`Group::v2_dir_fd`].
+    ClonedIntoV2,
+    /// Created by a plain fork or clone.
     Outside,
 }
 
@@ -35,9 +35,9 @@ pub struct Group {
     parts: Vec<Part>,
 }
 
-/// A directory in which a group was found.
+/// A directory that holds a group of a dead owner.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct OrphanDir {
     pub version: Version,
     pub parent: Arc<Dir>,
     pub above: Option<Arc<Dir>>,
@@ -50,35 +50,36 @@ pub(super) struct Part {
     /// Controllers whose limits or counters this part serves.
     serves: Vec<&'static str>,
     parent: Arc<Dir>,
-    /// What holds `parent`, where that goes with the last group in it.
+    /// The directory above `parent`, where `parent` is removed together with the last group in it.
     above: Option<Arc<Dir>>,
     path: PathBuf,
     dir: Dir,
 }
 
-/// How often a directory may go, with somebody else's last group, before ours is in it.
+/// Number of times that the parent directory may be removed, together with another owner's last group, before ours is
+/// made in it.
 const ATTEMPTS: usize = 16;
 
 impl Group {
-    /// Where `create` will make the groups, for whoever must know before there is one.
-    pub fn paths_of(layout: &Layout, name: &str, want: &Want) -> Result<Vec<PathBuf>, CgroupError> {
+    /// Returns the paths at which `create` will make the groups, for callers that need them in advance.
+    pub fn paths_of(layout: &Layout, name: &str, want: &GroupSpec) -> Result<Vec<PathBuf>, CgroupError> {
         let name = group_name(name)?;
         let needs = plan(layout, want).map_err(CgroupError::Missing)?;
-        Ok(needs.iter().map(|need| need.place.home().join(&name)).collect())
+        Ok(needs.iter().map(|need| need.parent_group.group_dir().join(&name)).collect())
     }
 
-    /// What goes when groups at these paths are ended by somebody who has nothing but paths; the last of it only where nobody
-    /// else's is left there.
-    pub fn to_be_removed(paths: &[PathBuf]) -> Vec<PathBuf> {
+    /// Returns the directories to remove for groups at these paths, for a process that has only paths. The last ones
+    /// are the shared directories, which can only be removed when no other group is left in them.
+    pub fn paths_to_remove(paths: &[PathBuf]) -> Vec<PathBuf> {
         let homes = paths.iter().filter_map(|path| path.parent().filter(|home| home.ends_with(RUNS)));
         paths.iter().cloned().chain(homes.map(Path::to_path_buf)).collect()
     }
 
-    /// Makes the groups with their limits; nothing is left behind on failure. `name` is the run id.
-    pub fn create(layout: &Layout, name: &str, want: &Want) -> Result<Group, CgroupError> {
+    /// Creates the groups with their limits; on failure no group is left behind. `name` is the run id.
+    pub fn create(layout: &Layout, name: &str, want: &GroupSpec) -> Result<Group, CgroupError> {
         let name = group_name(name)?;
         if let Some(cpus) = want.cpu_quota.filter(|c| !c.is_finite() || *c <= 0.0) {
-            return Err(CgroupError::Invalid(format!("{cpus} is no share of a processor")));
+            return Err(CgroupError::Invalid(format!("cpu quota {cpus} is not a positive number")));
         }
         let needs = plan(layout, want).map_err(CgroupError::Missing)?;
         let mut group = Group { name, parts: Vec::with_capacity(needs.len()) };
@@ -89,19 +90,19 @@ impl Group {
         Ok(group)
     }
 
-    fn add(&mut self, layout: &Layout, need: Need<'_>, want: &Want) -> Result<(), CgroupError> {
+    fn add(&mut self, layout: &Layout, need: PlannedPart<'_>, want: &GroupSpec) -> Result<(), CgroupError> {
         let hierarchy = &layout.hierarchies[need.hierarchy];
         let version = hierarchy.version;
-        let path = need.place.home().join(&self.name);
+        let path = need.parent_group.group_dir().join(&self.name);
         let failed = |e| CgroupError::io(&path, e);
         let (parent, dir) = match version {
-            Version::V1 => (need.place.dir.clone(), need.place.dir.make(&self.name).map_err(failed)?),
+            Version::V1 => (need.parent_group.dir.clone(), need.parent_group.dir.make(&self.name).map_err(failed)?),
             Version::V2 => self.make_v2(&need)?,
         };
-        let above = need.place.contested().filter(|_| version == Version::V2);
+        let above = need.parent_group.contested().filter(|_| version == Version::V2);
         let part = Part { version, serves: need.serves, parent, above, path: path.clone(), dir };
         let inherits = version == Version::V2 || !hierarchy.controllers().contains(&"cpuset");
-        // In the list before it is limited, so that a failure removes it.
+        // Pushed before limits are written, so that a failure removes the group.
         self.parts.push(part);
         let part = &self.parts[self.parts.len() - 1];
         if !inherits {
@@ -112,10 +113,10 @@ impl Group {
         Ok(())
     }
 
-    fn make_v2(&self, need: &Need<'_>) -> Result<(Arc<Dir>, Dir), CgroupError> {
+    fn make_v2(&self, need: &PlannedPart<'_>) -> Result<(Arc<Dir>, Dir), CgroupError> {
         let mut attempts = 0..ATTEMPTS;
         loop {
-            let parent = need.place.prepare(&need.serves);
+            let parent = need.parent_group.prepare(&need.serves);
             let again = attempts.next().is_some();
             let parent = match parent {
                 Err(e) if ending::is_gone(&e) && again => continue,
@@ -124,13 +125,13 @@ impl Group {
             match parent.make(&self.name) {
                 Ok(dir) => return Ok((parent, dir)),
                 Err(e) if ending::is_gone(&e) && again => {}
-                Err(e) => return Err(CgroupError::io(&need.place.home().join(&self.name), e)),
+                Err(e) => return Err(CgroupError::io(&need.parent_group.group_dir().join(&self.name), e)),
             }
         }
     }
 
-    /// Best effort, on the part made last: one that cannot pin does not claim to.
-    fn pin(&mut self, want: &Want) {
+    /// Pins the part made last to the wanted cpus. Best effort: a part that cannot pin does not claim to serve cpuset.
+    fn pin(&mut self, want: &GroupSpec) {
         let (Some(cpus), Some(part)) = (&want.cpus, self.parts.last_mut()) else {
             return;
         };
@@ -139,18 +140,18 @@ impl Group {
         }
     }
 
-    /// A clock that cannot be read is no clock.
-    fn check_clock(&self, want: &Want) -> Result<(), CgroupError> {
+    /// Fails if the processor time has to be measured and the group's counter cannot be read.
+    fn check_clock(&self, want: &GroupSpec) -> Result<(), CgroupError> {
         if !want.cpu_usage || self.cpu_us().is_some() {
             return Ok(());
         }
-        let lack = Lack { reason: "the kernel shows no processor time for the group".into(), fix: None };
+        let lack = Unavailable { reason: "the kernel shows no processor time for the group".into(), fix: None };
         Err(CgroupError::Missing(lack.of("cpu_ms")))
     }
 
-    /// A group that somebody left behind, as found in the directories that hold it.
-    pub(super) fn adopt(name: &str, found: Vec<Found>) -> Group {
-        let part = |Found { version, parent, above, path }: Found| {
+    /// Takes over a group whose owner is gone, from the directories that hold it.
+    pub(super) fn adopt(name: &str, found: Vec<OrphanDir>) -> Group {
+        let part = |OrphanDir { version, parent, above, path }: OrphanDir| {
             let dir = parent.child(name).ok()?;
             Some(Part { version, serves: Vec::new(), parent, above, path: path.join(name), dir })
         };
@@ -161,56 +162,57 @@ impl Group {
         &self.name
     }
 
-    /// The directories, in the order in which they were made.
+    /// Returns the directories, in the order in which they were made.
     pub fn paths(&self) -> Vec<&Path> {
         self.parts.iter().map(|p| p.path.as_path()).collect()
     }
 
-    /// The file to write `1` to that ends the whole tree, where the kernel has it.
+    /// Returns the path of `cgroup.kill`, where the kernel has it; writing `1` to it kills the whole tree.
     pub fn kill_file(&self) -> Option<PathBuf> {
         let v2 = self.v2().filter(|p| p.dir.has("cgroup.kill"))?;
         Some(v2.path.join("cgroup.kill"))
     }
 
-    /// Whether the cpu list of the [`Want`] holds by cpuset; if not, affinity must do.
+    /// Returns true if a cpuset enforces the cpu list of the [`GroupSpec`]; otherwise the caller sets the affinity.
     pub fn pins_cpus(&self) -> bool {
         self.serving("cpuset").is_some()
     }
 
-    /// The directory for CLONE_INTO_CGROUP.
+    /// Returns the directory for CLONE_INTO_CGROUP.
     pub fn v2_dir_fd(&self) -> Option<BorrowedFd<'_>> {
         self.v2().map(|p| p.dir.as_fd())
     }
 
-    /// The quick way in: the child, while it still has one thread, writes `0` to each of these. They are
-    /// close-on-exec. For a child born in v2 these are only v1's; else v2's is among them, and slow.
-    pub fn entry_files(&self, born: Born) -> io::Result<Vec<File>> {
+    /// Returns files to which the child writes `0` to enter the groups, while it still has one thread: the fast way to
+    /// join. They are close-on-exec. For a child born in v2 they are v1's only; otherwise v2's is among them, and slow.
+    pub fn entry_files(&self, origin: ChildOrigin) -> io::Result<Vec<File>> {
         let open = |part: &Part| match part.version {
             Version::V1 => Some(part.dir.file("tasks", libc::O_WRONLY)),
-            Version::V2 if born == Born::Outside => Some(part.dir.file("cgroup.procs", libc::O_WRONLY)),
+            Version::V2 if origin == ChildOrigin::Outside => Some(part.dir.file("cgroup.procs", libc::O_WRONLY)),
             Version::V2 => None,
         };
         self.parts.iter().filter_map(open).collect()
     }
 
-    /// Files that take the pid of a whole process, one per hierarchy. Each write is slow: see the module's page.
+    /// Returns files that take the pid of a whole process, one per hierarchy. Each write is slow: see the module's
+    /// documentation.
     pub fn procs_files(&self) -> io::Result<Vec<File>> {
         self.parts.iter().map(|p| p.dir.file("cgroup.procs", libc::O_WRONLY)).collect()
     }
 
-    /// Moves a process from outside. Slow: see the module's page.
+    /// Moves another process into the groups. Slow: see the module's documentation.
     pub fn attach(&self, pid: i32) -> io::Result<()> {
         let text = pid.to_string();
         self.parts.iter().try_for_each(|p| p.dir.write("cgroup.procs", &text))
     }
 
-    /// Changes how many tasks there may be.
+    /// Changes the limit on tasks.
     pub fn allow_pids(&self, most: u64) -> io::Result<()> {
         self.serving("pids").map_or(Ok(()), |part| part.dir.write("pids.max", &most.to_string()))
     }
 
-    /// Changes the numbers of limits that it was made with; false where it was made without one of them.
-    pub fn change(&self, want: &Want) -> io::Result<bool> {
+    /// Changes the values of limits with which the group was made; returns false if it was made without one of them.
+    pub fn change(&self, want: &GroupSpec) -> io::Result<bool> {
         let wanted =
             [("memory", want.memory_bytes.is_some()), ("pids", want.pids.is_some()), ("cpu", want.cpu_quota.is_some())];
         let mut parts = Vec::new();
@@ -233,21 +235,25 @@ impl Group {
     }
 }
 
-/// Somebody joined the group between our look and our write, or took its permissions away.
-fn unprepared(need: &Need<'_>, e: io::Error) -> CgroupError {
+/// The fault of a parent that refused to enable controllers: a process joined it after it was assessed, or its
+/// permissions changed.
+fn unprepared(need: &PlannedPart<'_>, e: io::Error) -> CgroupError {
     let limit = match need.serves.first() {
         Some(&"memory") => "memory_mb",
         Some(&"pids") => "processes",
         _ => "cpus",
     };
-    let reason = format!("{} would not hand out its controllers: {e}", need.place.path.display());
-    CgroupError::Missing(Lack { reason, fix: None }.of(limit))
+    let reason = format!("{} would not hand out its controllers: {e}", need.parent_group.path.display());
+    CgroupError::Missing(Unavailable { reason, fix: None }.of(limit))
 }
 
-/// The groups of a run bear its owner's name, so that others know when he is dead.
+/// Returns the directory name of a run's groups. It contains the owner's identity, so that a sweep can tell whether the
+/// owner is dead.
 fn group_name(run: &str) -> Result<String, CgroupError> {
     if !is_run_id(run) {
-        return Err(CgroupError::Invalid(format!("{run:?} cannot name a group")));
+        return Err(CgroupError::Invalid(format!(
+            "run id {run:?} cannot be a cgroup name: only letters, digits, `_` and `-`, at most 64"
+        )));
     }
     let owner = Owner::current().map_err(|e| CgroupError::io(Path::new("/proc/self"), e))?;
     Ok(owner.group_name(run))

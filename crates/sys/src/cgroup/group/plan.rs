@@ -1,19 +1,19 @@
-//! Which hierarchies a sandbox needs, decided before anything is made.
+//! Selection of the hierarchies that a sandbox needs, before any group is made.
 
 use super::super::layout::Layout;
-use super::super::place::Place;
-use super::super::{Missing, Want};
+use super::super::parent::ParentGroup;
+use super::super::{GroupSpec, Missing};
 
-/// One hierarchy that the group needs, before anything is made.
-pub struct Need<'a> {
+/// A hierarchy in which a group has to be made, with the controllers that it serves.
+pub struct PlannedPart<'a> {
     pub hierarchy: usize,
-    pub place: &'a Place,
+    pub parent_group: &'a ParentGroup,
     pub serves: Vec<&'static str>,
 }
 
-/// Which hierarchies serve the want, each once.
-pub fn plan<'a>(layout: &'a Layout, want: &Want) -> Result<Vec<Need<'a>>, Missing> {
-    let mut needs: Vec<Need<'a>> = Vec::new();
+/// Selects the hierarchies that serve the wanted limits, each once.
+pub fn plan<'a>(layout: &'a Layout, want: &GroupSpec) -> Result<Vec<PlannedPart<'a>>, Missing> {
+    let mut needs: Vec<PlannedPart<'a>> = Vec::new();
     let v2 = layout.v2();
     let limits = [
         ("memory", "memory_mb", want.memory_bytes.is_some()),
@@ -22,41 +22,46 @@ pub fn plan<'a>(layout: &'a Layout, want: &Want) -> Result<Vec<Need<'a>>, Missin
     ];
     for (controller, limit, wanted) in limits {
         if wanted {
-            let (i, place) = layout.find(controller).map_err(|lack| lack.of(limit))?;
-            require(&mut needs, i, place, Some(controller));
+            let (i, parent_group) = layout.find(controller).map_err(|lack| lack.of(limit))?;
+            require(&mut needs, i, parent_group, Some(controller));
         }
     }
     if want.cpus.is_some()
-        && let Ok((i, place)) = layout.find("cpuset")
+        && let Ok((i, parent_group)) = layout.find("cpuset")
     {
-        require(&mut needs, i, place, Some("cpuset"));
+        require(&mut needs, i, parent_group, Some("cpuset"));
     }
     if want.kill {
         match &v2 {
-            Ok((i, place)) => require(&mut needs, *i, place, None),
+            Ok((i, parent_group)) => require(&mut needs, *i, parent_group, None),
             Err(lack) if needs.is_empty() => {
                 let i = layout.any_v1().ok_or_else(|| lack.clone().of("kill"))?;
-                let place = layout.hierarchies[i].place().map_err(|lack| lack.of("kill"))?;
-                require(&mut needs, i, place, None);
+                let parent_group = layout.hierarchies[i].parent_group().map_err(|lack| lack.of("kill"))?;
+                require(&mut needs, i, parent_group, None);
             }
-            // The member list of any group we make anyway is enough to kill by.
+            // Members can be killed by the member list of any group that is made anyway.
             Err(_) => {}
         }
     }
     if want.cpu_usage {
         let made = |i: usize| needs.iter().any(|n| n.hierarchy == i);
-        let (i, place) = match &v2 {
-            Ok((i, place)) if made(*i) => (*i, *place),
+        let (i, parent_group) = match &v2 {
+            Ok((i, parent_group)) if made(*i) => (*i, *parent_group),
             _ => layout.find("cpuacct").or_else(|lack| v2.map_err(|_| lack)).map_err(|lack| lack.of("cpu_ms"))?,
         };
-        require(&mut needs, i, place, Some("cpuacct"));
+        require(&mut needs, i, parent_group, Some("cpuacct"));
     }
     Ok(needs)
 }
 
-fn require<'a>(needs: &mut Vec<Need<'a>>, hierarchy: usize, place: &'a Place, controller: Option<&'static str>) {
+fn require<'a>(
+    needs: &mut Vec<PlannedPart<'a>>,
+    hierarchy: usize,
+    parent_group: &'a ParentGroup,
+    controller: Option<&'static str>,
+) {
     match needs.iter_mut().find(|n| n.hierarchy == hierarchy) {
         Some(need) => need.serves.extend(controller),
-        None => needs.push(Need { hierarchy, place, serves: controller.into_iter().collect() }),
+        None => needs.push(PlannedPart { hierarchy, parent_group, serves: controller.into_iter().collect() }),
     }
 }

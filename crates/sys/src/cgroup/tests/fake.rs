@@ -1,5 +1,5 @@
-//! Hosts that this machine is not, as plain files. A directory that holds `.template` behaves like a cgroup
-//! directory: a group made in it gets the template's files, and removing the group takes them away.
+//! Simulated hosts as plain files. A directory that holds `.template` behaves like a cgroup directory: a group made in
+//! it gets the template's files, and removing the group takes them away.
 
 use std::fs;
 use std::io;
@@ -100,7 +100,7 @@ const V2_LIMITS: &[(&str, &str)] = &[
     ("cpu.max", "max 100000\n"),
     ("cpuset.cpus", "\n"),
 ];
-/// Some process that is not us; nothing is ever sent to it.
+/// The pid of a process that is not this one; no signal is ever sent to it.
 const STRANGER: &str = "1\n";
 
 impl Tree {
@@ -138,7 +138,7 @@ impl Tree {
         tree
     }
 
-    /// A v2 host on which we stand in `own`; each group on the way has all controllers and hands out none.
+    /// A v2 host on which this process is in `own`; each group on the way has all controllers and enables none.
     fn v2(own: &str) -> Tree {
         let tree = Tree::new("30 1 0:1 / /cg rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n", &format!("0::{own}\n"));
         let mut path = "cg".to_owned();
@@ -179,13 +179,13 @@ impl Tree {
         Layout::detect(&self.0)
     }
 
-    /// Where the groups are, below the root.
+    /// Path of the groups, below the root.
     fn where_is(&self, group: &Group) -> Vec<String> {
         let relative = |p: &Path| p.strip_prefix(&self.0).unwrap().to_str().unwrap().to_owned();
         group.paths().into_iter().map(|p| relative(p).replace(group.name(), "G")).collect()
     }
 
-    fn missing(&self, want: &Want) -> Missing {
+    fn missing(&self, want: &GroupSpec) -> Missing {
         match Group::create(&self.layout(), "run", want) {
             Err(CgroupError::Missing(missing)) => missing,
             other => panic!("expected something missing, got {other:?}"),
@@ -193,9 +193,9 @@ impl Tree {
     }
 }
 
-fn all() -> Want {
+fn all() -> GroupSpec {
     let (memory_bytes, pids, cpu_quota) = (Some(64 << 20), Some(9), Some(0.5));
-    Want { memory_bytes, pids, cpu_quota, cpu_usage: true, cpus: None, kill: true, survives: false }
+    GroupSpec { memory_bytes, pids, cpu_quota, cpu_usage: true, cpus: None, kill: true, survives: false }
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn v2_gets_every_limit_in_one_group() {
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::V2);
     assert!(layout.capabilities().iter().all(|c| c.usable), "{:?}", layout.capabilities());
-    let want = Want { cpus: Some(vec![0, 1]), ..all() };
+    let want = GroupSpec { cpus: Some(vec![0, 1]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/G"]);
     assert_eq!(tree.get("cg/cgroup.subtree_control"), "+memory +pids +cpu +cpuset");
@@ -228,8 +228,8 @@ fn v2_gets_every_limit_in_one_group() {
         pids_peak: Some(5),
     };
     assert_eq!(group.usage(), usage);
-    assert!(group.entry_files(Born::InV2).unwrap().is_empty());
-    assert_eq!(group.entry_files(Born::Outside).unwrap().len(), 1);
+    assert!(group.entry_files(ChildOrigin::ClonedIntoV2).unwrap().is_empty());
+    assert_eq!(group.entry_files(ChildOrigin::Outside).unwrap().len(), 1);
     assert_eq!(group.events().len(), 2);
     let path = group.paths()[0].to_path_buf();
     group.remove().unwrap();
@@ -239,7 +239,7 @@ fn v2_gets_every_limit_in_one_group() {
 #[test]
 fn v2_hands_out_only_what_is_wanted() {
     let tree = Tree::v2("/");
-    let want = Want { pids: Some(3), ..Want::default() };
+    let want = GroupSpec { pids: Some(3), ..GroupSpec::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert_eq!(tree.get("cg/cgroup.subtree_control"), "+pids");
     assert_eq!(group.usage().memory_now, None, "a counter that nobody asked for is not shown as zero");
@@ -310,7 +310,8 @@ fn v2_sole_member_steps_aside() {
 
 #[test]
 fn v2_under_systemd_controllers_are_kept_by_a_directory_of_ours() {
-    // It takes controllers back from its slices whenever it starts a unit; the kernel refuses where a child hands them on.
+    // systemd disables controllers of its slices whenever it starts a unit; the kernel refuses where a child has them
+    // enabled.
     let tree = Tree::v2("/system.slice/some.service");
     tree.put("cg/system.slice/some.service/cgroup.procs", &format!("1\n{}\n", std::process::id()));
     tree.put("run/systemd/system/x", "");
@@ -320,7 +321,7 @@ fn v2_under_systemd_controllers_are_kept_by_a_directory_of_ours() {
     assert_eq!(tree.get("cg/system.slice/cofferdam-runs/cgroup.subtree_control"), "+memory +pids +cpu");
     let paths: Vec<PathBuf> = group.paths().into_iter().map(Path::to_path_buf).collect();
     assert_eq!(Group::paths_of(&layout, "run", &all()).unwrap(), paths, "known before it is made");
-    assert_eq!(Group::to_be_removed(&paths), [paths[0].clone(), tree.0.join("cg/system.slice/cofferdam-runs")]);
+    assert_eq!(Group::paths_to_remove(&paths), [paths[0].clone(), tree.0.join("cg/system.slice/cofferdam-runs")]);
     let second = Group::create(&layout, "second", &all()).unwrap();
     group.remove().unwrap();
     assert_eq!(tree.where_is(&second), ["cg/system.slice/cofferdam-runs/G"], "it stays while it holds another's");
@@ -330,9 +331,9 @@ fn v2_under_systemd_controllers_are_kept_by_a_directory_of_ours() {
 fn v2_stays_inside_a_limit_that_holds_us() {
     let tree = Tree::v2("/system.slice/some.service");
     tree.put("cg/system.slice/some.service/cgroup.procs", &format!("1\n{}\n", std::process::id()));
-    let place = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &all()).unwrap());
+    let parent_group = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &all()).unwrap());
     tree.put("cg/system.slice/some.service/pids.max", "4915\n");
-    assert_eq!(place(&tree), ["cg/system.slice/G"], "control: every unit has a limit on tasks");
+    assert_eq!(parent_group(&tree), ["cg/system.slice/G"], "control: every unit has a limit on tasks");
     for (file, limited, unlimited) in
         [("memory.max", "1048576\n", "max\n"), ("cpu.max", "1000 100000\n", "max 100000\n")]
     {
@@ -344,7 +345,7 @@ fn v2_stays_inside_a_limit_that_holds_us() {
 
 #[test]
 fn v2_crowded_group_is_reported_with_its_fix() {
-    // A container: its root is no kernel root, and its init lives beside us.
+    // A container: its root is not the kernel's root, and its init is a member beside us.
     let tree = Tree::v2("/");
     tree.put("cg/cgroup.type", "domain\n");
     tree.put("cg/cgroup.procs", &format!("1\n{}\n", std::process::id()));
@@ -356,7 +357,7 @@ fn v2_crowded_group_is_reported_with_its_fix() {
     let memory = &tree.layout().capabilities()[0];
     assert!(!memory.usable && memory.fix.is_some());
     // Control: killing needs no controller and works there.
-    let want = Want { kill: true, cpu_usage: true, ..Want::default() };
+    let want = GroupSpec { kill: true, cpu_usage: true, ..GroupSpec::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert_eq!(group.usage().cpu_us, Some(1234));
 }
@@ -367,7 +368,7 @@ fn v1_writes_each_limit_in_its_hierarchy() {
     tree.put("cg/cpuset/cpuset.effective_mems", "0-1\n");
     let layout = tree.layout();
     assert_eq!(layout.kind, Kind::V1);
-    let want = Want { cpus: Some(vec![3]), ..all() };
+    let want = GroupSpec { cpus: Some(vec![3]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/cpuset/G"]);
     for (file, expected) in [
@@ -387,7 +388,7 @@ fn v1_writes_each_limit_in_its_hierarchy() {
     assert_eq!(group.usage().pids_peak, None);
     assert!(group.v2_dir_fd().is_none());
     assert_eq!(group.freeze(true).unwrap_err().kind(), io::ErrorKind::Unsupported);
-    assert_eq!(group.entry_files(Born::Outside).unwrap().len(), 4);
+    assert_eq!(group.entry_files(ChildOrigin::Outside).unwrap().len(), 4);
     let counters = format!("cg/memory/{}/memory.oom_control", group.name());
     tree.put(&counters, "oom_kill_disable 0\nunder_oom 1\noom_kill 3\n");
     assert_eq!(group.oom_kills(), 3);
@@ -398,11 +399,11 @@ fn v1_writes_each_limit_in_its_hierarchy() {
 fn v1_touches_only_what_is_wanted() {
     let tree = Tree::v1("4:memory:/\n3:pids:/\n2:cpu,cpuacct:/\n1:cpuset:/\n");
     for (want, expected) in [
-        (Want { memory_bytes: Some(1), ..Want::default() }, &["cg/memory/G"][..]),
-        (Want { pids: Some(1), kill: true, ..Want::default() }, &["cg/pids/G"]),
-        (Want { kill: true, ..Want::default() }, &["cg/pids/G"]),
-        (Want { cpu_usage: true, ..Want::default() }, &["cg/cpu,cpuacct/G"]),
-        (Want::default(), &[]),
+        (GroupSpec { memory_bytes: Some(1), ..GroupSpec::default() }, &["cg/memory/G"][..]),
+        (GroupSpec { pids: Some(1), kill: true, ..GroupSpec::default() }, &["cg/pids/G"]),
+        (GroupSpec { kill: true, ..GroupSpec::default() }, &["cg/pids/G"]),
+        (GroupSpec { cpu_usage: true, ..GroupSpec::default() }, &["cg/cpu,cpuacct/G"]),
+        (GroupSpec::default(), &[]),
     ] {
         let group = Group::create(&tree.layout(), "run", &want).unwrap();
         assert_eq!(tree.where_is(&group), expected, "{want:?}");
@@ -414,11 +415,11 @@ fn v1_stays_inside_a_limit_that_holds_us() {
     let tree = Tree::v1("4:memory:/outer/inner\n3:pids:/\n");
     tree.group("cg/memory/outer", &[V1_MEMORY]);
     tree.group("cg/memory/outer/inner", &[V1_MEMORY]);
-    let want = Want { memory_bytes: Some(4096), ..Want::default() };
-    let place = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &want).unwrap());
-    assert_eq!(place(&tree), ["cg/memory/G"], "control: unlimited groups do not hold us");
+    let want = GroupSpec { memory_bytes: Some(4096), ..GroupSpec::default() };
+    let parent_group = |tree: &Tree| tree.where_is(&Group::create(&tree.layout(), "run", &want).unwrap());
+    assert_eq!(parent_group(&tree), ["cg/memory/G"], "control: unlimited groups do not hold us");
     tree.put("cg/memory/outer/memory.limit_in_bytes", "1073741824\n");
-    assert_eq!(place(&tree), ["cg/memory/outer/G"]);
+    assert_eq!(parent_group(&tree), ["cg/memory/outer/G"]);
 }
 
 #[test]
@@ -429,7 +430,7 @@ fn hybrid_limits_in_v1_and_kills_in_v2() {
     let group = Group::create(&layout, "run", &all()).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/unified/G"]);
     assert_eq!(group.usage().cpu_us, Some(1234), "the v2 group is the clock when it is there");
-    assert_eq!(group.entry_files(Born::InV2).unwrap().len(), 3);
+    assert_eq!(group.entry_files(ChildOrigin::ClonedIntoV2).unwrap().len(), 3);
     assert_eq!(tree.get("cg/unified/cgroup.subtree_control"), "\n", "nothing to hand out");
     group.kill().unwrap();
     assert_eq!(tree.get(&format!("cg/unified/{}/cgroup.kill", group.name())), "1");
@@ -452,7 +453,7 @@ fn a_fresh_v1_cpuset_is_filled_even_when_nobody_asks_for_it() {
     // cpu and cpuset bound to one hierarchy: an empty cpuset would refuse the child.
     let tree = Tree::new("30 1 0:1 / /cg/both rw - cgroup c rw,cpuset,cpu\n", "1:cpuset,cpu:/\n");
     tree.group("cg/both", &[V1_CPU, V1_CPUSET]);
-    let want = Want { cpu_quota: Some(1.0), ..Want::default() };
+    let want = GroupSpec { cpu_quota: Some(1.0), ..GroupSpec::default() };
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
     assert_eq!(tree.get(&format!("cg/both/{}/cpuset.mems", group.name())), "0");
     assert_eq!(tree.get(&format!("cg/both/{}/cpuset.cpus", group.name())), "0-3");
@@ -462,7 +463,7 @@ fn a_fresh_v1_cpuset_is_filled_even_when_nobody_asks_for_it() {
 #[test]
 fn pinning_is_best_effort() {
     let tree = Tree::v2("/");
-    let want = Want { cpus: Some(vec![0]), ..all() };
+    let want = GroupSpec { cpus: Some(vec![0]), ..all() };
     assert!(Group::create(&tree.layout(), "run", &want).unwrap().pins_cpus(), "control");
     fs::remove_file(tree.0.join("cg/.template/cpuset.cpus")).unwrap();
     let group = Group::create(&tree.layout(), "run", &want).unwrap();
@@ -479,15 +480,15 @@ fn a_host_without_cgroups_says_what_is_missing() {
         assert!(!capability.usable && capability.reason.is_some(), "{capability:?}");
     }
     for (want, limit) in [
-        (Want { memory_bytes: Some(1), ..Want::default() }, "memory_mb"),
-        (Want { pids: Some(1), ..Want::default() }, "processes"),
-        (Want { cpu_quota: Some(1.0), ..Want::default() }, "cpus"),
-        (Want { cpu_usage: true, ..Want::default() }, "cpu_ms"),
-        (Want { kill: true, ..Want::default() }, "kill"),
+        (GroupSpec { memory_bytes: Some(1), ..GroupSpec::default() }, "memory_mb"),
+        (GroupSpec { pids: Some(1), ..GroupSpec::default() }, "processes"),
+        (GroupSpec { cpu_quota: Some(1.0), ..GroupSpec::default() }, "cpus"),
+        (GroupSpec { cpu_usage: true, ..GroupSpec::default() }, "cpu_ms"),
+        (GroupSpec { kill: true, ..GroupSpec::default() }, "kill"),
     ] {
         assert_eq!(tree.missing(&want).limit, limit);
     }
-    assert!(Group::create(&layout, "run", &Want::default()).is_ok(), "control: nothing wanted, nothing missing");
+    assert!(Group::create(&layout, "run", &GroupSpec::default()).is_ok(), "control: nothing wanted, nothing missing");
 }
 
 #[test]
@@ -497,7 +498,7 @@ fn odd_files_are_survived() {
         for garbage in ["", "max", "oom_kill", "oom_kill x\nmax -1\nusage_usec 99999999999999999999999\n", "\0\u{fffd}"]
         {
             tree.put(&format!("cg/a/b/{TEMPLATE}/{file}"), garbage);
-            let want = Want { cpu_usage: false, ..all() };
+            let want = GroupSpec { cpu_usage: false, ..all() };
             let group = Group::create(&tree.layout(), "run", &want).unwrap();
             let _ = (group.usage(), group.oom_kills(), group.pids_denied(), group.events().len());
             if file == "cgroup.events" {
@@ -517,7 +518,7 @@ fn an_unreadable_clock_is_refused() {
     let tree = Tree::v2("/");
     tree.put(&format!("cg/{TEMPLATE}/cpu.stat"), "usage_usec ?\n");
     assert_eq!(tree.missing(&all()).limit, "cpu_ms");
-    assert!(Group::create(&tree.layout(), "run", &Want { cpu_usage: false, ..all() }).is_ok(), "control");
+    assert!(Group::create(&tree.layout(), "run", &GroupSpec { cpu_usage: false, ..all() }).is_ok(), "control");
 }
 
 #[test]
@@ -527,7 +528,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(matches!(Group::create(&layout, name, &all()), Err(CgroupError::Invalid(_))), "{name:?}");
     }
     for cpus in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let want = Want { cpu_quota: Some(cpus), ..Want::default() };
+        let want = GroupSpec { cpu_quota: Some(cpus), ..GroupSpec::default() };
         assert!(matches!(Group::create(&layout, "run", &want), Err(CgroupError::Invalid(_))), "{cpus}");
     }
 }

@@ -1,5 +1,5 @@
-//! On this machine's own hierarchies. Only groups made here are touched, only processes started here are killed.
-//! Where the machine or the user cannot do it, a test says so and passes.
+//! Tests on this machine's own hierarchies. Only groups made here are touched, only processes started here are killed.
+//! A test that the machine or the user does not permit prints that and passes.
 
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,9 +14,9 @@ use super::super::dir::Dir;
 use super::super::owner::Owner;
 use super::super::*;
 
-/// A user that nobody else on a test machine has.
+/// A uid that no other user of a test machine has.
 const USER: u32 = 15001;
-/// Set for the copy of this test binary that runs as somebody else or somewhere else.
+/// Set for the copy of this test binary that runs as another user or in another group.
 const ROLE: &str = "COFFERDAM_CGROUP_TEST_ROLE";
 
 fn live() -> Option<Layout> {
@@ -33,13 +33,13 @@ fn unique(what: &str) -> String {
     format!("test_{what}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn group(layout: &Layout, what: &str, want: Want) -> Group {
+fn group(layout: &Layout, what: &str, want: GroupSpec) -> Group {
     Group::create(layout, &unique(what), &want).unwrap()
 }
 
 /// Starts `script` inside the group, entered by the child itself.
 fn run(group: &Group, script: &str) -> Child {
-    let files = group.entry_files(Born::Outside).unwrap();
+    let files = group.entry_files(ChildOrigin::Outside).unwrap();
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::null());
     // SAFETY: between fork and exec only `write` is called, on descriptors that are open until `spawn` returns.
@@ -55,7 +55,7 @@ fn finish(child: Child) -> (ExitStatus, String) {
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -84,11 +84,11 @@ fn gone(group: Group) {
 #[test]
 fn a_tree_out_of_memory_is_told_from_a_killed_one() {
     let Some(layout) = live() else { return };
-    let want = || Want { memory_bytes: Some(32 << 20), kill: true, ..Want::default() };
+    let want = || GroupSpec { memory_bytes: Some(32 << 20), kill: true, ..GroupSpec::default() };
     let small = group(&layout, "oom", want());
     let oom = event(&small, EventKind::Oom).unwrap();
     assert!(!ready(&oom, 0), "quiet before anything happened");
-    // One endless line, which tail has to keep.
+    // A single endless line, which tail has to keep.
     let (status, _) = finish(run(&small, "exec tail /dev/zero"));
     assert_eq!(status.signal(), Some(libc::SIGKILL));
     assert!(ready(&oom, 2000));
@@ -108,7 +108,7 @@ fn a_tree_out_of_memory_is_told_from_a_killed_one() {
 fn exactly_the_allowed_processes_fit() {
     let Some(layout) = live() else { return };
     let script = "sleep 0.3 & sleep 0.3 & echo two; wait";
-    let want = |pids| Want { pids: Some(pids), kill: true, ..Want::default() };
+    let want = |pids| GroupSpec { pids: Some(pids), kill: true, ..GroupSpec::default() };
     let fits = group(&layout, "fits", want(3));
     let (status, out) = finish(run(&fits, script));
     assert!(status.success() && out == "two\n", "{status:?} {out}");
@@ -137,7 +137,7 @@ fn processor_time_is_counted_by_either_clock() {
     let Some(layout) = live() else { return };
     let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
     for kill in [true, false] {
-        let want = || Want { cpu_usage: true, kill, ..Want::default() };
+        let want = || GroupSpec { cpu_usage: true, kill, ..GroupSpec::default() };
         let worker = group(&layout, "busy", want());
         assert!(finish(run(&worker, busy)).0.success());
         let idler = group(&layout, "idle", want());
@@ -154,7 +154,8 @@ fn a_quota_slows_the_tree_down() {
     let Some(layout) = live() else { return };
     let script = "exec timeout 0.6 sh -c 'while :; do :; done'";
     let used = |cpu_quota| {
-        let group = group(&layout, "quota", Want { cpu_quota, cpu_usage: true, kill: true, ..Want::default() });
+        let group =
+            group(&layout, "quota", GroupSpec { cpu_quota, cpu_usage: true, kill: true, ..GroupSpec::default() });
         finish(run(&group, script));
         let used = group.usage().cpu_us.unwrap();
         gone(group);
@@ -171,9 +172,9 @@ fn kill_empties_the_group_and_nothing_else() {
     let script = "for i in 1 2 3 4 5; do setsid sleep 60 & done; wait";
     // With v2 it is one write; without, one by one.
     for want in [
-        Want { pids: Some(20), kill: true, ..Want::default() },
-        Want { pids: Some(20), ..Want::default() },
-        Want { cpu_quota: Some(1.0), ..Want::default() },
+        GroupSpec { pids: Some(20), kill: true, ..GroupSpec::default() },
+        GroupSpec { pids: Some(20), ..GroupSpec::default() },
+        GroupSpec { cpu_quota: Some(1.0), ..GroupSpec::default() },
     ] {
         let victim = group(&layout, "victim", want.clone());
         let other = group(&layout, "other", want.clone());
@@ -200,7 +201,7 @@ fn kill_empties_the_group_and_nothing_else() {
 #[test]
 fn a_frozen_tree_stands_still_and_can_be_killed() {
     let Some(layout) = live() else { return };
-    let frozen = group(&layout, "frozen", Want { kill: true, cpu_usage: true, ..Want::default() });
+    let frozen = group(&layout, "frozen", GroupSpec { kill: true, cpu_usage: true, ..GroupSpec::default() });
     let mut child = run(&frozen, "while :; do :; done");
     let clock = || frozen.usage().cpu_us.unwrap();
     eventually("it runs", || clock() > 20_000);
@@ -221,7 +222,7 @@ fn a_frozen_tree_stands_still_and_can_be_killed() {
 #[test]
 fn a_group_dropped_with_members_ends_them() {
     let Some(layout) = live() else { return };
-    let dropped = group(&layout, "dropped", Want { pids: Some(9), kill: true, ..Want::default() });
+    let dropped = group(&layout, "dropped", GroupSpec { pids: Some(9), kill: true, ..GroupSpec::default() });
     let paths: Vec<_> = dropped.paths().into_iter().map(Path::to_path_buf).collect();
     let mut child = run(&dropped, "exec sleep 60");
     assert!(child.try_wait().unwrap().is_none(), "control: alive before");
@@ -233,8 +234,13 @@ fn a_group_dropped_with_members_ends_them() {
 #[test]
 fn attaching_from_outside_reaches_every_hierarchy() {
     let Some(layout) = live() else { return };
-    let want =
-        Want { memory_bytes: Some(64 << 20), pids: Some(9), cpu_quota: Some(1.0), kill: true, ..Want::default() };
+    let want = GroupSpec {
+        memory_bytes: Some(64 << 20),
+        pids: Some(9),
+        cpu_quota: Some(1.0),
+        kill: true,
+        ..GroupSpec::default()
+    };
     let group = group(&layout, "attach", want);
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let table = || std::fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
@@ -250,7 +256,7 @@ fn attaching_from_outside_reaches_every_hierarchy() {
 #[test]
 fn a_child_can_be_born_inside_v2() {
     let Some(layout) = live() else { return };
-    let group = group(&layout, "born", Want { kill: true, ..Want::default() });
+    let group = group(&layout, "born", GroupSpec { kill: true, ..GroupSpec::default() });
     let born = clone_into(Some(&group));
     assert_eq!(group.members().unwrap(), [born]);
     let outside = clone_into(None);
@@ -259,7 +265,7 @@ fn a_child_can_be_born_inside_v2() {
     // SAFETY: `outside` is our own child and has not been waited for, so the number is still its own.
     unsafe { libc::kill(outside, libc::SIGKILL) };
     for pid in [born, outside] {
-        // SAFETY: both are children of ours that nobody else waits for; no status is asked for.
+        // SAFETY: both are children of ours that no other code waits for; no status is asked for.
         assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
     }
     gone(group);
@@ -292,7 +298,7 @@ fn clone_into(group: Option<&Group>) -> i32 {
 #[test]
 fn a_name_is_taken_once() {
     let Some(layout) = live() else { return };
-    let want = Want { pids: Some(3), kill: true, ..Want::default() };
+    let want = GroupSpec { pids: Some(3), kill: true, ..GroupSpec::default() };
     let first = Group::create(&layout, "test_taken", &want).unwrap();
     assert!(matches!(Group::create(&layout, "test_taken", &want), Err(CgroupError::Io { .. })));
     assert!(first.paths().iter().all(|p| p.exists()), "the first is untouched");
@@ -303,7 +309,7 @@ fn a_name_is_taken_once() {
 #[test]
 fn groups_made_inside_go_too() {
     let Some(layout) = live() else { return };
-    let outer = group(&layout, "nested", Want { kill: true, ..Want::default() });
+    let outer = group(&layout, "nested", GroupSpec { kill: true, ..GroupSpec::default() });
     std::fs::create_dir_all(outer.paths()[0].join("a/b")).unwrap();
     gone(outer);
 }
@@ -320,14 +326,14 @@ fn sweep_takes_orphans_and_leaves_the_living() {
     let foreign = format!("cofferdam-{}-{}-1-foreign", fields[1], started - 1);
     let plant = |name: &str| {
         let places = ["pids", "memory"].into_iter().map(|c| layout.find(c).unwrap().1);
-        for place in places.chain([layout.v2().unwrap().1]) {
-            place.dir.make(name).unwrap();
+        for parent_group in places.chain([layout.v2().unwrap().1]) {
+            parent_group.dir.make(name).unwrap();
         }
     };
     let (_, v2) = layout.v2().unwrap();
     plant(&orphan);
     plant(&foreign);
-    let alive = group(&layout, "alive", Want { pids: Some(9), kill: true, ..Want::default() });
+    let alive = group(&layout, "alive", GroupSpec { pids: Some(9), kill: true, ..GroupSpec::default() });
     let mut left_over = Command::new("sleep").arg("60").spawn().unwrap();
     v2.dir.child(&orphan).unwrap().write("cgroup.procs", &left_over.id().to_string()).unwrap();
     let mut living = run(&alive, "exec sleep 60");
@@ -406,9 +412,9 @@ fn without_delegation() {
     assert!(is_role("without"));
     let layout = Layout::detect(Path::new("/"));
     for (want, limit) in [
-        (Want { memory_bytes: Some(1 << 20), ..Want::default() }, "memory_mb"),
-        (Want { pids: Some(5), ..Want::default() }, "processes"),
-        (Want { kill: true, ..Want::default() }, "kill"),
+        (GroupSpec { memory_bytes: Some(1 << 20), ..GroupSpec::default() }, "memory_mb"),
+        (GroupSpec { pids: Some(5), ..GroupSpec::default() }, "processes"),
+        (GroupSpec { kill: true, ..GroupSpec::default() }, "kill"),
     ] {
         match Group::create(&layout, "run", &want) {
             Err(CgroupError::Missing(missing)) => {
@@ -429,7 +435,7 @@ fn with_delegation() {
     let freeze = layout.capabilities().into_iter().find(|c| c.what == "freeze").unwrap();
     assert_eq!(freeze.usable, in_v2, "{freeze:?}");
     assert_eq!(freeze.fix.is_some_and(|f| f.contains("tee")), !in_v2);
-    let want = || Want {
+    let want = || GroupSpec {
         memory_bytes: Some(32 << 20),
         pids: Some(9),
         cpu_quota: Some(1.0),
@@ -450,8 +456,8 @@ fn with_delegation() {
     eventually("the group is empty", || !small.populated());
     gone(small);
     // The ceiling that root set for the user is not the user's to change.
-    let (_, place) = layout.find("memory").unwrap();
-    assert!(place.dir.write("memory.limit_in_bytes", "1073741824").is_err());
+    let (_, parent_group) = layout.find("memory").unwrap();
+    assert!(parent_group.dir.write("memory.limit_in_bytes", "1073741824").is_err());
     assert_eq!(sweep(&layout), 0);
 }
 
@@ -466,7 +472,7 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
     if !free || super::super::raw::effective_uid() != 0 || handed.iter().any(|c| c == "hugetlb") {
         return eprintln!("skipped: no free hugetlb controller in v2");
     }
-    super::super::place::enable(&v2.dir, &["hugetlb"]).unwrap();
+    super::super::parent::enable(&v2.dir, &["hugetlb"]).unwrap();
     let name = Owner::current().unwrap().group_name("handout");
     let scope = Arc::new(v2.dir.make(&name).unwrap());
     let path = v2.path.join(&name);
@@ -474,7 +480,7 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
     let test = format!("{module}::hand_out");
     let enter = format!("echo $$ > {}/cgroup.procs", path.display());
     let result = std::panic::catch_unwind(|| {
-        // A second member: nothing can be handed out, and we are told so before we try.
+        // A second member: no controller can be enabled, and that is reported before the attempt.
         replay(&test, "crowded", None, &format!("{enter}; sleep 60 >/dev/null 2>&1 &"));
         scope.write("cgroup.kill", "1").unwrap();
         eventually("the crowd is gone", || scope.keyed("cgroup.events", "populated") == Some(0));
@@ -494,36 +500,36 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
 #[test]
 #[ignore = "run inside a group of its own by v2_controllers_are_handed_out_by_a_real_kernel"]
 fn hand_out() {
-    use super::super::place::{Host, v2};
+    use super::super::parent::{Host, v2};
     let layout = Layout::detect(Path::new("/"));
     let mount = layout.hierarchies[layout.v2().unwrap().0].mount.clone();
     let table = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = table.lines().find_map(|l| l.strip_prefix("0::/")).unwrap().to_owned();
-    let (offered, place) = v2(&Host::new(Path::new("/"), 0), &mount, std::slice::from_ref(&own), &["hugetlb"]);
+    let (offered, parent_group) = v2(&Host::new(Path::new("/"), 0), &mount, std::slice::from_ref(&own), &["hugetlb"]);
     assert_eq!(offered, ["hugetlb"]);
-    let place = place.unwrap();
+    let parent_group = parent_group.unwrap();
     if is_role("crowded") {
         // The kernel's root above us can hand out, so it is taken instead, and no group of ours is in the way.
-        assert_eq!(place.path, mount);
+        assert_eq!(parent_group.path, mount);
         let scope = Dir::open(&mount.join(&own)).unwrap();
-        let busy = super::super::place::enable(&scope, &["hugetlb"]).unwrap_err();
+        let busy = super::super::parent::enable(&scope, &["hugetlb"]).unwrap_err();
         assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy, "control: the kernel refuses what we did not try");
         return;
     }
     assert!(is_role("sole"));
-    assert_eq!(place.path, mount.join(&own));
-    place.prepare(&["hugetlb"]).unwrap();
+    assert_eq!(parent_group.path, mount.join(&own));
+    parent_group.prepare(&["hugetlb"]).unwrap();
     let now = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     assert!(now.contains(&format!("0::/{own}/cofferdam-self\n")), "{now}");
-    assert_eq!(place.dir.words("cgroup.subtree_control"), ["hugetlb"]);
-    let group = place.dir.make("child").unwrap();
+    assert_eq!(parent_group.dir.words("cgroup.subtree_control"), ["hugetlb"]);
+    let group = parent_group.dir.make("child").unwrap();
     assert_eq!(group.words("cgroup.controllers"), ["hugetlb"]);
     drop(group);
-    place.dir.remove("child").unwrap();
-    // From the leaf the same place is found again, and nothing is left to do.
+    parent_group.dir.remove("child").unwrap();
+    // From the leaf the same parent is found again, and no preparation is left to do.
     let inside = [own, "cofferdam-self".to_owned()];
     let (_, again) = v2(&Host::new(Path::new("/"), 0), &mount, &inside, &["hugetlb"]);
     let again = again.unwrap();
-    assert_eq!(again.path, place.path);
+    assert_eq!(again.path, parent_group.path);
     again.prepare(&["hugetlb"]).unwrap();
 }

@@ -1,4 +1,4 @@
-//! `fake` trees stand for hosts that this machine is not; `live` uses the real hierarchies of this machine.
+//! `fake` simulates other hosts with directory trees; `live` uses the real hierarchies of this machine.
 
 pub mod fake;
 mod live;

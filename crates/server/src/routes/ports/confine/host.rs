@@ -111,4 +111,81 @@ mod tests {
             assert_eq!(Host::parse(text), Some(Host::Name(name.to_owned())), "{text}");
         }
     }
+    /// The `url` crate reads a host as browsers do. A host that both read is the same to both; the rest is refused here, and `url` reads
+    /// more of it than we want: it decodes escapes and folds other scripts, which not every client does.
+    #[test]
+    fn a_host_is_read_as_the_url_standard_reads_it() {
+        const LABELS: [&str; 22] = [
+            "",
+            "0",
+            "1",
+            "127",
+            "255",
+            "256",
+            "65535",
+            "4294967295",
+            "4294967296",
+            "017",
+            "08",
+            "0x",
+            "0x7f",
+            "0X7F",
+            "0xg",
+            "a",
+            "A",
+            "a-b",
+            "a_b",
+            "1a",
+            "xn--bcher-kva",
+            "localhost",
+        ];
+        let numbers = &LABELS[..14];
+        let mut texts: Vec<String> = Vec::new();
+        for a in LABELS {
+            texts.extend([a.to_owned(), format!("{a}.")]);
+            for b in LABELS {
+                texts.extend([format!("{a}.{b}"), format!("{a}.{b}.")]);
+                texts.extend(LABELS.map(|c| format!("{a}.{b}.{c}")));
+                let both = numbers.contains(&a) && numbers.contains(&b);
+                let four = numbers.iter().filter(|_| both).map(|c| format!("{a}.{b}.{c}.{}", numbers[c.len() + 1]));
+                texts.extend(four);
+            }
+        }
+        for v6 in
+            ["::", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1", "::ffff:7f00:1", "2001:db8::7", "1::2::3", "::1%1"]
+        {
+            texts.push(format!("[{v6}]"));
+        }
+        // Behind two dots stands no name that anything resolves; here they are dropped, so that such an address counts as one.
+        texts.retain(|text| !text.ends_with(".."));
+        let (mut addresses, mut names) = (0, 0);
+        for text in &texts {
+            let standard = url::Host::parse(text);
+            match (Host::parse(text), standard) {
+                (None, _) => {}
+                (Some(Host::Address(ours)), Ok(url::Host::Ipv4(theirs))) => {
+                    assert_eq!(ours, IpAddr::V4(theirs), "{text}");
+                    addresses += 1;
+                }
+                (Some(Host::Address(ours)), Ok(url::Host::Ipv6(theirs))) => {
+                    assert_eq!(ours, IpAddr::V6(theirs).to_canonical(), "{text}");
+                    addresses += 1;
+                }
+                (Some(Host::Name(ours)), Ok(url::Host::Domain(theirs))) => {
+                    assert_eq!(ours, theirs.trim_end_matches('.'), "{text}");
+                    names += 1;
+                }
+                // A name that the standard refuses leads nowhere.
+                (Some(Host::Name(_)), Err(_)) => {}
+                (ours, theirs) => panic!("{text:?}: {ours:?}, and to the standard {theirs:?}"),
+            }
+        }
+        assert!(addresses > 500 && names > 500, "both kinds are compared: {addresses} {names} of {}", texts.len());
+        // Every address of the standard in plain digits and dots is one of ours.
+        for text in texts.iter().filter(|text| !text.contains("..") && !text.starts_with('.')) {
+            if let Ok(url::Host::Ipv4(theirs)) = url::Host::parse(text) {
+                assert_eq!(Host::parse(text), Some(Host::Address(theirs.into())), "{text}");
+            }
+        }
+    }
 }

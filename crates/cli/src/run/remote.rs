@@ -1,0 +1,247 @@
+//! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
+//! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
+
+use super::{Done, kept, request, tell_dropped};
+use crate::args::Runs;
+use crate::options::tell_left_out;
+use crate::render;
+use crate::runs::{OnReaderGone, attach_remote, note_detached};
+use clap::ArgMatches;
+use client::{NetworkLog, Remote, SecretValues, unsupported_by_daemon};
+use node::create;
+use node::events::{DEFAULT_MAX, EventFile};
+use node::keeper::attach::{Left, Manner, terminal};
+use node::keeper::begin::Size;
+use node::policies::Source;
+use node::run::{Fresh, Keep, Place, RunRequest, TTL_MS};
+use node::sandbox::Which;
+use node::secrets::{self, Carried};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+use terms::{Changes, Fault, Outcome};
+
+pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<Done, Fault> {
+    let asked = request(verb, m, &remote.caller)?;
+    if m.get_flag("explain") {
+        return explain(remote, &asked);
+    }
+    let detach = m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach);
+    match &asked.place {
+        Place::Sandbox(word) => {
+            let word = Some(word.as_str()).filter(|word| !word.is_empty());
+            let asked = RunRequest {
+                stdio: node::run::Stdio { input: asked.stdio.input && !detach, ..asked.stdio },
+                ..asked.clone()
+            };
+            let run = remote.begin(&asked, word, SecretValues::new(), terminal_size(&asked))?;
+            if detach {
+                render::say(&run);
+                return Ok(Done::Left);
+            }
+            stay(m, remote, &asked, &run)
+        }
+        Place::Fresh(fresh) => in_fresh(m, remote, &asked, fresh, events),
+        // A sandbox is created all the same; nothing is written to it.
+        Place::ReadOnly => in_fresh(m, remote, &asked, &Fresh::default(), events),
+        Place::Direct | Place::Plain => Err(no_direct()),
+    }
+}
+
+/// A fault for `--direct`. No request has a field for it, so no token could ask for it either.
+fn no_direct() -> Fault {
+    unsupported_by_daemon(
+        "--direct",
+        "a daemon changes a directory by an approval and by nothing else",
+        "leave --direct out and `cofferdam approve` what was changed, or run it on the daemon's host without --server",
+    )
+}
+
+/// Explains what the run would do on the daemon's host, without running it.
+fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
+    let (mut words, mut here) = (Vec::new(), BTreeMap::new());
+    for word in &asked.secrets {
+        let (word, line) = secrets::told(word, &remote.caller)?;
+        words.push(word);
+        here.extend(line);
+    }
+    node::publish::check(&asked.publish)?;
+    let mut told = match &asked.place {
+        Place::Sandbox(word) => remote.explain_in(asked, word)?,
+        Place::Fresh(fresh) => remote.explain(asked, &wanted(asked, fresh, words, None))?,
+        Place::ReadOnly => remote.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        Place::Direct | Place::Plain => return Err(no_direct()),
+    };
+    // Values come from this host, and the daemon does not know their source.
+    for line in &mut told.secrets {
+        if let Some(own) = line.split_once(':').and_then(|(name, _)| here.get(name)) {
+            line.clone_from(own);
+        }
+    }
+    super::explain(&told)?;
+    Ok(Done::Explained)
+}
+
+/// Returns the size of the caller's terminal for a command that gets one.
+fn terminal_size(asked: &RunRequest) -> Option<Size> {
+    asked.stdio.terminal.then(|| terminal::size(rustix::stdio::stdin())).map(|(rows, columns)| Size { rows, columns })
+}
+
+/// Attaches to a run until it ends, and shows it like a local one.
+fn stay(m: &ArgMatches, remote: &Remote, asked: &RunRequest, run: &str) -> Result<Done, Fault> {
+    let node::run::Stdio { input, terminal, capture, .. } = asked.stdio;
+    match attach_remote(remote, run, Manner { input, terminal, capture, from: 0 }, OnReaderGone::Signal)? {
+        Left::Detached => {
+            note_detached(run);
+            Ok(Done::Left)
+        }
+        Left::Ended(outcome) => {
+            let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
+            if told || m.get_flag("verbose") {
+                render::summary(&outcome, false);
+            }
+            Ok(Done::Ran(outcome))
+        }
+    }
+}
+
+/// Returns settings of another tool's files that are not in force.
+fn left_out(sources: &[Source]) -> Result<Vec<String>, Fault> {
+    let files = sources.iter().filter(|source| matches!(source, Source::File(_)));
+    let lists = files.map(|source| node::policies::load(source).map(|loaded| loaded.left_out));
+    Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+fn in_fresh(
+    m: &ArgMatches,
+    remote: &Remote,
+    asked: &RunRequest,
+    fresh: &Fresh,
+    events: Option<EventFile>,
+) -> Result<Done, Fault> {
+    let (secrets, values) = carried(asked, remote)?;
+    let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
+    if std::io::stderr().is_terminal() || m.get_flag("verbose") {
+        made.notes.iter().for_each(|note| render::note(note));
+    } else {
+        tell_left_out(m, &left_out(&asked.policies)?);
+    }
+    // Rules and limits belong to the sandbox, so the run has none.
+    let bare = RunRequest {
+        policies: Vec::<Source>::new(),
+        flags: Vec::new(),
+        limits: Default::default(),
+        cpus: None,
+        publish: Vec::new(),
+        secrets: Vec::new(),
+        events: false,
+        ..asked.clone()
+    };
+    let which = Which { word: Some(made.id.clone()), version: None };
+    let published = remote.publish(&which, &asked.publish);
+    let begun = published.and_then(|()| remote.begin(&bare, Some(&made.id), values, terminal_size(&bare)));
+    let begun = begun.and_then(|run| {
+        let network_log = events.map(|file| NetworkLog::start(remote, &made.id, file)).transpose()?;
+        Ok((run, network_log))
+    });
+    let (run, network_log) = match begun {
+        Ok(begun) => begun,
+        Err(fault) => {
+            // No command ran in it. If the removal fails, garbage collection of the daemon removes it.
+            let _ = remote.remove(&which, Some(Duration::ZERO));
+            return Err(fault);
+        }
+    };
+    match stay(m, remote, asked, &run)? {
+        Done::Ran(outcome) => Ok(Done::Ran(Box::new(settle(m, remote, *outcome, &which, asked, network_log)))),
+        left => Ok(left),
+    }
+}
+
+/// Returns the request for a run's sandbox.
+fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: Option<u64>) -> create::Ask {
+    create::Ask {
+        read_only: asked.place == Place::ReadOnly,
+        secrets,
+        events_max,
+        report_reads: asked.report_reads,
+        ask_timeout_ms: asked.ask_timeout.map(|time| time.as_millis() as u64),
+        dir: fresh.dir.clone(),
+        name: fresh.name.clone(),
+        policies: asked.policies.clone(),
+        flags: asked.flags.clone(),
+        limits: asked.limits,
+        cpus: asked.cpus,
+        ttl_ms: Some(fresh.ttl_ms.unwrap_or(TTL_MS)),
+        driver: fresh.driver,
+        ..create::Ask::default()
+    }
+}
+
+/// Returns the names of secrets that the daemon keeps, and the values that are sent with the command, like the token.
+fn carried(asked: &RunRequest, remote: &Remote) -> Result<(Vec<String>, SecretValues), Fault> {
+    let (mut words, mut values) = (Vec::new(), SecretValues::new());
+    for word in &asked.secrets {
+        match secrets::carry(word, &remote.caller)? {
+            Carried::Kept(word) => words.push(word),
+            Carried::Value(name, value) => {
+                words.push(secrets::brought(&name));
+                values.insert(name, value);
+            }
+        }
+    }
+    Ok((words, values))
+}
+
+/// Ends a run like a local one: the sandbox is stopped, its changes are counted, and it is kept if there are any.
+fn settle(
+    m: &ArgMatches,
+    remote: &Remote,
+    mut outcome: Outcome,
+    which: &Which,
+    asked: &RunRequest,
+    network_log: Option<NetworkLog>,
+) -> Outcome {
+    outcome.sandbox = which.word.clone();
+    match settled(remote, which, &asked.place, network_log) {
+        Ok((changes, stays, (dropped, reason))) => {
+            outcome.changes = changes;
+            outcome.sandbox.take_if(|_| !stays);
+            (outcome.events_dropped, outcome.events_reason) = (dropped, reason);
+            tell_dropped(m, &outcome);
+        }
+        // The command has its outcome, and its changes are safe; only their number is unknown.
+        Err(fault) => {
+            outcome.message.get_or_insert(format!("the sandbox of the run is not settled: {}", fault.message));
+            render::note(outcome.message.as_deref().unwrap_or_default());
+        }
+    }
+    if outcome.sandbox.is_some() && !m.get_flag("quiet") && !m.get_flag("json") {
+        kept(&outcome, &asked.place).iter().for_each(|line| render::note(line));
+    }
+    outcome
+}
+
+/// Number of changes, whether the sandbox is kept, and the number of missing network events.
+type Settled = (Changes, bool, (u64, Option<String>));
+
+fn settled(remote: &Remote, which: &Which, place: &Place, network_log: Option<NetworkLog>) -> Result<Settled, Fault> {
+    remote.stop(which, Duration::ZERO)?;
+    let events = network_log.map(NetworkLog::finish).unwrap_or_default();
+    let changes = remote.changes(which)?;
+    let keep = match place {
+        Place::Fresh(fresh) => fresh.keep,
+        Place::ReadOnly => Keep::Never,
+        _ => Keep::Always,
+    };
+    let stays = match keep {
+        Keep::Never => false,
+        Keep::Always => true,
+        Keep::Changed => changes.added + changes.modified + changes.deleted > 0,
+    };
+    match stays {
+        true => remote.start(which, false).map(drop)?,
+        false => remote.remove(which, Some(Duration::ZERO)).map(drop)?,
+    }
+    Ok((changes, stays, events))
+}

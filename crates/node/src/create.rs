@@ -1,0 +1,316 @@
+//! Create: a sandbox over a directory, without a look at the tree in it. Everything that can be wrong is found before
+//! anything is made, and what is made is one layer and one transaction.
+
+mod base;
+mod claim;
+pub(crate) mod rules;
+pub(crate) mod spare_key;
+
+pub use claim::claim;
+pub use state::names::{check_name, may_be_name};
+
+use crate::own_bases;
+use crate::snapshots::still_there;
+use base::ground_of;
+pub(crate) use base::{Base, Stacked, wait_for_clock};
+use runtime::Node;
+use runtime::events::{DEFAULT_MAX, LEAST_MAX};
+use runtime::policies::{Flag, Source};
+use runtime::questions;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use state::sandbox::{Sandbox, Service, Sharing};
+use state::snapshot::Ground;
+use state::{Caller, bounds, total};
+use state::{idempotency, reservations};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use store::{Entry, Kept, Step, Tx};
+use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts, least};
+use utoipa::ToSchema;
+use workspace::Driver;
+pub use workspace::copy::Copied;
+
+/// Sandboxes that one state directory may hold.
+pub const MOST_SANDBOXES: u64 = 10_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// The directory to cover; the current one where none is given.
+    pub dir: Option<PathBuf>,
+    /// Covers an empty directory of its own instead, unless a template brings one.
+    pub own_base: bool,
+    pub name: Option<String>,
+    pub reserve: Vec<OsString>,
+    pub sharing: Sharing,
+    pub template: Option<String>,
+    pub policies: Vec<Source>,
+    pub flags: Vec<Flag>,
+    pub limits: Limits,
+    pub cpus: Option<f64>,
+    pub ttl_ms: Option<u64>,
+    pub idle_ms: Option<u64>,
+    pub key: Option<String>,
+    /// The best that works, where none is given.
+    pub driver: Option<Driver>,
+    /// Commands that run in it as long as it is live.
+    pub services: Vec<Service>,
+    /// Nothing in the directory can be changed, whatever else is allowed.
+    pub read_only: bool,
+    /// Where secrets come from, as the record has it.
+    pub secrets: Vec<String>,
+    pub events_max: Option<u64>,
+    /// Refused reads of its commands are reported, too.
+    pub report_reads: bool,
+    /// How long its questions wait for an answer; the usual time where none is given.
+    pub ask_timeout_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    pub id: String,
+    pub version: u64,
+    #[schema(value_type = String)]
+    pub base: PathBuf,
+    /// An earlier request under the same key made it.
+    pub existed: bool,
+    /// It stood ready, and is live.
+    #[serde(default)]
+    pub warm: bool,
+    pub notes: Vec<String>,
+}
+
+pub fn create(node: &Node, caller: &Caller, ask: &Ask) -> Result<Created, Fault> {
+    create_telling(node, caller, ask, &mut |_| {})
+}
+
+/// The same, and tells how far a driver that copies has come.
+pub fn create_telling(
+    node: &Node,
+    caller: &Caller,
+    ask: &Ask,
+    progress: &mut dyn FnMut(&Copied),
+) -> Result<Created, Fault> {
+    match claim(node, caller, ask)? {
+        Some(claimed) => Ok(claimed),
+        None => make_telling(node, ask, caller, progress),
+    }
+}
+
+/// Makes a sandbox, whatever stands ready.
+pub fn make(node: &Node, caller: &Caller, ask: &Ask) -> Result<Created, Fault> {
+    make_telling(node, ask, caller, &mut |_| {})
+}
+
+fn check_words(ask: &Ask) -> Result<(), Fault> {
+    if let Some(name) = &ask.name {
+        check_name(name)?;
+    }
+    if let Some(key) = &ask.key {
+        idempotency::check(key)?;
+    }
+    check_amounts(&ask.limits, ask.cpus)
+}
+
+fn make_telling(node: &Node, ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
+    check_words(ask)?;
+    let state = node.states.lend(caller)?;
+    let ground = ground_of(&state, ask)?;
+    let id = terms::id("sbx", sys::random::id_bytes());
+    let own = if ask.own_base && ground.is_none() { Some(own_bases::make(&state, &id)?) } else { None };
+    let base = Base::open(ask, ground.as_ref(), own.as_ref().map(own_bases::Own::path), caller)?;
+    state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    let (mut sandbox, mut notes) = describe(ask, caller, &base, ground.as_ref())?;
+    sandbox.driver = match &ground {
+        Some(ground) => ground.driver,
+        None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
+    };
+    // A key stands for what was asked for, whatever an operator's defaults are when it is asked again.
+    let params = params(ask, &sandbox);
+    notes.extend(bounds::apply(&mut sandbox, caller)?);
+    if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params, caller))? {
+        return Ok(known);
+    }
+    state::directory::check_space(&state.dir, &state.path)?;
+    total::admit(&state.layers, &state.path, caller)?;
+    total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
+    // Those that are sure to be refused leave no trace; the transaction below asks again.
+    state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
+    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
+    let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
+        Some(known) => Ok(known),
+        None => {
+            let params = idempotency::answered(params, &Told { warm: false, notes: notes.clone() })?;
+            let version = record(tx, ask, caller, &id, sandbox, params, false)?;
+            let (id, base) = (id.clone(), base.path.clone());
+            Ok(Created { id, version, base, existed: false, warm: false, notes })
+        }
+    });
+    match &made {
+        Ok(made) if made.id == id => {
+            own.into_iter().for_each(own_bases::Own::keep);
+            wait_for_clock(&stacked.top)
+        }
+        // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
+        Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {
+            own.into_iter().for_each(own_bases::Own::keep);
+        }
+        // Somebody else was quicker, or has what is wanted.
+        _ => stacked.drop_layer(&state),
+    }
+    made
+}
+
+/// The record of a sandbox that would be made over a directory, but for its layers, and what a person should know of it; refused where
+/// that would be. Nothing is made.
+pub(crate) fn outline(node: &Node, ask: &Ask, caller: &Caller) -> Result<(Sandbox, Vec<String>), Fault> {
+    check_words(ask)?;
+    let state = node.states.lend(caller)?;
+    let base = Base::open(ask, None, None, caller)?;
+    state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
+    let (mut sandbox, mut notes) = describe(ask, caller, &base, None)?;
+    notes.extend(bounds::apply(&mut sandbox, caller)?);
+    state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
+    Ok((sandbox, notes))
+}
+
+/// The record, but for its layers; and what a person should know of its policy.
+fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) -> Result<(Sandbox, Vec<String>), Fault> {
+    let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
+    notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
+    let policy = if ask.read_only { rules::unchanging(&policy)? } else { policy };
+    runtime::secrets::check_recorded(&ask.secrets, &policy, &caller.reach)?;
+    let document = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
+    if ask.reserve.len() > reservations::MOST {
+        let message = format!("--reserve: {} paths; at most {} can be reserved", ask.reserve.len(), reservations::MOST);
+        return Err(Fault::invalid(message).hint("reserve a directory above them").phase(Phase::Admission));
+    }
+    let reserve = ask.reserve.iter().map(|text| reservations::parse(&base.path, text)).collect::<Result<_, _>>()?;
+    rules::check_services(&ask.services)?;
+    if let Some(ms) = ask.ask_timeout_ms {
+        questions::patience("ask_timeout_ms", ms)?;
+    }
+    let now = terms::clock::now_ms();
+    let sandbox = Sandbox {
+        name: ask.name.clone(),
+        owner: caller.owner(),
+        own_base: ask.own_base && ground.is_none(),
+        limits: ground.map_or(ask.limits, |g| g.limits.tightest(ask.limits)),
+        cpus: least(ground.and_then(|g| g.cpus), ask.cpus),
+        reserve,
+        sharing: ask.sharing,
+        git_head: workspace::git::head(&base.path),
+        expires_ms: ask.ttl_ms.map(|ttl| now.saturating_add(ttl)),
+        idle_ms: ask.idle_ms,
+        services: ask.services.clone(),
+        secrets: ask.secrets.clone(),
+        events_max: ask.events_max.map(|max| max.clamp(LEAST_MAX, DEFAULT_MAX)),
+        report_reads: ask.report_reads,
+        ask_timeout_ms: ask.ask_timeout_ms,
+        ..Sandbox::new(base.path.clone(), base.id, document, now)
+    };
+    Ok((sandbox, notes))
+}
+
+/// What a request is, field by field, for comparison with another under the same key.
+fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
+    let Sandbox { name, base, policy, limits, cpus, reserve, sharing, .. } = sandbox;
+    let all = json!({
+        "directory": if sandbox.own_base { None } else { Some(base) }, "name": name, "reserve": reserve, "shared": sharing.shared, "until_stop": sharing.until_stop,
+        "template": ask.template, "policy": policy, "limits": limits, "cpus": cpus, "ttl_ms": ask.ttl_ms,
+        "idle_ms": ask.idle_ms, "driver": ask.driver,
+    });
+    let mut all = all.as_object().cloned().unwrap_or_default();
+    // Requests of before there were services are compared with those of today.
+    if !ask.services.is_empty() {
+        all.insert("services".into(), json!(ask.services));
+    }
+    if !ask.secrets.is_empty() {
+        all.insert("secrets".into(), json!(ask.secrets));
+    }
+    if let Some(max) = ask.events_max {
+        all.insert("events_max".into(), json!(max));
+    }
+    if ask.report_reads {
+        all.insert("report_reads".into(), json!(true));
+    }
+    if let Some(ms) = ask.ask_timeout_ms {
+        all.insert("ask_timeout_ms".into(), json!(ms));
+    }
+    all
+}
+
+/// What a request was told that no record says; it is told again under the same key.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Told {
+    warm: bool,
+    notes: Vec<String>,
+}
+
+/// What an earlier request under the same key made.
+fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller) -> Result<Option<Created>, Fault> {
+    let Some(key) = &ask.key else { return Ok(None) };
+    let known = idempotency::known::<Told>(tx, &idempotency::of(caller, key), params, terms::clock::now_ms())?;
+    let Some((id, told)) = known else { return Ok(None) };
+    let Told { warm, notes } = told.unwrap_or_default();
+    match tx.get::<Sandbox>(&id)? {
+        Some(kept) => {
+            let (version, base) = (kept.version, kept.record.base);
+            Ok(Some(Created { id, version, base, existed: true, warm, notes }))
+        }
+        None => {
+            let message = format!("the key {key:?} made {id}, which was removed since");
+            let fault = Fault::new(ErrorKind::Conflict, message).subject(id).phase(Phase::Admission);
+            Err(fault.hint("take another key"))
+        }
+    }
+}
+
+/// What other sandboxes leave room for.
+fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<(), Fault> {
+    if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
+        let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
+        let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
+        return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam rm` or `cofferdam gc`"));
+    }
+    if let Some(other) = sandbox.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten() {
+        return Err(name_taken("--name", &other, caller));
+    }
+    reservations::check(tx, id, sandbox, caller)
+}
+
+/// A name that another has. Whose it is, those are told who see it.
+pub(crate) fn name_taken(what: &str, other: &Kept<Sandbox>, caller: &Caller) -> Fault {
+    let name = other.record.name.as_deref().unwrap_or_default();
+    let (whose, seen) = if caller.sees_kept(other) { (other.id.as_str(), true) } else { ("another", false) };
+    let fault = Fault::new(ErrorKind::Conflict, format!("{what} {name:?}: {whose} has that name"));
+    let fault = if seen { fault.subject(whose) } else { fault };
+    fault.hint("choose another name, or remove that one").phase(Phase::Admission)
+}
+
+fn record(
+    tx: &Tx<'_>,
+    ask: &Ask,
+    caller: &Caller,
+    id: &str,
+    sandbox: Sandbox,
+    params: Map<String, Value>,
+    warm: bool,
+) -> Result<u64, Fault> {
+    admit(tx, id, &sandbox, caller)?;
+    if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
+        still_there(tx, below)?;
+    }
+    let at_ms = terms::clock::now_ms();
+    let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
+        "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key, "warm": warm});
+    let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
+    tx.note(&entry)?;
+    if let Some(key) = &ask.key {
+        idempotency::keep(tx, &idempotency::of(caller, key), id, params, at_ms)?;
+    }
+    let version = tx.add(id, sandbox)?.version;
+    tx.note(&Entry { step: Step::Done, body: Value::Null, ..entry })?;
+    Ok(version)
+}

@@ -1,0 +1,112 @@
+//! Directories for sandboxes that cover none: empty ones of their own, `bases/ID` in the state directory. What is approved
+//! lands there. Forks and templates may stand on one after its sandbox is gone, so that it goes with the last of them.
+
+use rustix::fs::Mode;
+use state::State;
+use state::directory::BASES;
+use state::pool::Spare;
+use state::sandbox::Sandbox;
+use state::snapshot::{Snapshot, Template};
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use terms::{ErrorKind, Fault, Phase};
+use workspace::{Dir, Rel};
+
+/// One that was just made, and goes again unless it is kept.
+pub struct Own {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Own {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nothing was put into it.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+pub fn make(state: &State, id: &str) -> Result<Own, Fault> {
+    let failed = |e: io::Error| {
+        // A full disk is told as what it is, as for whoever brings a directory.
+        if let Err(full) = state::directory::check_space(&state.dir, &state.path) {
+            return full;
+        }
+        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a directory for {id}: {e}", state.path.display()));
+        fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
+    };
+    let mode = Mode::from_raw_mode(0o700);
+    match rustix::fs::mkdirat(&state.dir, BASES, mode) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(failed(e.into())),
+    }
+    let all = state.dir.dir(&Rel::top().join(BASES.as_bytes())).map_err(failed)?;
+    rustix::fs::mkdirat(&all, id, mode).map_err(|e| failed(e.into()))?;
+    Ok(Own { path: state.path.join(BASES).join(id), kept: false })
+}
+
+/// Those that nothing stands on.
+pub fn unused(state: &State) -> Result<Vec<String>, Fault> {
+    let Ok(all) = state.dir.dir(&Rel::top().join(BASES.as_bytes())) else { return Ok(Vec::new()) };
+    let mut names: Vec<String> = names(&all);
+    if names.is_empty() {
+        return Ok(names);
+    }
+    let used = state.store.read(|tx| {
+        let sandboxes = tx.list::<Sandbox>()?.into_iter().map(|kept| kept.record.base);
+        let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground.base);
+        let templates = tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground.base);
+        let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.record.sandbox.base);
+        Ok(sandboxes.chain(snapshots).chain(templates).chain(spares).collect::<HashSet<PathBuf>>())
+    })?;
+    names.retain(|name| !used.contains(&state.path.join(BASES).join(name)));
+    Ok(names)
+}
+
+/// Those of them that nobody can be about to make a record for.
+pub fn left(state: &State) -> Result<Vec<String>, Fault> {
+    const MAKING_MS: u64 = 600_000;
+    let mut names = unused(state)?;
+    let Ok(all) = state.dir.dir(&Rel::top().join(BASES.as_bytes())) else { return Ok(Vec::new()) };
+    let changed_ms = |name: &String| all.meta_of(name.as_bytes()).ok().flatten().map(|meta| meta.ctime.0 as u64 * 1000);
+    names.retain(|name| changed_ms(name).is_some_and(|at| at.saturating_add(MAKING_MS) < terms::clock::now_ms()));
+    Ok(names)
+}
+
+fn names(all: &Dir) -> Vec<String> {
+    let names = all.names().unwrap_or_default();
+    let mut names: Vec<String> = names.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect();
+    names.retain(|name| name.starts_with("sbx_"));
+    names
+}
+
+/// What stood on a directory is gone; where that was one of these, and nothing else stands on it, it goes as well.
+pub fn leave(state: &State, base: &Path) -> Result<bool, Fault> {
+    let own = base.strip_prefix(state.path.join(BASES)).ok().and_then(Path::to_str);
+    own.map_or(Ok(false), |id| drop_unused(state, id))
+}
+
+/// Takes the directory of a sandbox that is gone away, unless something else stands on it.
+pub fn drop_unused(state: &State, id: &str) -> Result<bool, Fault> {
+    if !unused(state)?.iter().any(|name| name == id) {
+        return Ok(false);
+    }
+    let Ok(all) = state.dir.dir(&Rel::top().join(BASES.as_bytes())) else { return Ok(false) };
+    let done = workspace::remove::tree(&all, id.as_bytes());
+    done.map(|_| true).map_err(|e| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("the directory of {id}: {e}")).phase(Phase::Close);
+        fault.hint("`cofferdam gc` takes it when that is mended")
+    })
+}

@@ -1,0 +1,397 @@
+//! A guest's network: connects the broker at its doors to the supervisor on one side, and to the event file and observers on the other.
+
+use crate::events::{EventFile, without_query};
+use crate::questions::Questions;
+use crate::roster::{Roster, Runs};
+use crate::secrets::Secrets;
+use egress::broker::{Broker, ProcessLookup, RunContext, RunLookup, Setup};
+use egress::event::{Event, Op, Socket, Stage};
+use egress::guest_ca::GuestCa;
+use enclosure::{NetPlan, NetReport, Network, Opening};
+use policy::{Proto, Resolved};
+use state::Caller;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use terms::{Action, ErrorKind, Fault, Phase};
+
+/// Network part of a run's plan; empty where the policy gives no network.
+#[derive(Default)]
+pub(crate) struct Planned {
+    plan: Option<NetPlan>,
+    /// CA that signs for hosts whose requests are inspected; the plan has its certificate.
+    authority: Option<Arc<GuestCa>>,
+    pub(crate) secrets: Secrets,
+    fakes_addresses: bool,
+}
+
+/// Returns whether a network rule has the action `ask`.
+fn asks(resolved: &Resolved) -> bool {
+    let asks = |rule: &policy::NetRule| rule.action == Action::Ask && rule.proto != Some(Proto::Unix);
+    resolved.policy().net.iter().any(|r| asks(&r.rule))
+}
+
+/// Purpose of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Connections that the rules let through, if there are any.
+    Rules,
+    /// Observation of attempted connections as well.
+    Watching,
+}
+
+/// Plans the network; `secrets` name the sources of values.
+pub(crate) fn plan(
+    resolved: &Resolved,
+    secrets: &[String],
+    caller: &Caller,
+    purpose: Purpose,
+) -> Result<Planned, Fault> {
+    let named: BTreeSet<&str> = resolved.policy().secrets.iter().map(|s| s.rule.name.as_str()).collect();
+    let secrets = Secrets::find(&named, secrets, caller)?;
+    if resolved.needs_network().is_none() && purpose == Purpose::Rules {
+        return Ok(Planned::default());
+    }
+    let loopback = resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(crate::policies::unsupported)?;
+    let echoes = match resolved.sends_echoes() {
+        Some(rule) => may_echo(rule)?,
+        None => false,
+    };
+    let authority = match resolved.inspects_anything() {
+        true => Some(Arc::new(GuestCa::new()?)),
+        false => None,
+    };
+    let pem = authority.as_ref().map(|a| a.certificate_pem().to_owned());
+    let fakes_addresses = purpose == Purpose::Watching;
+    Ok(Planned {
+        plan: Some(NetPlan { loopback, echoes, asks: asks(resolved), authority: pem }),
+        authority,
+        secrets,
+        fakes_addresses,
+    })
+}
+
+impl Planned {
+    /// Returns whether requests are inspected, so that programs inside must trust the guest CA.
+    pub(crate) fn inspects(&self) -> bool {
+        self.authority.is_some()
+    }
+
+    /// Splits the plan into the part for the guest's setup and the part for the broker.
+    pub(crate) fn divide(self, policy: &Resolved, max_net_bytes: Option<u64>) -> (Option<NetPlan>, Option<Wanted>) {
+        let Planned { plan, authority, secrets, fakes_addresses } = self;
+        let wanted = plan.is_some().then(|| Wanted {
+            policy: policy.clone().on_host(sys::net::own_addresses()),
+            secrets,
+            authority,
+            max_net_bytes,
+            fakes_addresses,
+            asks: asks(policy),
+            questions: None,
+            revision: 1,
+            roster: Roster::default(),
+        });
+        (plan, wanted)
+    }
+}
+
+/// Checks that this host lets the user send echo requests for the guest; a fault where it does not.
+fn may_echo(rule: &str) -> Result<bool, Fault> {
+    match egress::broker::may_echo() {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            let group = rustix::process::getegid().as_raw();
+            let message = format!("{rule}: echo requests cannot be sent from this host by this user: {error}");
+            let hint = format!(
+                r#"as root: sysctl -w net.ipv4.ping_group_range="{group} {group}", or a range with this group"#
+            );
+            Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
+        }
+    }
+}
+
+/// Arguments of the broker, which is started once the doors exist.
+pub(crate) struct Wanted {
+    policy: Resolved,
+    pub(crate) secrets: Secrets,
+    authority: Option<Arc<GuestCa>>,
+    max_net_bytes: Option<u64>,
+    fakes_addresses: bool,
+    /// Some rule asks; and the table of questions.
+    pub(crate) asks: bool,
+    pub(crate) questions: Option<Questions>,
+    /// Policy revision, and the runs that events are attributed to.
+    pub(crate) revision: u64,
+    pub(crate) roster: Roster,
+}
+
+/// Observer of every event.
+pub(crate) type EventObserver<'a> = Box<dyn FnMut(&Event) + 'a>;
+
+/// Handle that replaces the rules, once there is a broker.
+pub(crate) type RulesHandle = Rc<RefCell<Option<egress::broker::Handle>>>;
+
+/// Network features that a guest was built with; rules that need more need another guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    network: bool,
+    loopback: Vec<std::net::SocketAddr>,
+    echoes: bool,
+    inspects: bool,
+}
+
+impl Shape {
+    pub(crate) fn of(resolved: &Resolved) -> Result<Shape, Fault> {
+        Ok(Shape {
+            network: resolved.needs_network().is_some(),
+            loopback: resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(crate::policies::unsupported)?,
+            echoes: resolved.sends_echoes().is_some(),
+            inspects: resolved.inspects_anything(),
+        })
+    }
+
+    /// Returns the first feature that the other shape needs and this one lacks.
+    pub(crate) fn lacks(&self, other: &Shape) -> Option<&'static str> {
+        match other {
+            _ if other.network && !self.network => Some("a network"),
+            _ if other.loopback.iter().any(|place| !self.loopback.contains(place)) => Some("a door on its loopback"),
+            _ if other.echoes && !self.echoes => Some("echo requests"),
+            _ if other.inspects && !self.inspects => Some("an authority that it trusts, for requests to be read"),
+            _ => None,
+        }
+    }
+}
+
+/// The broker of one run.
+pub(crate) struct Brokered<'a> {
+    wanted: Option<Wanted>,
+    broker: Option<Broker>,
+    events: Option<Rc<RefCell<EventFile>>>,
+    ear: Option<EventObserver<'a>>,
+    rules_handle: RulesHandle,
+    roster: Roster,
+    /// Final values, after the broker was stopped.
+    used: u64,
+    is_over_limit: bool,
+}
+
+impl<'a> Brokered<'a> {
+    pub(crate) fn new(
+        wanted: Wanted,
+        events: Option<Rc<RefCell<EventFile>>>,
+        ear: Option<EventObserver<'a>>,
+    ) -> Brokered<'a> {
+        let (rules_handle, roster) = (RulesHandle::default(), wanted.roster.clone());
+        Brokered {
+            wanted: Some(wanted),
+            broker: None,
+            events,
+            ear,
+            rules_handle,
+            roster,
+            used: 0,
+            is_over_limit: false,
+        }
+    }
+
+    pub(crate) fn rules_handle(&self) -> RulesHandle {
+        self.rules_handle.clone()
+    }
+
+    fn dispatch(&mut self, (events, dropped): (Vec<Event>, u64)) -> Vec<NetReport> {
+        if let Some(file) = &self.events {
+            let mut file = file.borrow_mut();
+            events.iter().for_each(|event| file.put(event));
+            file.lost(dropped);
+        }
+        if let Some(ear) = &mut self.ear {
+            events.iter().for_each(ear);
+        }
+        events.iter().filter_map(|event| report(event, &self.roster)).collect()
+    }
+}
+
+/// Process lookup of the guest, shared by the lookups of processes and of runs.
+type Actors = Option<Arc<Mutex<enclosure::Actors>>>;
+
+/// Builds the lookup of the process that holds a socket.
+fn process_lookup(actors: &Actors) -> Option<ProcessLookup> {
+    let actors = actors.clone()?;
+    Some(Box::new(move |socket: Socket| {
+        let mut actors = actors.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.proto {
+            Proto::Tcp => actors.of_stream(socket.own, socket.to),
+            Proto::Udp => actors.of_datagrams(socket.own),
+            _ => None,
+        }
+    }))
+}
+
+/// Builds the lookup of the run that holds a socket. With a single run no process is searched.
+fn run_lookup(actors: Actors, roster: Roster) -> RunLookup {
+    let find = move |socket: Socket, among: &[i32]| {
+        let mut actors = actors.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.proto {
+            Proto::Tcp => actors.stream_below((socket.own, socket.to), among),
+            Proto::Udp => actors.datagrams_below(socket.own, among),
+            _ => None,
+        }
+    };
+    Box::new(move |socket| match roster.now() {
+        Runs::None => None,
+        Runs::One(run) => Some(run),
+        Runs::Several(among) => roster.below(find(socket?, &among)?),
+    })
+}
+
+impl Network for Brokered<'_> {
+    fn open(&mut self, opening: Opening) -> Result<(), Fault> {
+        let Some(wanted) = self.wanted.take() else { return Ok(()) };
+        let Wanted { policy, secrets, authority, max_net_bytes, fakes_addresses, questions, revision, roster, .. } =
+            wanted;
+        let Opening { doors, actors, published } = opening;
+        let mut run_context = RunContext::default();
+        let actors = actors.map(|actors| Arc::new(Mutex::new(actors)));
+        (run_context.process_lookup, run_context.reserved_descriptors, run_context.fakes_addresses) =
+            (process_lookup(&actors), published, fakes_addresses);
+        run_context.run_lookup = Some(run_lookup(actors, roster));
+        run_context.approvals = questions.map(|questions| Arc::new(questions) as Arc<dyn egress::approval::Approvals>);
+        let secrets = secrets.read()?;
+        let broker = Broker::start(Setup { doors, policy, revision, secrets, authority, max_net_bytes, run_context })?;
+        self.rules_handle.replace(Some(broker.handle()));
+        self.broker = Some(broker);
+        Ok(())
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.broker.as_ref().map(Broker::wake)
+    }
+
+    fn happened(&mut self) -> Vec<NetReport> {
+        let taken = self.broker.as_mut().map(Broker::events).unwrap_or_default();
+        self.dispatch(taken)
+    }
+
+    fn used(&self) -> u64 {
+        self.broker.as_ref().map_or(self.used, Broker::net_bytes)
+    }
+
+    fn over_limit(&self) -> bool {
+        self.broker.as_ref().map_or(self.is_over_limit, Broker::is_over_limit)
+    }
+
+    fn close(&mut self) -> Vec<NetReport> {
+        let Some(broker) = self.broker.take() else { return Vec::new() };
+        self.rules_handle.take();
+        (self.used, self.is_over_limit) = (broker.net_bytes(), broker.is_over_limit());
+        let last = broker.stop();
+        self.dispatch(last)
+    }
+}
+
+impl Drop for Brokered<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Builds the outcome's entry for an event: refusals, and once for traffic that passed with a warning.
+fn report(event: &Event, roster: &Roster) -> Option<NetReport> {
+    let action = match (event.stage, event.action) {
+        // A rule may have allowed it before another check refused it.
+        (Stage::Refused, Action::Allow | Action::Warn) => Action::Deny,
+        (_, action) => action,
+    };
+    let hint = match (&event.hint, &event.reason) {
+        _ if action == Action::Warn => None,
+        (Some(hint), Some(reason)) => Some(format!("{reason}; {hint}")),
+        (hint, reason) => hint.clone().or_else(|| reason.clone()),
+    };
+    let (target, rule, actor) = (target(event), event.rule.clone(), event.actor.clone());
+    let shepherd = event.run.as_ref().and_then(|run| roster.first_of(run));
+    event.is_notable().then(|| NetReport { op: event.op.name(), target, rule, action, hint, actor, shepherd })
+}
+
+/// Formats `host:port`, `icmp:host`, or a URL without its query, which may hold secrets.
+fn target(event: &Event) -> String {
+    if let (Proto::Icmp, Some(address)) = (event.proto, event.address) {
+        return format!("icmp:{}", event.name.clone().unwrap_or_else(|| address.ip().to_string()));
+    }
+    let port = event.address.map(|a| a.port());
+    let place = match (&event.name, event.address) {
+        (Some(name), _) => name.clone(),
+        (None, Some(address)) if address.is_ipv6() => format!("[{}]", address.ip()),
+        (None, Some(address)) => address.ip().to_string(),
+        (None, None) => "?".into(),
+    };
+    let place = match (event.op, port) {
+        (Op::Resolve, _) | (_, None) => place,
+        (_, Some(port)) => format!("{place}:{port}"),
+    };
+    match (event.op, &event.method, &event.path) {
+        (Op::Request, Some(method), Some(path)) => format!("{method} {place}{}", without_query(path)),
+        _ => place,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test {
+    use super::*;
+
+    pub(crate) fn event(op: Op, stage: Stage, action: Action) -> Event {
+        Event {
+            op,
+            stage,
+            action,
+            rule: "p:net.rules[0]".into(),
+            revision: 1,
+            proto: policy::Proto::Tcp,
+            name: Some("example.org".into()),
+            address: Some("192.0.2.1:443".parse().unwrap()),
+            method: None,
+            path: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            reason: None,
+            hint: Some("allow it".into()),
+            socket: None,
+            actor: None,
+            run: None,
+        }
+    }
+
+    #[test]
+    fn refusals_and_warnings_are_told_once() {
+        let told = |stage, action| {
+            report(&event(Op::Connect, stage, action), &Roster::default()).map(|r| (r.action, r.target))
+        };
+        let place = "example.org:443".to_owned();
+        assert_eq!(told(Stage::Refused, Action::Deny), Some((Action::Deny, place.clone())));
+        assert_eq!(told(Stage::Refused, Action::Ask), Some((Action::Ask, place.clone())));
+        assert_eq!(told(Stage::Refused, Action::Allow), Some((Action::Deny, place.clone())));
+        assert_eq!(told(Stage::Opened, Action::Warn), Some((Action::Warn, place)));
+        for (stage, action) in [
+            (Stage::Closed, Action::Warn),
+            (Stage::Opened, Action::Allow),
+            (Stage::Closed, Action::Allow),
+            (Stage::Failed, Action::Allow),
+        ] {
+            assert_eq!(told(stage, action), None, "{stage:?} {action:?}");
+        }
+    }
+
+    #[test]
+    fn a_target_has_no_query() {
+        let request = Event {
+            method: Some("GET".into()),
+            path: Some("/a/b?token=x".into()),
+            ..event(Op::Request, Stage::Refused, Action::Deny)
+        };
+        assert_eq!(target(&request), "GET example.org:443/a/b");
+        assert_eq!(target(&event(Op::Resolve, Stage::Refused, Action::Deny)), "example.org");
+        let bare = Event { name: None, ..event(Op::Connect, Stage::Refused, Action::Deny) };
+        assert_eq!(target(&bare), "192.0.2.1:443");
+    }
+}

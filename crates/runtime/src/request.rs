@@ -1,0 +1,156 @@
+//! Requests to a live sandbox as front ends and keepers exchange them: a command to start, values of secrets, a change of policy.
+
+use crate::watch::Watch;
+use serde::{Deserialize, Serialize};
+use state::Caller;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use terms::Limits;
+use utoipa::ToSchema;
+use workspace::Target;
+
+/// A name, an argument or a value: text, or base64 where it is not UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Word(Target);
+
+impl Word {
+    pub fn of(text: impl AsRef<OsStr>) -> Word {
+        Word(Target::of(text.as_ref().as_bytes()))
+    }
+
+    /// Wraps a document's spelling.
+    pub fn spelled(target: &Target) -> Word {
+        Word(target.clone())
+    }
+
+    /// Decodes the word; `None` where it is not spelled as `of` spells it.
+    pub fn text(&self) -> Option<OsString> {
+        self.0.bytes().map(OsString::from_vec)
+    }
+}
+
+/// A value that nobody is to see: it is sent, and shown nowhere.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(as = SecretValue)]
+pub struct Hidden(Target);
+
+impl Hidden {
+    pub fn of(bytes: &[u8]) -> Hidden {
+        Hidden(Target::of(bytes))
+    }
+
+    /// Decodes the value; `None` where it is not spelled as `of` spells it.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        self.0.bytes()
+    }
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Hidden(…)")
+    }
+}
+
+/// Policy and limits of a sandbox's record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Revision {
+    pub revision: u64,
+    pub policy: serde_json::Value,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+}
+
+/// The message that has a keeper start a command.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// Run id; generated where none is given. A known id is not started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    pub command: Vec<Word>,
+    /// Text to run with `sh -c`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<Word>,
+    /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
+    #[serde(default)]
+    pub env: Vec<Word>,
+    /// Environment of the caller, of which the policy passes some variables.
+    #[serde(default)]
+    pub around: Vec<(Word, Word)>,
+    /// Working directory of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<Word>,
+    /// Working directory of the command, relative to the sandbox's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Word>,
+    /// Limits of this command alone: wall time and output.
+    #[serde(default)]
+    pub limits: Limits,
+    /// A client will write to its input.
+    #[serde(default)]
+    pub input: bool,
+    /// Rows and columns of its terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<(u16, u16)>,
+    pub actor: String,
+    /// Service that the command runs as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Digest of the request that carries an idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// Values of secrets, for as long as the command runs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, Hidden>,
+    /// Waits for the end on the same connection: `Started` is followed by `Waited`, with the log as payload where it is short. A keeper of
+    /// an older version ignores this, and does not confirm it.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub waits: bool,
+    /// Watch mode that the command relies on. Ignored by keepers of an older version; see `Hello::heeds_watch`.
+    #[serde(default, skip_serializing_if = "Watch::is_usual")]
+    pub watch: Watch,
+}
+
+fn is_not(set: &bool) -> bool {
+    !set
+}
+
+impl Start {
+    /// Returns a variable of the caller's.
+    pub fn variable(&self, name: &str) -> Option<OsString> {
+        let wanted = Word::of(name);
+        self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
+    }
+}
+
+/// The variable that carries a trace to another process.
+pub const TRACE_PARENT: &str = "TRACEPARENT";
+
+/// Returns a caller's variables as they are sent, with the trace that the caller's request belongs to.
+pub fn words_of(caller: &Caller) -> Vec<(Word, Word)> {
+    let is_trace = |name: &OsStr| name == TRACE_PARENT;
+    let plain = caller.env.iter().filter(|(name, _)| !is_trace(name)).map(|(name, value)| (name.as_os_str(), value));
+    let trace = caller.trace_parent.iter().map(|value| (OsStr::new(TRACE_PARENT), value));
+    plain.chain(trace).map(|(name, value)| (Word::of(name), Word::of(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn words_keep_every_byte(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let word = Word::of(OsStr::from_bytes(&bytes));
+            let read: Word = serde_json::from_str(&serde_json::to_string(&word).unwrap()).unwrap();
+            prop_assert_eq!(read.text().unwrap().into_vec(), bytes);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Measures the layer that a run writes to while the guest runs: in small time slices, and never for longer than a bound.
+//!
+//! A round scans for unlinked open files, walks the layer, and scans again. A file may lose its name between two scans, or get one; so that
+//! none counts twice, only those count that had no name before the walk and after it.
+
+use enclosure::{Crowd, Gauge, Nameless, NamelessFiles};
+use state::total::Account;
+use std::io;
+use std::time::{Duration, Instant};
+use workspace::descent::Descent;
+use workspace::{Dir, FileKind};
+
+/// Time slice of one call.
+const TURN: Duration = Duration::from_millis(4);
+/// Longest delay of a command by the first measurement.
+const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Inverse of the share of time that measuring may take.
+const SHARE: u32 = 20;
+/// Failed rounds on a changing tree before the partial count is taken as the whole.
+const PATIENCE: u32 = 3;
+/// Interval between rounds where the file system does not report changes at once.
+const PAUSE: Duration = Duration::from_millis(100);
+/// File systems whose free space drops as soon as data is written: ext4, xfs, tmpfs, f2fs. btrfs and others allocate late, up to half a
+/// minute, and do not count inodes at all.
+const REPORTING: [u64; 4] = [0xef53, 0x5846_5342, 0x0102_1994, 0xf2f5_2010];
+
+/// Incremental meter of a layer that a guest writes to.
+pub(super) struct Meter {
+    up: Dir,
+    state: Dir,
+    round: Option<Round>,
+    known: Option<LastRound>,
+    /// The file system reports changes of free space at once.
+    reports_free_space: bool,
+    before: (u64, u64),
+    failed_rounds: u32,
+    /// Scanner for unlinked files that the guest holds open, where those count.
+    nameless: Option<Nameless>,
+    account: Option<LayerShare>,
+}
+
+/// Result of the last complete round.
+struct LastRound {
+    figure: (u64, u64),
+    /// Free blocks and inodes of the file system at the start of the round.
+    free: (u64, u64),
+    /// Expiry, where the free counts do not report changes.
+    until: Instant,
+}
+
+/// Share of this layer in the total of all layers.
+struct LayerShare {
+    account: Account,
+    /// First and present figures. A layer that does not grow is not held responsible for the total.
+    first: Option<(u64, u64)>,
+    now: (u64, u64),
+    look_at: Option<Instant>,
+}
+
+struct Round {
+    stage: Stage,
+    /// Unlinked open files before the walk.
+    nameless: NamelessFiles,
+    descent: Descent,
+    /// Names left to visit, for each directory on the path.
+    unvisited: Vec<Vec<Vec<u8>>>,
+    found: (u64, u64),
+    before: (u64, u64),
+    spent: Duration,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    FirstLook,
+    Walk,
+    LastLook,
+}
+
+/// Result of a complete round.
+struct Measured {
+    /// Bytes and entries.
+    figure: (u64, u64),
+    /// No file lost or got its name meanwhile; otherwise some may be missing.
+    settled: bool,
+}
+
+impl Meter {
+    pub fn new(up: &Dir, state: &Dir, account: Option<Account>) -> io::Result<Meter> {
+        let (up, state) = (up.try_clone()?, state.try_clone()?);
+        let account = account.map(|account| LayerShare { account, first: None, now: (0, 0), look_at: None });
+        let reports_free_space =
+            rustix::fs::fstatfs(&up).is_ok_and(|fs| REPORTING.contains(&(fs.f_type as u64 & 0xffff_ffff)));
+        Ok(Meter {
+            up,
+            state,
+            round: None,
+            known: None,
+            reports_free_space,
+            before: (0, 0),
+            failed_rounds: 0,
+            nameless: None,
+            account,
+        })
+    }
+
+    /// Measures the present content; a layer that takes too long counts as empty before the run.
+    pub fn settle(mut self) -> Meter {
+        let end = Instant::now() + LONGEST_FIRST_LOOK;
+        while Instant::now() < end {
+            if let Some(found) = self.used() {
+                self.before = found;
+                self.account.iter_mut().for_each(|own| own.first = Some(found));
+                break;
+            }
+        }
+        self
+    }
+
+    /// Declares the layer as newly created and empty: everything in it counts as growth.
+    pub fn of_fresh_layer(mut self) -> Meter {
+        self.account.iter_mut().for_each(|own| own.first = Some((0, 0)));
+        self
+    }
+
+    /// Free blocks and inodes: while they are unchanged, so is the layer.
+    fn free(&self) -> (u64, u64) {
+        rustix::fs::fstatvfs(&self.up).map_or((0, 0), |s| (s.f_bfree, s.f_ffree))
+    }
+
+    fn begin(&self) -> io::Result<Round> {
+        let (descent, before) = (Descent::at(&self.up)?, self.free());
+        let (stage, nameless) = (Stage::FirstLook, NamelessFiles::new());
+        Ok(Round { stage, nameless, descent, unvisited: Vec::new(), found: (0, 0), before, spent: Duration::ZERO })
+    }
+
+    /// Continues a round until it is complete or the time slice is over.
+    fn go_on(&mut self, round: &mut Round, until: Instant) -> io::Result<Option<Measured>> {
+        loop {
+            match round.stage {
+                Stage::FirstLook => {
+                    let Some(files) = self.look_for_nameless(until) else { return Ok(None) };
+                    (round.nameless, round.stage) = (files, Stage::Walk);
+                    round.unvisited = vec![self.up.names()?];
+                }
+                Stage::Walk => {
+                    if !round.walk(until)? {
+                        return Ok(None);
+                    }
+                    round.stage = Stage::LastLook;
+                }
+                Stage::LastLook => {
+                    let files = self.look_for_nameless(until);
+                    return Ok(files.map(|files| round.finish(&files)));
+                }
+            }
+        }
+    }
+
+    fn look_for_nameless(&mut self, until: Instant) -> Option<NamelessFiles> {
+        self.nameless.as_mut().map_or_else(|| Some(NamelessFiles::new()), |nameless| nameless.scan(until))
+    }
+
+    /// Returns whether the last result is still valid.
+    fn holds(&self, known: &LastRound) -> bool {
+        if self.reports_free_space { known.free == self.free() } else { Instant::now() < known.until }
+    }
+}
+
+impl Round {
+    /// Adds the walk and the files that had no name before it nor after it.
+    fn finish(&self, nameless: &NamelessFiles) -> Measured {
+        let held = nameless.iter().filter(|(inode, _)| self.nameless.contains_key(inode)).map(|(_, bytes)| bytes);
+        let (bytes, files) = held.fold((0, 0), |(bytes, files), more| (bytes + more, files + 1));
+        let settled = self.nameless.keys().eq(nameless.keys());
+        Measured { figure: (self.found.0 + bytes, self.found.1 + files), settled }
+    }
+
+    /// Walks until the tree is done or the time slice is over; returns whether it is done.
+    fn walk(&mut self, until: Instant) -> io::Result<bool> {
+        while let Some(names) = self.unvisited.last_mut() {
+            let Some(name) = names.pop() else {
+                self.unvisited.pop();
+                self.descent.leave()?;
+                continue;
+            };
+            // A file that was removed meanwhile takes no space.
+            let Some(meta) = self.descent.here().meta_of(&name)? else { continue };
+            if !meta.is_struck_out() {
+                self.found.1 += 1;
+            }
+            match meta.kind {
+                FileKind::Dir => match self.descent.enter(&name) {
+                    Ok(()) => self.unvisited.push(self.descent.here().names()?),
+                    // Removed, or made unreadable by the guest; its content counts when it can be read again.
+                    Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+                    Err(e) => return Err(e),
+                },
+                FileKind::File => self.found.0 += meta.space / meta.links.max(1),
+                _ => {}
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Gauge for Meter {
+    fn before(&self) -> (u64, u64) {
+        self.before
+    }
+
+    fn shares(&self) -> bool {
+        self.account.is_some()
+    }
+
+    fn count_nameless(&mut self, files: Nameless) {
+        (self.nameless, self.known, self.round) = (Some(files), None, None);
+    }
+
+    fn used(&mut self) -> Option<(u64, u64)> {
+        if let (Some(known), None) = (&self.known, &self.round)
+            && self.holds(known)
+        {
+            return Some(known.figure);
+        }
+        let began = Instant::now();
+        let mut round = match self.round.take() {
+            Some(round) => round,
+            None => self.begin().ok()?,
+        };
+        let went = self.go_on(&mut round, began + TURN);
+        round.spent += began.elapsed();
+        let measured = match went {
+            Ok(None) => {
+                self.round = Some(round);
+                return None;
+            }
+            Err(_) if self.failed_rounds < PATIENCE => {
+                self.failed_rounds += 1;
+                return None;
+            }
+            Ok(Some(measured)) => measured,
+            // The tree keeps changing: the partial count is taken as the whole.
+            Err(_) => round.finish(&round.nameless),
+        };
+        self.failed_rounds = 0;
+        let Measured { figure, settled } = measured;
+        let until = Instant::now() + PAUSE.max(round.spent * SHARE);
+        self.known = settled.then_some(LastRound { figure, free: round.before, until });
+        Some(figure)
+    }
+
+    fn look_anew(&mut self) {
+        self.round = None;
+    }
+
+    fn overfull(&self) -> Option<(u64, u64)> {
+        state::directory::overfull(&self.state)
+    }
+
+    fn crowded(&mut self) -> Option<Crowd> {
+        let mut own = self.account.take()?;
+        let began = Instant::now();
+        if own.look_at.is_none_or(|at| began >= at) {
+            if let Some(found) = self.used() {
+                own.now = found;
+                own.first.get_or_insert(found);
+            }
+            own.look_at = Some(began + began.elapsed() * SHARE);
+        }
+        let crowd = own.account.passed_by(own.now);
+        let first = own.first.unwrap_or(own.now);
+        let grew = own.now.0 > first.0 || own.now.1 > first.1;
+        self.account = Some(own);
+        crowd.filter(|_| grew)
+    }
+}

@@ -1,0 +1,117 @@
+//! The directory that a command works on, and the destination of its changes there.
+
+use super::RunRequest;
+use super::layer::Held;
+use state::Caller;
+use std::path::{Path, PathBuf};
+use terms::{Fault, Phase};
+
+/// Destination of changes to the directory that a command works in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// As the rules say.
+    #[default]
+    Plain,
+    /// No changes, except where a flag names a path to write; such changes reach the host.
+    ReadOnly,
+    /// The host itself, where the policy allows it.
+    Direct,
+    /// A workspace over the directory, made for this run.
+    Fresh(Fresh),
+    /// The workspace of a sandbox: its id, a prefix of it, or its name.
+    Sandbox(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fresh {
+    /// Directory to cover; the current one where none is named.
+    pub dir: Option<PathBuf>,
+    pub keep: Keep,
+    /// Name of the sandbox that is kept.
+    pub name: Option<String>,
+    /// Time to keep it, in milliseconds; `None` for the default.
+    pub ttl_ms: Option<u64>,
+    /// Storage of changes; the best that works, where none is named.
+    pub driver: Option<workspace::Driver>,
+}
+
+/// Retention of the workspace after the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Kept if it was changed.
+    #[default]
+    Changed,
+    Always,
+    Never,
+}
+
+/// Directories that every guest has privately. A caller in one of them without an explicit choice does not mean the whole directory:
+/// nothing of the host's is visible there, and there is nothing to work on.
+const OWN: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Location of a command, with all paths canonical.
+pub(super) struct Spot {
+    /// The directory that `$WORKSPACE` stands for.
+    pub dir: PathBuf,
+    /// Working directory at the start.
+    pub cwd: PathBuf,
+    /// Changes shall go to a workspace over `dir`.
+    pub layered: bool,
+    /// `dir` is the guest's private directory, and not the host's.
+    pub private: bool,
+    /// The sandbox's workspace, locked.
+    pub held: Option<Held>,
+}
+
+/// Chooses the location of a run outside of a sandbox.
+pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Fault> {
+    let named = match &request.place {
+        Place::Fresh(fresh) => fresh.dir.as_deref(),
+        _ => None,
+    };
+    if named.is_some_and(|dir| dir.as_os_str().is_empty()) {
+        return Err(Fault::invalid("--workspace is empty").hint("name a directory").phase(Phase::Admission));
+    }
+    let dir = match named {
+        Some(dir) => real(&caller.cwd.join(dir), "workspace")?,
+        None => real(&caller.cwd, "working directory")?,
+    };
+    let cwd = match &request.workdir {
+        Some(to) if to.as_os_str().is_empty() => {
+            return Err(Fault::invalid("--workdir is empty").hint("name a directory").phase(Phase::Admission));
+        }
+        Some(to) => real(&dir.join(to), "working directory")?,
+        None => dir.clone(),
+    };
+    // With --workdir outside and no --workspace, the working directory becomes the workspace.
+    let dir = if named.is_none() && !cwd.starts_with(&dir) { cwd.clone() } else { dir };
+    let fresh = matches!(request.place, Place::Fresh(_));
+    let private = fresh && named.is_none() && OWN.iter().any(|own| dir == Path::new(own));
+    let layered = fresh && !private;
+    if layered && named.is_none() && caller.home.starts_with(&dir) {
+        return Err(ask_for_choice(&dir, &caller.home));
+    }
+    Ok(Spot { dir, cwd, layered, private, held: None })
+}
+
+/// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.
+fn ask_for_choice(dir: &Path, home: &Path) -> Fault {
+    let which = if dir == home { "is the home directory" } else { "holds the home directory" };
+    let message = format!("{} {which}; a run does not work on all of it unasked", dir.display());
+    let hint = "change to a project; or choose: -w DIR works on DIR, --read-only changes nothing, --direct changes the host \
+                where the policy allows it";
+    Fault::invalid(message).hint(hint).phase(Phase::Admission)
+}
+
+/// Canonicalizes a directory.
+pub(super) fn real(asked: &Path, what: &str) -> Result<PathBuf, Fault> {
+    let refuse = |why: String| Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
+    let real = std::fs::canonicalize(asked).map_err(|e| refuse(e.to_string()))?;
+    if !real.is_dir() {
+        return Err(refuse("not a directory".into()));
+    }
+    if ["/proc", "/dev", "/sys"].iter().any(|own| real.starts_with(own)) {
+        return Err(refuse("belongs to the kernel, not to a project".into()));
+    }
+    Ok(real)
+}

@@ -1,0 +1,475 @@
+//! Secrets that a guest uses and never sees. Inside, a variable of the secret's name holds a placeholder; the broker replaces it with the
+//! value in outgoing requests.
+//!
+//! The guest's first process is a copy of ours, so no value may be in our memory when it is created. Sources are opened before, which
+//! reports most mistakes in time, and read after. Explaining a run opens nothing and starts nothing.
+
+mod brought;
+pub mod kept;
+
+pub use brought::{Carried, brought, carry, told};
+pub use brought::{check_recorded, refuse_brought};
+
+use crate::request::Hidden;
+use egress::broker::SecretValue;
+use state::{Caller, SecretSources};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use terms::{Fault, Phase};
+
+/// Longest value; also the capacity of a pipe, so that a command never blocks on it.
+pub const LONGEST: usize = 64 * 1024;
+/// Deadline for a command, or the writer of a pipe, to deliver a secret.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Source of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Env {
+        variable: String,
+        /// The caller has the variable, and it is not empty.
+        is_set: bool,
+    },
+    File(PathBuf),
+    Command(String),
+    /// Kept in the state directory under a name; the file, once it was found.
+    Kept {
+        name: String,
+        file: Option<PathBuf>,
+    },
+    /// Sent by a client with a command, once the guest runs.
+    Brought,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
+            Source::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
+            Source::File(path) => write!(f, "the file {}", path.display()),
+            Source::Command(command) => write!(f, "what the command {command:?} prints"),
+            Source::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
+            Source::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
+            Source::Brought => write!(f, "whoever runs a command"),
+        }
+    }
+}
+
+/// A source that is opened and unread.
+enum OpenedSource {
+    Env(String),
+    Open(File),
+    /// No value yet; it comes with a command.
+    Later,
+}
+
+/// A secret and the source of its value.
+struct NamedSecret {
+    name: String,
+    placeholder: String,
+    source: Source,
+    /// Set once the source was opened.
+    held: Option<OpenedSource>,
+}
+
+/// The secrets of one run before their values are known.
+#[derive(Default)]
+pub struct Secrets {
+    named: Vec<NamedSecret>,
+    cwd: PathBuf,
+    /// Late read of variables; see `Caller::read_late`.
+    read_late: Option<fn(&OsStr) -> Option<OsString>>,
+}
+
+impl Secrets {
+    /// Determines the sources of the secrets that the policy names, without reading them. `words` are `NAME=env:VAR`, `NAME=file:PATH`,
+    /// `NAME=cmd:COMMAND` or `NAME=store:NAME`; without a word, a secret is the caller's variable of its name, or else the one that is
+    /// kept.
+    pub fn find(wanted: &BTreeSet<&str>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+        let only_kept = caller.secret_sources == SecretSources::KeptOnly;
+        let mut sources = BTreeMap::new();
+        for word in words {
+            let (name, source) = read_word(word)?;
+            if only_kept && !matches!(source, Source::Kept { .. } | Source::Brought) {
+                return Err(kept_only(name));
+            }
+            if !wanted.contains(name) {
+                let known: Vec<&str> = wanted.iter().copied().collect();
+                return Err(Fault::invalid(format!(
+                    "--secret {name}: no policy of this run has a secret of that name"
+                ))
+                .hint(if known.is_empty() { "leave it out".into() } else { format!("secrets: {}", known.join(", ")) })
+                .phase(Phase::Admission));
+            }
+            sources.insert(name, source);
+        }
+        let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+        let mut named = Vec::new();
+        for name in wanted {
+            let own = (*name).to_owned();
+            let source = match sources.remove(name) {
+                Some(Source::Env { variable, .. }) => Source::Env { is_set: is_set(&variable), variable },
+                Some(Source::File(path)) => Source::File(caller.cwd.join(path)),
+                Some(Source::Kept { name, .. }) => Source::Kept { file: kept::find(caller, &name), name },
+                Some(source) => source,
+                None if !only_kept && is_set(name) => Source::Env { variable: own, is_set: true },
+                None => match kept::find(caller, name) {
+                    None if !only_kept => Source::Env { variable: own, is_set: false },
+                    file => Source::Kept { name: own, file },
+                },
+            };
+            named.push(NamedSecret { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
+        }
+        Ok(Secrets { named, cwd: caller.cwd.clone(), read_late: Some(caller.read_late) })
+    }
+
+    /// Describes the source of each secret.
+    pub fn explain(&self) -> Vec<String> {
+        self.named.iter().map(|s| format!("{}: {}", s.name, s.source)).collect()
+    }
+
+    /// Returns whether all values come from kept secrets, which are the same for every caller.
+    pub fn are_kept(&self) -> bool {
+        self.named.iter().all(|secret| matches!(secret.source, Source::Kept { .. }))
+    }
+
+    /// Returns the secrets kept under these names now, with the same placeholders: for a spare, which was started before its owner was
+    /// known.
+    pub fn now_kept(&self, caller: &Caller) -> Secrets {
+        let now = |secret: &NamedSecret| NamedSecret {
+            name: secret.name.clone(),
+            placeholder: secret.placeholder.clone(),
+            source: Source::Kept { name: secret.name.clone(), file: kept::find(caller, &secret.name) },
+            held: None,
+        };
+        Secrets { named: self.named.iter().map(now).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+    }
+
+    /// Returns an unopened copy; empty where no secret comes with a command.
+    pub fn brought(&self) -> Secrets {
+        if !self.named.iter().any(|secret| secret.source == Source::Brought) {
+            return Secrets::default();
+        }
+        let again = |secret: &NamedSecret| NamedSecret {
+            name: secret.name.clone(),
+            placeholder: secret.placeholder.clone(),
+            source: secret.source.clone(),
+            held: None,
+        };
+        Secrets { named: self.named.iter().map(again).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+    }
+
+    /// Returns all values, with these added; a fault for a name that does not come with a command.
+    pub fn bring(&self, values: &BTreeMap<String, Hidden>) -> Result<Vec<SecretValue>, Fault> {
+        let mut again = self.brought();
+        let waits = |name: &String| self.named.iter().find(|s| s.name == *name && s.source == Source::Brought);
+        let mut all = Vec::new();
+        for (name, value) in values {
+            let secret = waits(name).ok_or_else(|| not_brought(name))?;
+            let value = value.bytes().ok_or_else(|| fault(name, "its value is not spelled as it should be"))?;
+            check(name, &value)?;
+            all.push(SecretValue { name: name.clone(), placeholder: secret.placeholder.clone(), value });
+        }
+        again.open()?;
+        all.extend(again.read()?);
+        Ok(all)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
+    /// Opens files and runs commands, leaving the values unread. Must precede the guest's first process.
+    pub fn open(&mut self) -> Result<(), Fault> {
+        for secret in &mut self.named {
+            secret.held = Some(open_source(&secret.name, &secret.source, &self.cwd)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the placeholders that the guest has instead, by variable.
+    pub fn placeholders(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named.iter().map(|s| (s.name.as_str(), s.placeholder.as_str()))
+    }
+
+    /// Returns the caller's variables that hold a value, which must neither be passed nor be in memory when the guest is created.
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
+        self.named.iter().filter_map(|s| match &s.source {
+            Source::Env { variable, .. } => Some(variable.as_str()),
+            Source::File(_) | Source::Command(_) | Source::Kept { .. } | Source::Brought => None,
+        })
+    }
+
+    /// Reads the values. Must follow the creation of the guest's first process.
+    pub fn read(self) -> Result<Vec<SecretValue>, Fault> {
+        let Some(read_late) = self.read_late.filter(|_| !self.named.is_empty()) else { return Ok(Vec::new()) };
+        // From here on our memory must not end up in a core dump or a debugger.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        let there = self.named.into_iter().filter(|secret| !matches!(secret.held, Some(OpenedSource::Later)));
+        let values = there.map(|NamedSecret { name, placeholder, held, .. }| {
+            let value = match held.ok_or_else(|| fault(&name, "its source was not opened"))? {
+                OpenedSource::Later => Vec::new(),
+                OpenedSource::Env(variable) => {
+                    read_late(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default()
+                }
+                OpenedSource::Open(source) => read_open(&name, source)?,
+            };
+            check(&name, &value)?;
+            Ok(SecretValue { name, placeholder, value })
+        });
+        values.collect()
+    }
+}
+
+fn fault(name: &str, why: impl std::fmt::Display) -> Fault {
+    Fault::invalid(format!("secret {name}: {why}")).phase(Phase::Preparation)
+}
+
+/// Checks a value. It goes into a header, where a line break would end it.
+fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
+    let why = match value {
+        [] => "its value is empty".to_owned(),
+        value if value.len() > LONGEST => format!("longer than {LONGEST} bytes"),
+        value if value.iter().any(|b| b.is_ascii_control()) => "its value holds a control character".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(fault(name, why).hint(format!("it must be one line of 1 to {LONGEST} bytes")))
+}
+
+fn not_brought(name: &str) -> Fault {
+    fault(name, "the sandbox was not made to be brought one of that name").hint("name it when the sandbox is made")
+}
+
+fn kept_only(name: &str) -> Fault {
+    let fault = Fault::invalid(format!("secret {name}: only what is kept is given to runs here"));
+    fault.hint(format!("keep it with PUT /v1/secrets/{name}, or name one with store:NAME")).phase(Phase::Admission)
+}
+
+fn read_word(word: &str) -> Result<(&str, Source), Fault> {
+    // The typed text may be the secret itself, so it is never repeated.
+    let refuse = |why: &str| {
+        Fault::invalid(format!("--secret: {why}"))
+            .hint("write NAME=env:VARIABLE, NAME=file:PATH, NAME=cmd:COMMAND or NAME=store:NAME; a value on the command line shows to every user of the host")
+            .phase(Phase::Admission)
+    };
+    let (name, source) = word.split_once('=').ok_or_else(|| refuse("no '=' after the name"))?;
+    let source = match source.split_once(':') {
+        Some((_, "")) => return Err(refuse("nothing after the colon")),
+        Some(("env", variable)) => Source::Env { variable: variable.into(), is_set: false },
+        Some(("file", path)) => Source::File(path.into()),
+        Some(("cmd", command)) => Source::Command(command.into()),
+        Some(("brought", "run")) => Source::Brought,
+        Some(("store", name)) => Source::Kept { name: name.into(), file: None },
+        _ => return Err(refuse("a secret is never given literally")),
+    };
+    Ok((name, source))
+}
+
+fn placeholder(name: &str) -> Result<String, Fault> {
+    let mut bytes = [0u8; 16];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    if got != Ok(bytes.len()) {
+        return Err(Fault::internal("the kernel gives no random bytes").phase(Phase::Preparation));
+    }
+    Ok(format!("cofferdam-secret-{name}-{}", terms::hex::encode(bytes)))
+}
+
+fn open_source(name: &str, source: &Source, cwd: &Path) -> Result<OpenedSource, Fault> {
+    match source {
+        Source::Env { variable, is_set: true } => Ok(OpenedSource::Env(variable.clone())),
+        Source::Env { variable, is_set: false } => {
+            let hint = format!(
+                "set {variable}, keep it with `cofferdam secret set {name}`, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND|store:NAME"
+            );
+            Err(fault(name, format!("the variable {variable} is not set")).hint(hint))
+        }
+        Source::File(path) => {
+            // A pipe without a writer must not block the open.
+            let options = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+            let file = File::options().read(true).custom_flags(options).open(path);
+            let file = file.map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
+            if file.metadata().is_ok_and(|m| m.is_dir()) {
+                return Err(fault(name, format!("{}: is a directory", path.display())));
+            }
+            Ok(OpenedSource::Open(file))
+        }
+        Source::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
+        Source::Brought => Ok(OpenedSource::Later),
+        Source::Kept { name: kept, file: None } => {
+            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
+        }
+        Source::Kept { file: Some(path), .. } => {
+            let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+            let file = File::options().read(true).custom_flags(options).open(path);
+            file.map(OpenedSource::Open).map_err(|e| fault(name, format!("what is kept of it: {e}")))
+        }
+    }
+}
+
+/// Runs a command to its end; its output stays in the pipe, in the kernel's memory and not in ours.
+fn run(name: &str, command: &str, cwd: &Path) -> Result<File, Fault> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .current_dir(cwd)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| fault(name, format!("its command cannot be started: {e}")))?;
+    let out = child.stdout.take().ok_or_else(|| fault(name, "its command has no output"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let why = format!("its command did not end within {} s, or said too much", PATIENCE.as_secs());
+                return Err(fault(name, why));
+            }
+        }
+    };
+    match status.success() {
+        true => Ok(File::from(OwnedFd::from(out))),
+        false => Err(fault(name, format!("its command failed: {status}"))),
+    }
+}
+
+/// Reads a file, a pipe or a command's output, without the trailing line break.
+fn read_open(name: &str, mut source: File) -> Result<Vec<u8>, Fault> {
+    let deadline = Instant::now() + PATIENCE;
+    // Allocated at full size: a growing buffer leaves copies of the value behind.
+    let mut value = vec![0; LONGEST + 3];
+    let mut len = 0;
+    while len < value.len() {
+        wait_for(&source, deadline).ok_or_else(|| fault(name, "its source says nothing"))?;
+        match source.read(&mut value[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(e) => return Err(fault(name, e)),
+        }
+    }
+    value.truncate(len);
+    value.pop_if(|last| *last == b'\n');
+    value.pop_if(|last| *last == b'\r');
+    Ok(value)
+}
+
+/// Waits until the source is readable or at its end; `None` at the deadline.
+fn wait_for(source: &File, deadline: Instant) -> Option<()> {
+    let left = sys::deadline::time_left(deadline);
+    let mut fds = [rustix::event::PollFd::new(source, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut fds, Some(&left)) {
+        Ok(0) => None,
+        _ => Some(()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn caller() -> Caller {
+        let env = vec![("TOKEN".into(), "from the environment".into()), ("EMPTY".into(), "".into())];
+        let read_late = |name: &OsStr| (name == "TOKEN").then(|| OsString::from("read late"));
+        Caller::new("/".into(), "/h".into(), "u".into(), env, read_late)
+    }
+
+    fn find(words: &[&str]) -> Result<Secrets, Fault> {
+        let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+        Secrets::find(&BTreeSet::from(["TOKEN"]), &words, &caller())
+    }
+
+    fn value(words: &[&str]) -> Result<String, Fault> {
+        let mut secrets = find(words)?;
+        secrets.open()?;
+        let values = secrets.read()?;
+        Ok(String::from_utf8(values[0].value.clone()).unwrap())
+    }
+
+    #[test]
+    fn a_daemons_clients_have_no_variables_files_or_commands_of_it() {
+        let kept_only =
+            Caller { secret_sources: SecretSources::KeptOnly, ..caller().in_state(Path::new("/nonexistent")) };
+        let find = |words: &[&str], caller: &Caller| {
+            let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+            Secrets::find(&BTreeSet::from(["TOKEN"]), &words, caller)
+        };
+        for word in ["TOKEN=env:TOKEN", "TOKEN=file:/etc/hostname", "TOKEN=cmd:true"] {
+            assert!(find(&[word], &caller()).is_ok(), "{word}: the control");
+            assert!(find(&[word], &kept_only).is_err(), "{word}");
+        }
+        assert_eq!(find(&[], &caller()).unwrap().variables().collect::<Vec<_>>(), ["TOKEN"], "the control");
+        let named = find(&[], &kept_only).map(|secrets| secrets.variables().count());
+        assert!(matches!(named, Ok(0) | Err(_)), "a variable of its name is not taken: {named:?}");
+    }
+
+    #[test]
+    fn values_are_read_late_from_their_source() {
+        assert_eq!(value(&[]).unwrap(), "read late");
+        assert_eq!(value(&["TOKEN=cmd:printf 'a b\\n'"]).unwrap(), "a b");
+        let file = std::env::temp_dir().join(format!("cofferdam-secret-{}", std::process::id()));
+        std::fs::write(&file, "from a file\r\n").unwrap();
+        assert_eq!(value(&[&format!("TOKEN=file:{}", file.display())]).unwrap(), "from a file");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn telling_where_they_come_from_looks_at_none() {
+        let made = std::env::temp_dir().join(format!("cofferdam-explained-{}", std::process::id()));
+        let command = format!("TOKEN=cmd:touch {}", made.display());
+        for (words, told) in [
+            (vec![], "TOKEN: the variable TOKEN"),
+            (vec!["TOKEN=env:MISSING"], "TOKEN: the variable MISSING, which is not set"),
+            (vec!["TOKEN=file:no/such"], "TOKEN: the file /no/such"),
+            (vec![command.as_str()], "TOKEN: what the command"),
+        ] {
+            let said = find(&words).unwrap().explain();
+            assert!(said.len() == 1 && said[0].starts_with(told), "{said:?}");
+        }
+        assert!(!made.exists());
+    }
+
+    #[test]
+    fn the_guest_has_a_placeholder_of_its_own() {
+        let (one, two) = (find(&[]).unwrap(), find(&[]).unwrap());
+        let (name, first) = one.placeholders().next().unwrap();
+        assert_eq!(name, "TOKEN");
+        assert!(first.starts_with("cofferdam-secret-TOKEN-") && first.len() == 23 + 32, "{first}");
+        assert_ne!(first, two.placeholders().next().unwrap().1);
+        assert_eq!(one.variables().collect::<Vec<_>>(), ["TOKEN"]);
+    }
+
+    #[test]
+    fn mistakes_are_told_and_the_value_is_not() {
+        for words in [
+            &["TOKEN=hunter2"][..],
+            &["TOKEN"],
+            &["TOKEN=env:"],
+            &["TOKEN=env:EMPTY"],
+            &["TOKEN=env:MISSING"],
+            &["TOKEN=file:/no/such/file"],
+            &["TOKEN=file:/"],
+            &["TOKEN=cmd:exit 3"],
+            &["TOKEN=cmd:true"],
+            &["TOKEN=cmd:printf 'a\\nb'"],
+            &["OTHER=env:TOKEN"],
+        ] {
+            let fault = value(words).unwrap_err();
+            assert_eq!(fault.error_kind, terms::ErrorKind::InvalidRequest, "{words:?}");
+            let said = format!("{} {}", fault.message, fault.hint.unwrap_or_default());
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+}

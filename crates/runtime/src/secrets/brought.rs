@@ -1,0 +1,98 @@
+//! Secrets of a run that another node carries out: the words in a sandbox's record, and the values that are read here and sent along. No
+//! value is ever part of a record.
+
+use super::{OpenedSource, Source, check, fault, kept_only, open_source, read_open, read_word};
+use crate::request::Hidden;
+use state::{Caller, Reach};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use terms::{ErrorKind, Fault, Phase};
+
+/// Checks the sources in a record: only kept secrets and those that come with a command, each named by the policy. The policy decides where
+/// a secret is sent, so a caller that does not decide about policies cannot substitute another one.
+pub fn check_recorded(words: &[String], policy: &policy::Policy, reach: &Reach) -> Result<(), Fault> {
+    for word in words {
+        let (name, source) = read_word(word)?;
+        if !matches!(source, Source::Kept { .. } | Source::Brought) {
+            return Err(kept_only(name));
+        }
+        if !policy.secrets.iter().any(|secret| secret.rule.name == name) {
+            let fault = Fault::invalid(format!("--secret {name}: no policy of this run has a secret of that name"));
+            return Err(fault.hint("leave it out").phase(Phase::Admission));
+        }
+        match &source {
+            Source::Kept { name: kept, .. } if kept != name && !reach.decides() => return Err(another(name, kept)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn another(name: &str, kept: &str) -> Fault {
+    let message =
+        format!("secrets: {name}=store:{kept}: with this credential no other secret is sent in the place of {name}");
+    let hint = format!("leave it out, or write {name}=store:{name}; an operator may name another");
+    Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission)
+}
+
+/// Returns the word of a record for a secret that comes with a command.
+pub fn brought(name: &str) -> String {
+    format!("{name}=brought:run")
+}
+
+/// Refuses secrets that come with a command, for runs outside of a live sandbox.
+pub fn refuse_brought(words: &[String]) -> Result<(), Fault> {
+    match words.iter().map(|word| read_word(word)).find(|read| matches!(read, Ok((_, Source::Brought)))) {
+        Some(Ok((name, _))) => Err(fault(name, "nobody brings it here").hint("name where it comes from")),
+        _ => Ok(()),
+    }
+}
+
+/// A secret for a run on another node.
+pub enum Carried {
+    /// Kept on that node; the word for its record.
+    Kept(String),
+    /// Name, and the value that was read here.
+    Value(String, Hidden),
+}
+
+/// Describes a `--secret` of a remote run that is only explained: the word of a record, and the source that would be read here. The source
+/// is not read.
+pub fn told(word: &str, caller: &Caller) -> Result<(String, Option<(String, String)>), Fault> {
+    refuse_brought(&[word.to_owned()])?;
+    let (name, source) = read_word(word)?;
+    let line = |source: &Source| (name.to_owned(), format!("{name}: {source}"));
+    Ok(match named_here(source, caller) {
+        Source::Kept { .. } => (word.to_owned(), None),
+        source => (brought(name), Some(line(&source))),
+    })
+}
+
+/// Resolves a source relative to the caller.
+fn named_here(source: Source, caller: &Caller) -> Source {
+    let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+    match source {
+        Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
+        Source::File(path) => Source::File(caller.cwd.join(path)),
+        other => other,
+    }
+}
+
+/// Reads a `--secret` here, for a run on another node.
+pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
+    refuse_brought(&[word.to_owned()])?;
+    let (name, source) = read_word(word)?;
+    let source = match named_here(source, caller) {
+        Source::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
+        other => other,
+    };
+    let value = match open_source(name, &source, &caller.cwd)? {
+        OpenedSource::Env(variable) => {
+            (caller.read_late)(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default()
+        }
+        OpenedSource::Open(source) => read_open(name, source)?,
+        OpenedSource::Later => Vec::new(),
+    };
+    check(name, &value)?;
+    Ok(Carried::Value(name.to_owned(), Hidden::of(&value)))
+}

@@ -1,0 +1,132 @@
+//! Runs as the journal tells of them, whoever supervised them and whether or not the daemon was there: counted, and sent as one
+//! tree of spans each, with the phases as names.
+
+use super::send::Spans;
+use super::trace::{Attribute, Context, Kind, Span};
+use node::audit::{Noted, Step, Tail, Wanted};
+use node::figures::Figures;
+use node::run::Phases;
+use node::{Caller, Node};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Entries that are read at once.
+const PAGE: u32 = 1000;
+/// And in one look; the next goes on from there.
+const MOST: usize = 100_000;
+
+/// What was seen of the journals of all tenants.
+#[derive(Default)]
+pub struct Runs {
+    tails: BTreeMap<String, Tail>,
+    started: u64,
+    ended: BTreeMap<String, u64>,
+    limits: BTreeMap<String, u64>,
+}
+
+impl Runs {
+    /// Reads on in a tenant's journal; `from` is where to begin the first time, else with what comes next.
+    pub fn look(
+        &mut self,
+        node: &Node,
+        tenant: &str,
+        caller: &Caller,
+        from: Option<u64>,
+        spans: Option<&Spans>,
+    ) -> Option<u64> {
+        if !self.tails.contains_key(tenant) {
+            let wanted = || Wanted { verb: Some("run".into()), ..Wanted::default() };
+            // A place that is no longer there, or too far back, is none.
+            let tail = Tail::open(node, caller, from, wanted()).or_else(|_| Tail::open(node, caller, None, wanted()));
+            self.tails.insert(tenant.to_owned(), tail.ok()?);
+        }
+        let mut read = 0;
+        while read < MOST {
+            let entries = self.tails.get_mut(tenant)?.next(PAGE).ok()?;
+            read += entries.len();
+            entries.iter().for_each(|entry| self.count(entry, spans));
+            if entries.len() < PAGE as usize {
+                break;
+            }
+        }
+        self.tails.get(tenant).map(Tail::at)
+    }
+
+    fn count(&mut self, entry: &Noted, spans: Option<&Spans>) {
+        let word = |name: &str| entry.body[name].as_str();
+        match entry.step {
+            Step::Intent => self.started += 1,
+            // It never began, or we lost it on the way.
+            Step::Failed => *self.ended.entry("fault".into()).or_default() += 1,
+            Step::Done => {
+                *self.ended.entry(word("verdict").unwrap_or("lost").to_owned()).or_default() += 1;
+                if let Some(kind) = word("limit_kind") {
+                    *self.limits.entry(kind.to_owned()).or_default() += 1;
+                }
+            }
+        }
+        if let (Step::Done | Step::Failed, Some(spans)) = (entry.step, spans) {
+            tree(entry).into_iter().for_each(|span| spans.put(span));
+        }
+    }
+
+    /// Adds what was counted.
+    pub fn add_to(&self, figures: &mut Figures) {
+        figures.runs_started += self.started;
+        for (from, into) in [(&self.ended, &mut figures.runs_ended), (&self.limits, &mut figures.limits_met)] {
+            from.iter().for_each(|(name, n)| *into.entry(name.clone()).or_default() += n);
+        }
+    }
+}
+
+/// The spans of a run that has ended. Their ids come from the run's, so that a span that is sent twice is still one.
+fn tree(entry: &Noted) -> Vec<Span> {
+    let Some(run) = entry.body["run"].as_str() else { return Vec::new() };
+    let Some(phases) = Phases::of(&entry.body) else { return Vec::new() };
+    let given = phases.trace.as_deref().and_then(Context::parse);
+    if given.is_some_and(|context| !context.sampled) {
+        return Vec::new();
+    }
+    let trace = given.map_or_else(|| digest(run, "trace"), |context| context.trace);
+    let root: [u8; 8] = digest(run, "run");
+    let ns = |us: u64| us.saturating_mul(1000);
+    let span = |id, parent, name: &str, from_us: u64, us: u64| Span {
+        trace,
+        id,
+        parent,
+        name: name.to_owned(),
+        kind: Kind::Internal,
+        start_ns: ns(phases.begun_us + from_us),
+        end_ns: ns(phases.begun_us + from_us + us),
+        attributes: Vec::new(),
+        error: None,
+    };
+    let whole = phases.list.iter().map(|timed| timed.from_us + timed.us).max().unwrap_or(0);
+    let mut first = span(root, given.map(|context| context.span), "run", 0, whole);
+    first.attributes = attributes(entry, run);
+    first.error = match entry.step {
+        Step::Failed => Some(entry.body["message"].as_str().unwrap_or("it did not start").to_owned()),
+        _ => entry.body["verdict"].as_str().filter(|verdict| *verdict != "ok").map(str::to_owned),
+    };
+    let mut spans = vec![first];
+    for (n, timed) in phases.list.iter().enumerate() {
+        let name = timed.phase.name();
+        spans.push(span(digest(run, &format!("{n} {name}")), Some(root), name, timed.from_us, timed.us));
+    }
+    spans
+}
+
+fn attributes(entry: &Noted, run: &str) -> Vec<(&'static str, Attribute)> {
+    let text = |text: &str| Attribute::Text(text.to_owned());
+    let mut all = vec![("cofferdam.run_id", text(run)), ("cofferdam.sandbox", text(&entry.subject))];
+    all.extend(entry.body["verdict"].as_str().map(|verdict| ("cofferdam.verdict", text(verdict))));
+    all.extend(entry.body["limit_kind"].as_str().map(|kind| ("cofferdam.limit_kind", text(kind))));
+    all.extend(entry.body["status"].as_u64().map(|status| ("process.exit.code", Attribute::Count(status))));
+    all
+}
+
+fn digest<const N: usize>(run: &str, what: &str) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&Sha256::digest(format!("{run} {what}"))[..N]);
+    out
+}

@@ -1,0 +1,259 @@
+//! Admission of verbs by the state of a sandbox: one pure table that reads no clock, file or store.
+
+use serde::{Deserialize, Serialize};
+use terms::{ErrorKind, Fault, Phase, Retry};
+use utoipa::ToSchema;
+
+/// How a sandbox stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Commands can be run in it, and none is.
+    Active,
+    /// A command runs in it.
+    Running,
+    /// Nothing runs, and nothing will until it is started.
+    Stopped,
+    /// Stopped, and its last command has not ended yet.
+    Stopping,
+    /// Only its records are left.
+    Removed,
+    /// Its keeper died, and all that ran in it. Commands can be run in it.
+    Lost,
+    /// All that runs in it stands still.
+    Frozen,
+    /// What ran in it was ended, and starts again when it is resumed.
+    Hibernated,
+    /// It stands ready for a template, and is nobody's yet.
+    Ready,
+    /// Its keeper lives and did not answer in time: what runs in it is not known. It can be stopped, or removed by force.
+    Silent,
+}
+
+impl Standing {
+    pub const ALL: [Standing; 10] = [
+        Standing::Active,
+        Standing::Running,
+        Standing::Stopped,
+        Standing::Stopping,
+        Standing::Removed,
+        Standing::Lost,
+        Standing::Frozen,
+        Standing::Hibernated,
+        Standing::Ready,
+        Standing::Silent,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Active => "active",
+            Standing::Running => "running",
+            Standing::Stopped => "stopped",
+            Standing::Stopping => "stopping",
+            Standing::Removed => "removed",
+            Standing::Lost => "lost",
+            Standing::Frozen => "frozen",
+            Standing::Hibernated => "hibernated",
+            Standing::Ready => "ready",
+            Standing::Silent => "silent",
+        }
+    }
+}
+
+/// A verb on a sandbox, as far as admission distinguishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Exec,
+    Start,
+    Stop,
+    Remove,
+    /// Removal that stops the sandbox first.
+    RemoveByForce,
+    /// Removal by gc, after expiry.
+    Collect,
+    Diff,
+    /// Approve and undo: change the base, and the layer only where no run writes to it.
+    Land,
+    /// Reject, rebase, prune and restore: write to the layer.
+    Rewrite,
+    /// Allowed while a command runs, which is frozen for it.
+    Snapshot,
+    Suspend,
+    Resume,
+}
+
+impl Verb {
+    pub const ALL: [Verb; 12] = [
+        Verb::Exec,
+        Verb::Start,
+        Verb::Stop,
+        Verb::Remove,
+        Verb::RemoveByForce,
+        Verb::Collect,
+        Verb::Diff,
+        Verb::Land,
+        Verb::Rewrite,
+        Verb::Snapshot,
+        Verb::Suspend,
+        Verb::Resume,
+    ];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    Allowed,
+    /// The state holds already: an answer without a change.
+    NothingToDo,
+    Refused(Why),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Running,
+    Stopped,
+    Removed,
+    Ready,
+    Silent,
+}
+
+/// Looks up the table.
+pub fn admit(standing: Standing, verb: Verb) -> Ruling {
+    use Ruling::{Allowed, NothingToDo, Refused};
+    match (standing, verb) {
+        (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
+        (Standing::Removed, _) => Refused(Why::Removed),
+        (Standing::Ready, _) => Refused(Why::Ready),
+
+        // A silent keeper can be killed; every other verb would need its answer.
+        (
+            Standing::Silent,
+            Verb::Exec | Verb::Start | Verb::Remove | Verb::Collect | Verb::Rewrite | Verb::Suspend | Verb::Resume,
+        ) => Refused(Why::Silent),
+
+        // A suspended sandbox is resumed by it.
+        (Standing::Active | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Exec) => Allowed,
+        (Standing::Running | Standing::Stopping, Verb::Exec) => Refused(Why::Running),
+        (Standing::Stopped, Verb::Exec) => Refused(Why::Stopped),
+
+        (Standing::Active | Standing::Running, Verb::Start) => NothingToDo,
+        (Standing::Stopped | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Start) => Allowed,
+        (Standing::Stopping, Verb::Start) => Refused(Why::Running),
+
+        (Standing::Stopped, Verb::Stop) => NothingToDo,
+        (_, Verb::Stop) => Allowed,
+
+        (Standing::Running | Standing::Stopping | Standing::Frozen, Verb::Remove | Verb::Collect | Verb::Rewrite) => {
+            Refused(Why::Running)
+        }
+        (_, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
+
+        (Standing::Stopped | Standing::Stopping, Verb::Suspend | Verb::Resume) => Refused(Why::Stopped),
+        (Standing::Hibernated, Verb::Suspend) => NothingToDo,
+        (_, Verb::Suspend) => Allowed,
+        (Standing::Frozen | Standing::Hibernated, Verb::Resume) => Allowed,
+        (_, Verb::Resume) => NothingToDo,
+
+        (_, Verb::RemoveByForce | Verb::Diff | Verb::Land | Verb::Snapshot) => Allowed,
+    }
+}
+
+/// Checks a verb; returns whether there is something to do.
+pub fn check(standing: Standing, verb: Verb, id: &str) -> Result<bool, Fault> {
+    match admit(standing, verb) {
+        Ruling::Allowed => Ok(true),
+        Ruling::NothingToDo => Ok(false),
+        Ruling::Refused(why) => Err(refusal(why, id)),
+    }
+}
+
+fn refusal(why: Why, id: &str) -> Fault {
+    let (kind, what, hint) = match why {
+        Why::Running => (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`"),
+        Why::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
+        Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists those that are there"),
+        Why::Ready => {
+            (ErrorKind::Conflict, "it stands ready and is nobody's yet", "`cofferdam create --template` takes one over")
+        }
+        Why::Silent => (
+            ErrorKind::Unavailable,
+            "its keeper does not answer",
+            "try again; if it stays so, `cofferdam stop` or `cofferdam rm --force` ends it and all that runs in it",
+        ),
+    };
+    let fault = Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission);
+    if why == Why::Silent { fault.retry(Retry::Later) } else { fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
+    /// first letter of why not.
+    const TABLE: [(&str, &str); 12] = [
+        ("Exec", "+RSRX+++NQ"),
+        ("Start", "..+RX+++NQ"),
+        ("Stop", "++.+X+++N+"),
+        ("Remove", "+R+R.+R+NQ"),
+        ("RemoveByForce", "++++.+++N+"),
+        ("Collect", "+R+R.+R+NQ"),
+        ("Diff", "++++X+++N+"),
+        ("Land", "++++X+++N+"),
+        ("Rewrite", "+R+RX+R+NQ"),
+        ("Snapshot", "++++X+++N+"),
+        ("Suspend", "++SSX++.NQ"),
+        ("Resume", "..SSX.++NQ"),
+    ];
+
+    // promise 18
+    #[test]
+    fn the_table_is_whole() {
+        for (verb, (name, row)) in Verb::ALL.into_iter().zip(TABLE) {
+            assert_eq!(format!("{verb:?}"), name);
+            for (standing, want) in Standing::ALL.into_iter().zip(row.chars()) {
+                let got = match admit(standing, verb) {
+                    Ruling::Allowed => '+',
+                    Ruling::NothingToDo => '.',
+                    Ruling::Refused(Why::Running) => 'R',
+                    Ruling::Refused(Why::Stopped) => 'S',
+                    Ruling::Refused(Why::Removed) => 'X',
+                    Ruling::Refused(Why::Ready) => 'N',
+                    Ruling::Refused(Why::Silent) => 'Q',
+                };
+                assert_eq!(got, want, "{verb:?} of one that is {standing:?}");
+            }
+        }
+    }
+
+    /// A repeated verb finds nothing to do, or does the same again.
+    // promise 18
+    #[test]
+    fn every_transition_can_be_repeated() {
+        let after = [
+            (Verb::Start, Standing::Active),
+            (Verb::Stop, Standing::Stopped),
+            (Verb::Remove, Standing::Removed),
+            (Verb::Suspend, Standing::Hibernated),
+            (Verb::Resume, Standing::Active),
+        ];
+        for (verb, standing) in after {
+            assert_eq!(admit(standing, verb), Ruling::NothingToDo, "{verb:?}");
+        }
+    }
+
+    // promise 18
+    #[test]
+    fn a_refusal_says_which_and_what_to_do() {
+        for (standing, kind) in [
+            (Standing::Stopped, ErrorKind::Conflict),
+            (Standing::Removed, ErrorKind::NotFound),
+            (Standing::Silent, ErrorKind::Unavailable),
+        ] {
+            let fault = check(standing, Verb::Exec, "sbx_1").unwrap_err();
+            assert_eq!((fault.error_kind, fault.subject.as_deref()), (kind, Some("sbx_1")));
+            assert!(fault.hint.is_some());
+        }
+        assert_eq!(check(Standing::Active, Verb::Exec, "sbx_1"), Ok(true));
+        assert_eq!(check(Standing::Active, Verb::Start, "sbx_1"), Ok(false));
+    }
+}

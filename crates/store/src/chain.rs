@@ -1,0 +1,152 @@
+//! The hash chain of the journal: each entry's hash covers the entry and the hash before it. Verification reads rows through the
+//! back end's interface and compares them with the chain heads that are remembered outside of the database.
+
+use crate::backend::{EntryQuery, EntryRow, Link, Transaction};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use terms::Fault;
+use utoipa::ToSchema;
+
+/// Stands in the place of the hash before the first entry.
+pub const GENESIS: &str = "cofferdam journal 1";
+
+/// Subject, verb and step of the entries that tell of an archived segment.
+pub const SEAL_SUBJECT: &str = "journal";
+pub const SEAL_VERB: &str = "archive";
+pub const SEAL_STEP: &str = "done";
+
+/// A run of entries that was moved out of the database, as the entry that seals it tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    pub first: u64,
+    pub last: u64,
+    /// Hash of the last entry.
+    pub hash: String,
+}
+
+/// Result of verifying the whole chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalVerified)]
+pub struct Verified {
+    /// Number of entries that are as they were written, from the first on, archived ones included.
+    pub entries: u64,
+    /// Hash of the last of them.
+    pub head: String,
+    /// Last entry that `journal.head` remembers. It may lag behind; it never leads.
+    pub anchored: u64,
+    /// Number of entries at the beginning that were moved to segment files; they were as written at that time.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub archived: u64,
+    /// Number of archived entries that are still in the state directory, as they were written.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub archived_here: u64,
+    /// First entry that is not as it was written.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub broken: Option<Broken>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// An entry that is missing or was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = JournalBroken)]
+pub struct Broken {
+    pub seq: u64,
+    pub why: String,
+}
+
+/// Computes the hash of an entry. Each text goes in with its length, so that no byte can move from one text to the next.
+pub fn hash(before: &str, row: &EntryRow) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(before.as_bytes());
+    hasher.update(row.seq.to_le_bytes());
+    hasher.update(row.at_ms.to_le_bytes());
+    for text in [&row.verb, &row.step, &row.subject, &row.actor, &row.body] {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    terms::hex::encode(hasher.finalize())
+}
+
+/// Checks that a row is the entry that follows upon `last`, as it was written; the reason where it is not.
+pub fn check_next(last: &Link, row: &Result<EntryRow, Fault>, anchors: &BTreeMap<u64, String>) -> Result<(), String> {
+    let row = row.as_ref().map_err(|fault| format!("it cannot be read: {}", fault.message))?;
+    if row.seq != last.seq + 1 {
+        return Err("it is missing".into());
+    }
+    if hash(&last.hash, row) != row.hash {
+        return Err("its hash does not cover what it says".into());
+    }
+    match anchors.get(&row.seq) {
+        Some(known) if *known != row.hash => Err("journal.head remembers another entry under this number".into()),
+        _ => Ok(()),
+    }
+}
+
+/// Verifies the chain in the database, and compares it with the remembered heads where `anchors` are given.
+pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -> Result<Verified, Fault> {
+    let anchored = anchors.and_then(|anchors| anchors.keys().next_back().copied()).unwrap_or(0);
+    let mut last = match start(rows)? {
+        Ok(start) => start,
+        Err(broken) => {
+            let (head, broken) = (GENESIS.to_owned(), Some(broken));
+            return Ok(Verified { entries: 0, head, anchored, archived: 0, archived_here: 0, broken });
+        }
+    };
+    let archived = last.seq;
+    let (none, mut broken) = (BTreeMap::new(), None);
+    rows.entries(&EntryQuery::default(), &mut |row| {
+        if let Err(why) = check_next(&last, &row, anchors.unwrap_or(&none)) {
+            broken = Some(Broken { seq: last.seq + 1, why });
+            return Ok(ControlFlow::Break(()));
+        }
+        let row = row?;
+        last = Link { seq: row.seq, hash: row.hash };
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let broken = broken.or_else(|| check_end(last.seq, anchors?));
+    Ok(Verified { entries: last.seq, head: last.hash, anchored, archived, archived_here: 0, broken })
+}
+
+/// Checks that a chain which is sound by itself has not lost its end.
+fn check_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<Broken> {
+    let why = match anchors.keys().next_back() {
+        None => "journal.head is gone: nobody can say whether entries are missing at the end".to_owned(),
+        Some(last) if *last > entries => format!("it is missing, and so is what followed up to entry {last}"),
+        Some(_) => return None,
+    };
+    Some(Broken { seq: entries + 1, why })
+}
+
+/// Returns the entry that the database's first one follows upon; the defect where no seal tells of it.
+pub fn start(rows: &dyn Transaction) -> Result<Result<Link, Broken>, Fault> {
+    let before = rows.entry_range()?.map_or(0, |(first, _)| first.saturating_sub(1));
+    if before == 0 {
+        return Ok(Ok(Link { seq: 0, hash: GENESIS.to_owned() }));
+    }
+    let seal = seals(rows)?.remove(&before);
+    Ok(seal.map(|hash| Link { seq: before, hash }).ok_or_else(|| Broken { seq: 1, why: "it is missing".into() }))
+}
+
+/// Returns the last entry of each sealed segment with its hash, as entries in the database tell.
+pub fn seals(rows: &dyn Transaction) -> Result<BTreeMap<u64, String>, Fault> {
+    let mut seals = BTreeMap::new();
+    let query = EntryQuery {
+        subject: Some(SEAL_SUBJECT),
+        verb: Some(SEAL_VERB),
+        step: Some(SEAL_STEP),
+        ..EntryQuery::default()
+    };
+    rows.entries(&query, &mut |row| {
+        // A damaged entry seals nothing.
+        if let Some(segment) = row.ok().and_then(|row| serde_json::from_str::<Segment>(&row.body).ok()) {
+            seals.insert(segment.last, segment.hash);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(seals)
+}
