@@ -147,7 +147,9 @@ fn an_answer_waits_for_what_runs() {
         daemon.ask("POST", "/v1/sandboxes/w/stop?timeout=0s").send().assert_ok();
         waiting.join().unwrap()
     });
-    assert_eq!(after["standing"], "stopped");
+    // The wait ends with the run; the keeper is gone only once `stop` has answered.
+    assert_ne!(after["standing"], "running");
+    assert_eq!(daemon.get("/v1/sandboxes/w").assert_ok()["standing"], "stopped");
     let _ = run.wait();
 }
 
