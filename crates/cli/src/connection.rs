@@ -32,6 +32,14 @@ pub fn open(m: &ArgMatches) -> Result<Engine, Fault> {
     Ok(Engine::Remote(Remote::new(client, caller)))
 }
 
+/// Returns the caller for `serve`. A flag that names a daemon is a fault; the variable is for the clients of this one, and ignored.
+pub fn daemon(m: &ArgMatches, verb: &str) -> Result<Caller, Fault> {
+    match m.try_get_one::<String>("server").ok().flatten() {
+        None => surroundings::caller(),
+        Some(_) => local(m, verb),
+    }
+}
+
 /// Returns the caller for a verb that no daemon can carry out; a daemon that is named is a fault.
 pub fn local(m: &ArgMatches, verb: &str) -> Result<Caller, Fault> {
     let caller = surroundings::caller()?;

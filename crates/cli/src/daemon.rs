@@ -3,11 +3,10 @@
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, ago, from_now};
 use crate::{args, connection, operations, quantity as quantity_of, render};
+use api::{LimitAmounts, LimitBounds, Scope, Token, TokenCreate};
 use clap::ArgMatches;
 use client::Engine;
 use node::Caller;
-use node::bounds::{Amounts, Level};
-use node::tokens::{self, Scope, Shown};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use terms::{Fault, Phase, quantity};
@@ -16,7 +15,7 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     let inner = m.subcommand().map_or(m, |(_, m)| m);
     let json = inner.get_flag("json");
     let done = match verb {
-        "serve" => connection::local(m, verb).and_then(|caller| serve(m, caller, json)),
+        "serve" => connection::daemon(m, verb).and_then(|caller| serve(m, caller, json)),
         _ => connection::open(inner).and_then(|engine| match m.subcommand() {
             Some(("create", m)) => create(m, &engine, json),
             Some(("rm", m)) => revoke(m, &engine, json),
@@ -30,7 +29,7 @@ fn serve(m: &ArgMatches, caller: Caller, json: bool) -> Result<ExitCode, Fault> 
     let state = node::directory::prepare(&caller)?.0;
     let settings = settings(m, caller, state)?;
     if m.get_flag("check") {
-        let checked = server::rehearse(&settings)?;
+        let checked = server::dry_run(&settings)?;
         if json {
             print_document(&checked);
         } else {
@@ -73,7 +72,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         limits: config.limit_bounds(node::bounds::BuiltIn::of_this_host()),
         warm: config.warm_max(),
         keep: config.keep(),
-        names: server::Named {
+        names: server::SettingNames {
             socket: config.named("serve.socket"),
             listen: config.named("serve.listen"),
             tls_cert: config.named("serve.tls_cert"),
@@ -83,7 +82,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
     })
 }
 
-fn tell(checked: &server::Checked) {
+fn tell(checked: &server::CheckedSettings) {
     say(&format!("socket {}", checked.socket.display()));
     if let Some(address) = &checked.listen {
         say(&format!("listen {address}"));
@@ -115,7 +114,7 @@ fn time(flag: &str, text: &str) -> Result<u64, Fault> {
 }
 
 /// Limits as `--limit` takes them, and `cpus=N`.
-fn amounts(m: &ArgMatches, flag: &str) -> Result<Amounts, Fault> {
+fn amounts(m: &ArgMatches, flag: &str) -> Result<LimitAmounts, Fault> {
     let (mut limits, mut cpus) = (terms::Limits::default(), None);
     for item in m.get_many::<String>(flag).into_iter().flatten() {
         let refuse = |why: String| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission);
@@ -128,7 +127,7 @@ fn amounts(m: &ArgMatches, flag: &str) -> Result<Amounts, Fault> {
         };
         set.map_err(|why| refuse(format!("{name}: {why}")))?;
     }
-    Ok(Amounts::new(&limits, cpus))
+    Ok(LimitAmounts::new(&limits, cpus))
 }
 
 fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
@@ -138,14 +137,14 @@ fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
         "metrics" => Scope::Metrics,
         _ => Scope::Operator,
     };
-    let ask = tokens::Ask {
+    let ask = TokenCreate {
         name: m.get_one::<String>("name").cloned().unwrap_or_default(),
         tenant: m.get_one::<String>("tenant").cloned().unwrap_or_default(),
         scopes: m.get_many::<String>("scope").into_iter().flatten().map(scope).collect(),
         dirs: args::all(m, "dir").map(|dir| engine.caller().cwd.join(dir)).collect(),
         policies: m.get_many::<String>("policy").into_iter().flatten().cloned().collect(),
         sandboxes: m.get_many::<String>("sandbox").into_iter().flatten().cloned().collect(),
-        limits: Level { default: amounts(m, "limit-default")?, ceiling: amounts(m, "limit-ceiling")? },
+        limits: LimitBounds { default: amounts(m, "limit-default")?, ceiling: amounts(m, "limit-ceiling")? },
         ttl_ms: m.get_one::<String>("ttl").map(|text| time("ttl", text)).transpose()?,
     };
     let minted = engine.token_create(&ask)?;
@@ -165,7 +164,7 @@ fn list(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     }
     let now = terms::clock::now_ms();
     let mut table = Table::new(&["TOKEN", "NAME", "TENANT", "SCOPES", "USED", "EXPIRES"]);
-    for Shown { id, name, tenant, scopes, used_ms, expires_ms, .. } in all {
+    for Token { id, name, tenant, scopes, used_ms, expires_ms, .. } in all {
         let scopes: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
         let used = used_ms.map_or("never".into(), |at| ago(at, now));
         let expires =

@@ -3,9 +3,10 @@
 use crate::connection;
 use crate::render;
 use crate::render::Document;
+use api::JournalEntry;
 use clap::ArgMatches;
 use client::EventQuery;
-use node::audit::{Noted, Wanted};
+use node::audit::Wanted;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use terms::Fault;
@@ -32,7 +33,7 @@ fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
     connection::open(m)?.events(&tell, &mut |entries| print(entries, json).is_ok())
 }
 
-fn print(entries: &[Noted], json: bool) -> io::Result<()> {
+fn print(entries: &[JournalEntry], json: bool) -> io::Result<()> {
     let mut out = crate::stdout::lock();
     for entry in entries {
         match json {
@@ -72,7 +73,7 @@ fn network_line(line: &str) -> String {
 }
 
 /// Formats an entry of the journal on one line, for people.
-pub fn sentence(entry: &Noted) -> String {
+pub fn sentence(entry: &JournalEntry) -> String {
     let body = if entry.body.is_null() { String::new() } else { format!(" {}", entry.body) };
     let (when, step) = (terms::clock::date(entry.at_ms / 1000), entry.step.name());
     format!("{} {when} {} {} {step} {}{body}", entry.seq, entry.actor, entry.verb, entry.subject)

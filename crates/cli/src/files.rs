@@ -6,12 +6,11 @@ use crate::connection;
 use crate::render;
 use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
+use api::{FileEntry, FileEvent, FileKind, PathText, Rel, SearchResult};
 use clap::ArgMatches;
 use client::{Engine, Place};
 use node::files::Interest;
-use node::files::search::{self, Found};
-use node::files::watch::Event;
-use node::files::{Entry, FileKind, Rel, Target};
+use node::files::search;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -58,7 +57,7 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(entry: &Entry, above: &Rel) -> Vec<String> {
+fn row(entry: &FileEntry, above: &Rel) -> Vec<String> {
     let name = entry.path.parts().skip(above.parts().count()).fold(Rel::top(), |path, part| path.join(part));
     let name = match &entry.target {
         Some(target) => format!("{name} -> {}", shown(target)),
@@ -73,7 +72,7 @@ fn date(ms: i64) -> String {
 }
 
 /// Formats the mode as `ls -l` does.
-fn bits(entry: &Entry) -> String {
+fn bits(entry: &FileEntry) -> String {
     let kind = match entry.kind {
         FileKind::File => '-',
         FileKind::Dir => 'd',
@@ -89,10 +88,10 @@ fn bits(entry: &Entry) -> String {
     std::iter::once(kind).chain((0..9).map(bit)).collect::<String>() + &more
 }
 
-fn shown(text: &Target) -> String {
+fn shown(text: &PathText) -> String {
     match text {
-        Target::Text(text) => text.clone(),
-        Target::Bytes { .. } => text.bytes().unwrap_or_default().escape_ascii().to_string(),
+        PathText::Text(text) => text.clone(),
+        PathText::Bytes { .. } => text.bytes().unwrap_or_default().escape_ascii().to_string(),
     }
 }
 
@@ -194,7 +193,7 @@ fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
 }
 
 /// Notes what a search skipped.
-fn note_skipped(found: &Found) {
+fn note_skipped(found: &SearchResult) {
     if let Some(bound) = found.stopped_by {
         render::note(&format!("stopped early, by its bound on {}", bound.name()));
     }
@@ -210,7 +209,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
 }
 
 /// Prints a change. False when the reader is gone.
-fn tell(event: &Event, json: bool) -> bool {
+fn tell(event: &FileEvent, json: bool) -> bool {
     let line = match (json, &event.to) {
         (true, _) => render::json_line(event),
         (false, Some(to)) => format!("{} {} to {to}", event.what.name(), event.path),

@@ -1,5 +1,6 @@
 //! The `cofferdam` binary: parse, call a verb, render the answer.
 
+mod agents;
 mod args;
 mod bench;
 mod connection;
@@ -68,6 +69,7 @@ fn answer() -> ExitCode {
             connection::note_local(m, verb);
             page(if verb == "man" { args::man() } else { Ok(args::completion(m)) })
         }
+        Some(("agents", m)) => agents::main(m),
         Some((verb, m)) if args::daemon::VERBS.contains(&verb) => daemon::main(verb, m),
         Some((verb, m)) if args::operations::VERBS.contains(&verb) => operations::main(verb, m),
         Some((verb, m)) if args::questions::VERBS.contains(&verb) => questions::main(verb, m),

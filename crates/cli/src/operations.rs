@@ -3,6 +3,7 @@
 use crate::render::{can_draw, print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, connection, render};
+use api::TopReport;
 use clap::ArgMatches;
 use client::Engine;
 use node::bounds::BuiltIn;
@@ -164,7 +165,7 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
 /// Column of `table` with text of the caller's choice, of any length.
 const NAME: usize = 1;
 
-fn table(look: &top::Look, most: usize) -> Table {
+fn table(look: &TopReport, most: usize) -> Table {
     let mut table = Table::new(&["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET"]);
     for row in look.sandboxes.iter().take(most) {
         let is_live = row.live && row.silent.is_none();
@@ -184,6 +185,6 @@ fn table(look: &top::Look, most: usize) -> Table {
     table
 }
 
-fn word(kind: fsck::Kind) -> String {
+fn word(kind: fsck::ProblemKind) -> String {
     serde_json::to_value(kind).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }

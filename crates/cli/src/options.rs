@@ -1,9 +1,9 @@
 //! Flags that several verbs share, as values.
 
 use crate::{quantity, render};
+use api::Driver;
 use clap::ArgMatches;
-use node::policies::Flag;
-use node::sandbox::Driver;
+use node::policies::{Flag, secret_entry};
 use std::time::Duration;
 use terms::{Action, Fault, Limits, Phase};
 
@@ -27,7 +27,19 @@ pub fn flags(m: &ArgMatches) -> Vec<Flag> {
             flags.extend(values.into_iter().map(|value| make(action, value)));
         }
     }
+    flags.extend(secrets(m).filter(|word| secret_entry::is_entry(word)).map(|word| Flag::Secret(word.clone())));
+    let copied = m.try_get_many::<String>("copy-in").ok().flatten().unwrap_or_default();
+    flags.extend(copied.cloned().map(Flag::CopyIn));
     flags
+}
+
+/// Returns the sources of secrets, `NAME=SOURCE`. The other form of the flag is a rule.
+pub fn secret_sources(m: &ArgMatches) -> Vec<String> {
+    secrets(m).filter(|word| !secret_entry::is_entry(word)).cloned().collect()
+}
+
+fn secrets(m: &ArgMatches) -> impl Iterator<Item = &String> {
+    m.try_get_many::<String>("secret").ok().flatten().unwrap_or_default()
 }
 
 /// Returns the limits that flags give.

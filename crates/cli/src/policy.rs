@@ -79,7 +79,7 @@ fn show(m: &ArgMatches) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_document(document: &policies::Document, toml: bool) {
+pub fn print_document(document: &policies::Document, toml: bool) {
     print(&if toml { document.to_toml() } else { document.to_json() });
 }
 

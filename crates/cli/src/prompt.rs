@@ -2,7 +2,8 @@
 //! answer is a whole line, so that a key pressed by accident is none.
 
 use crate::render::safe;
-use node::questions::{Answer, Person, Question, Remember};
+use api::{Question, QuestionDecision, Remember};
+use node::questions::Person;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::termios::{self, QueueSelector};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -110,17 +111,17 @@ impl Person for Terminal {
         self.prompt();
     }
 
-    fn heard(&mut self) -> Option<(Answer, Remember)> {
+    fn heard(&mut self) -> Option<(QuestionDecision, Remember)> {
         let raw = self.is_raw();
         let mut buffer = [0; 256];
         let got = rustix::io::read(&self.tty, &mut buffer).unwrap_or(0);
         for byte in &buffer[..got] {
             match self.take(*byte, raw).as_deref() {
                 None => {}
-                Some("y" | "yes") if !self.is_irrevocable => return Some((Answer::Allow, Remember::Once)),
-                Some("y" | "yes" | "a" | "always") => return Some((Answer::Allow, Remember::Run)),
-                Some("n" | "no") => return Some((Answer::Deny, Remember::Once)),
-                Some("never") => return Some((Answer::Deny, Remember::Run)),
+                Some("y" | "yes") if !self.is_irrevocable => return Some((QuestionDecision::Allow, Remember::Once)),
+                Some("y" | "yes" | "a" | "always") => return Some((QuestionDecision::Allow, Remember::Run)),
+                Some("n" | "no") => return Some((QuestionDecision::Deny, Remember::Once)),
+                Some("never") => return Some((QuestionDecision::Deny, Remember::Run)),
                 Some(_) => self.prompt(),
             }
         }

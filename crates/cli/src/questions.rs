@@ -4,10 +4,10 @@ use crate::connection;
 use crate::render;
 use crate::render::{print_document, safe, say};
 use crate::sandboxes::table::{self, Table};
+use api::{OpenQuestion, Question, QuestionDecision, Remember};
 use client::Engine;
 
 use clap::ArgMatches;
-use node::questions::{self, Answer, Open, Remember};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub fn main(verb: &str, m: &ArgMatches) -> ExitCode {
     done.unwrap_or_else(|fault| render::fault(&fault, json))
 }
 
-fn open(m: &ArgMatches, engine: &Engine) -> Result<Vec<Open>, Fault> {
+fn open(m: &ArgMatches, engine: &Engine) -> Result<Vec<OpenQuestion>, Fault> {
     engine.questions(m.get_one::<String>("sandbox").map(String::as_str))
 }
 
@@ -38,7 +38,7 @@ fn list(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
     }
     let now = terms::clock::now_ms();
     let mut table = Table::new(&["ID", "SANDBOX", "WANTS", "RULE", "WHO", "REFUSED"]);
-    for Open { id, sandbox, question } in &open {
+    for OpenQuestion { id, sandbox, question } in &open {
         let wants = format!("{} {}", question.op, question.target);
         let until = format!("in {} s", question.deadline_ms.saturating_sub(now) / 1000);
         table.row(vec![id.clone(), table::short(sandbox), wants, question.rule.clone(), who(question), until]);
@@ -55,7 +55,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
             let line = match json {
                 true => render::json_line(one),
                 false => {
-                    let Open { id, question, .. } = one;
+                    let OpenQuestion { id, question, .. } = one;
                     let (who, target) = (who(question), safe(&question.target));
                     let (id, op) = (safe(id), safe(&question.op));
                     format!("{id} {who} wants {op} {target} ({})", safe(&question.rule))
@@ -73,7 +73,7 @@ fn follow(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
     }
 }
 
-fn who(question: &questions::Question) -> String {
+fn who(question: &Question) -> String {
     match (&question.exe, question.pid) {
         (Some(exe), Some(pid)) if !exe.is_empty() => format!("{} ({pid})", safe(exe)),
         _ => "a command".to_owned(),
@@ -82,7 +82,7 @@ fn who(question: &questions::Question) -> String {
 
 fn answer(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let word = |name: &str| m.get_one::<String>(name).map(String::as_str).unwrap_or_default();
-    let said = if word("answer") == "allow" { Answer::Allow } else { Answer::Deny };
+    let said = if word("answer") == "allow" { QuestionDecision::Allow } else { QuestionDecision::Deny };
     let remember = if m.get_flag("remember") { Remember::Run } else { Remember::Once };
     let answered = engine.answer(word("question"), said, remember)?;
     if json {

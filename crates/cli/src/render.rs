@@ -1,7 +1,7 @@
 //! Text for people: lines on a terminal, without control sequences of a guest.
 
 use crate::stdout;
-use node::review::is_invisible;
+use api::is_invisible;
 use node::run::hidden::Hidden;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 use std::io::{self, IsTerminal, Write};
@@ -63,10 +63,11 @@ pub fn denial(denial: &Denial) -> String {
 
 /// Shortens a hint to its flag, if it has one: authors of policies find the rule in the document.
 fn shortened_hint(hint: &str) -> String {
-    match hint.rsplit_once("or run with ") {
-        Some((_, flag)) => format!("allow it with {flag}"),
-        None => hint.to_string(),
-    }
+    let Some((rule, flag)) = hint.rsplit_once("or run with ") else { return hint.to_string() };
+    // A reason may stand before the rule.
+    let why = rule.split("add {").next().unwrap_or_default().trim_end_matches([' ', ';', ':', ',']);
+    let separator = if why.is_empty() { "" } else { "; " };
+    format!("{why}{separator}allow it with {flag}")
 }
 
 pub fn print_denial(d: &Denial) {
@@ -87,11 +88,12 @@ pub fn hidden(found: &Hidden) {
 /// Prints the notes after a run on a terminal.
 pub fn summary(outcome: &Outcome, already_shown: bool) {
     if !already_shown {
-        outcome.denials.iter().for_each(print_denial);
+        outcome.denials.iter().filter(|denial| !denial.quiet).for_each(print_denial);
     }
     if outcome.denials_dropped > 0 {
         note(&format!("{} further refusals of other kinds", outcome.denials_dropped));
     }
+    outcome.notes.iter().for_each(|text| note(text));
     if outcome.verdict == Verdict::LimitExceeded {
         let kind = outcome.limit_kind.map_or("", |k| k.name());
         let amount = |l: Option<Limit>| match l {

@@ -1,10 +1,12 @@
-//! `cofferdam diff`, `prune`, `approve`, `reject`, `undo`, `rebase`, `conflicts` and `provenance`.
+//! `cofferdam diff`, `prune`, `approve`, `reject`, `undo`, `fetch`, `rebase`, `conflicts` and `provenance`.
 
 mod approve;
 mod conflicts;
 mod diff;
+mod fetch;
 mod interactive;
 mod lexer;
+mod miss;
 mod pager;
 pub mod paint;
 mod provenance;
@@ -20,6 +22,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
         "approve" => approve::main(matches),
         "reject" => receipt::reject(matches),
         "undo" => receipt::undo(matches),
+        "fetch" => fetch::main(matches),
         "provenance" => provenance::main(matches),
         "rebase" => rebase::main(matches),
         "conflicts" => conflicts::main(matches),

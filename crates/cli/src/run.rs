@@ -3,15 +3,15 @@
 mod remote;
 
 use crate::args::{self, Runs};
-use crate::{connection, options, prompt, quantity, render, runs, stdout, surroundings};
+use crate::{agents, connection, options, prompt, quantity, render, runs, stdout, surroundings};
+use api::{PendingChanges, RunExplained};
 use clap::ArgMatches;
 use client::Engine;
 use node::Node;
 use node::events::{EventFile, LEAST_MAX};
-use node::keeper::attach::Left;
+use node::keeper::attach::AttachOutcome;
 use node::output::Output;
 use node::policies::Source;
-use node::run::explained::Explained;
 use node::run::hidden::{self, Words};
 use node::run::{Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, RunPlan, RunRequest, TTL_MS};
 use std::ffi::{OsStr, OsString};
@@ -27,9 +27,9 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
     // be named, no helper is started before that is known.
     let ground = (!args::server::may_be_meant(words)).then(node::run::begin);
     let command = verb.command();
-    let words = if args::speaks_docker(words) { args::expand_it(words, &command) } else { words.to_vec() };
-    let words = std::iter::once(OsString::from("cofferdam")).chain(words);
-    let matches = match command.try_get_matches_from(words) {
+    let words = if args::may_expand(words) { args::expand(words, &command) } else { words.to_vec() };
+    let line = std::iter::once(OsString::from("cofferdam")).chain(words.iter().cloned());
+    let matches = match command.try_get_matches_from(line) {
         Ok(matches) => matches,
         Err(error) => return render::usage_error(&error),
     };
@@ -59,8 +59,12 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             {
                 refused.fault.hint = Some(format!("did you mean the verb `cofferdam {verb}`?"));
             }
+            if refused.fault.error_kind == ErrorKind::NotFound && is_tty_by_slip(&words, &matches) {
+                refused.fault.hint = Some("-t gives the command a terminal; a time limit is e.g. -t 30s".to_owned());
+            }
             if is_inside() && matches!(refused.fault.error_kind, ErrorKind::UnsupportedHost | ErrorKind::Unavailable) {
-                refused.fault.hint = Some(INSIDE.to_owned());
+                let reason = std::mem::replace(&mut refused.fault.message, INSIDE.to_owned());
+                refused.fault.hint = Some(format!("start the command itself; what was missing here: {reason}"));
             }
             let written = report.write(&refused.fault);
             let code = render::fault(&refused.fault, json);
@@ -72,9 +76,14 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
     }
 }
 
-/// Hint inside an enclosure, where the usual ones do not help.
-const INSIDE: &str =
-    "COFFERDAM=1 says that this is an enclosure already, and none can be made in one: start the command itself";
+/// Returns whether a word that stands where `-t` takes a time was taken for the command.
+fn is_tty_by_slip(words: &[OsString], m: &ArgMatches) -> bool {
+    let command = args::all(m, "command").next();
+    words.windows(2).any(|pair| pair[0] == "--tty" && Some(pair[1].as_os_str()) == command)
+}
+
+/// Message inside an enclosure, where the usual ones do not help.
+const INSIDE: &str = "this is a sandbox already (COFFERDAM=1), and none can be made inside one";
 
 fn is_inside() -> bool {
     std::env::var_os("COFFERDAM").is_some_and(|value| value == "1")
@@ -105,7 +114,13 @@ fn carry_out(
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);
-    let request = request(verb, matches, &caller)?;
+    let mut request = request(verb, matches, &caller)?;
+    let wish = to_continue(matches, &caller)?;
+    let continues = wish.is_some();
+    if let Some(wish) = wish {
+        let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
+        continue_in(&mut request, matches, wish, found)?;
+    }
     if let Place::Sandbox(word) = &request.place
         && let Some(done) = live(&node, &caller, matches, &request, word)?
     {
@@ -116,9 +131,9 @@ fn carry_out(
         explain(&plan.explained()?)?;
         return Ok(Done::Explained);
     }
-    let watched = std::io::stderr().is_terminal() && !matches.get_flag("quiet");
     let live = matches.get_flag("verbose");
-    if watched || live {
+    let told = tells(matches);
+    if told {
         plan.warnings.iter().for_each(|n| render::note(n));
     } else {
         options::tell_left_out(matches, &plan.left_out);
@@ -136,7 +151,7 @@ fn carry_out(
     let words = Words::of(&plan);
     let outcome = node::run::run(plan, observer, events, None)?;
     tell_dropped(matches, &outcome);
-    if watched || live {
+    if told {
         render::summary(&outcome, live);
         if hidden::is_unexplained(&outcome, &request) {
             words.hidden(&request, &caller).iter().for_each(render::hidden);
@@ -145,13 +160,67 @@ fn carry_out(
             render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
         }
     }
-    // Printed in a pipe, too: otherwise the caller would take the changes for landed. With --json the document has it.
-    // A caller who names a sandbox knows where the changes are, and is reminded only on a terminal.
-    let is_news = matches!(request.place, Place::Fresh(_)) || outcome.sandbox.is_none() || watched || live;
-    if is_news && !matches.get_flag("quiet") && !matches.get_flag("json") {
-        kept(&outcome, &request.place).iter().for_each(|line| render::note(line));
+    // A caller who names a sandbox knows where the changes are, and is reminded on a terminal only: many commands may follow one another.
+    let is_news = matches!(request.place, Place::Fresh(_)) || outcome.sandbox.is_none() || live || continues;
+    let is_told = is_news || std::io::stderr().is_terminal();
+    if is_told && !matches.get_flag("quiet") && !matches.get_flag("json") {
+        let waiting = |id: &str| node::list::waiting(&node, &caller, id).ok().flatten();
+        kept(&outcome, &request.place, waiting).iter().for_each(|line| render::note(line));
     }
     Ok(Done::Ran(Box::new(outcome)))
+}
+
+/// Returns whether notes about the run are printed to stderr: also into a pipe, where a script or an agent reads them; but not beside a
+/// document that has all of it.
+fn tells(m: &ArgMatches) -> bool {
+    m.get_flag("verbose") || (!m.get_flag("quiet") && (!m.get_flag("json") || std::io::stderr().is_terminal()))
+}
+
+/// Returns the wish to go on in a sandbox; `None` where the run begins anew.
+fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Wish>, Fault> {
+    if let Some(name) = m.try_get_one::<String>("continue").ok().flatten() {
+        return Ok(Some(Wish::Flag(name.clone())));
+    }
+    let chosen = |flag: &&str| m.value_source(flag) == Some(clap::parser::ValueSource::CommandLine);
+    let is_run = m.try_contains_id("fresh").is_ok();
+    if !is_run || m.get_flag("fresh") || args::PLACES.iter().any(chosen) {
+        return Ok(None);
+    }
+    let config = node::config::Config::load(None, &[], caller)?;
+    Ok(config.run_continues().then_some(Wish::Configured))
+}
+
+/// The wish to go on in a sandbox.
+enum Wish {
+    /// By the flag, with the name of the sandbox; empty for the last one of the directory.
+    Flag(String),
+    /// By the configuration, where there is a sandbox.
+    Configured,
+}
+
+/// Makes a request one for the sandbox to go on in. `found` is the last one of the directory.
+fn continue_in(
+    request: &mut RunRequest,
+    m: &ArgMatches,
+    wish: Wish,
+    found: Result<(String, Option<String>), Fault>,
+) -> Result<(), Fault> {
+    let (id, name) = match (wish, found) {
+        (Wish::Flag(name), _) if !name.is_empty() => {
+            request.place = Place::Sandbox(name);
+            return Ok(());
+        }
+        (Wish::Configured, Err(fault)) if fault.error_kind == ErrorKind::NotFound => return Ok(()),
+        (Wish::Flag(_), Err(fault)) if fault.error_kind == ErrorKind::NotFound => {
+            return Err(fault.hint("begin with a run without --continue: what it changes is kept as a sandbox"));
+        }
+        (_, found) => found?,
+    };
+    if tells(m) {
+        render::note(&format!("going on in {}", name.unwrap_or_else(|| short(&id).to_owned())));
+    }
+    request.place = Place::Sandbox(id);
+    Ok(())
 }
 
 fn tell_dropped(m: &ArgMatches, outcome: &Outcome) {
@@ -180,11 +249,11 @@ fn live(
     }
     Ok(match runs::exec_live(node, caller, request, word)? {
         None => None,
-        Some(Left::Detached) => Some(Done::Left),
-        Some(Left::Ended(outcome)) => {
-            let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
-            if told || m.get_flag("verbose") {
-                render::summary(&outcome, m.get_flag("verbose"));
+        Some(AttachOutcome::Detached) => Some(Done::Left),
+        Some(AttachOutcome::Ended(outcome)) => {
+            if tells(m) {
+                // The keeper reports refusals with the outcome, so none has been shown yet.
+                render::summary(&outcome, false);
                 tell_hidden(node, caller, &outcome, request, word);
             }
             Some(Done::Ran(outcome))
@@ -216,24 +285,49 @@ fn answer_by_person(plan: &mut RunPlan, patience: Option<Duration>) -> Result<()
     }
 }
 
-/// Returns the note on changes to review.
-fn kept(outcome: &Outcome, place: &Place) -> Option<String> {
+/// Returns the note on changes to review. `waiting` counts them as `diff` does, if it can.
+fn kept(outcome: &Outcome, place: &Place, waiting: impl FnOnce(&str) -> Option<PendingChanges>) -> Option<String> {
     let Some(sandbox) = outcome.sandbox.as_deref() else { return unrecorded(outcome, place) };
     let Changes { added, modified, deleted } = outcome.changes;
-    let files = match added + modified + deleted {
-        // Changes in frozen layers are not counted here, so there is no note for an existing sandbox.
-        0 if !matches!(place, Place::Fresh(_)) => return None,
-        0 => "nothing to review".to_owned(),
-        1 => "1 file changed".to_owned(),
-        n => format!("{n} files changed"),
+    let all = added + modified + deleted;
+    let is_new = matches!(place, Place::Fresh(_));
+    // Changes in frozen layers are not counted here, so there is no note for an existing sandbox.
+    if all == 0 && !is_new {
+        return None;
+    }
+    let (changes, withheld) = match Some(all).filter(|all| *all > 0).and_then(|_| waiting(sandbox)) {
+        Some(pending) => (pending.changes, pending.withheld),
+        None => (all, 0),
     };
-    // A prefix that is unique in practice.
-    let short = sandbox.get(..12).unwrap_or(sandbox);
-    let kept = match place {
-        Place::Fresh(fresh) => format!(" (kept {})", quantity::spell(fresh.ttl_ms.unwrap_or(TTL_MS))),
-        _ => String::new(),
+    let count = |n: u64, what: &str| if n == 1 { format!("1 file {what}") } else { format!("{n} files {what}") };
+    let mut files = match (changes, withheld) {
+        (0, 0) => "nothing to review".to_owned(),
+        (0, _) => count(withheld, "changed, all withheld from review"),
+        (_, 0) => count(changes, "changed"),
+        _ => format!("{}, {withheld} withheld", count(changes, "changed")),
     };
-    Some(format!("{files} in {short}{kept}: cofferdam diff | approve | rm {short}"))
+    let name = match place {
+        Place::Fresh(fresh) => fresh.name.as_deref(),
+        Place::Sandbox(word) if !word.starts_with(ID_PREFIX) && !word.is_empty() => Some(word.as_str()),
+        _ => None,
+    };
+    let is_named = name.is_some();
+    let name = name.unwrap_or_else(|| short(sandbox));
+    files.push_str(&format!(" in {name}"));
+    if let Place::Fresh(fresh) = place {
+        files.push_str(&format!(" (kept {})", quantity::spell(fresh.ttl_ms.unwrap_or(TTL_MS))));
+    }
+    Some(match is_named {
+        true => format!("{files}: cofferdam diff {name} | approve {name} | rm {name} | run --continue={name}"),
+        false => format!("{files}: cofferdam diff | approve | rm {name} | run --continue"),
+    })
+}
+
+const ID_PREFIX: &str = "sbx_";
+
+/// Returns a prefix of an id that is unique in practice.
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
 }
 
 /// Returns a note on changes that should be in a named sandbox, and are in none.
@@ -257,7 +351,7 @@ fn tell_live<'a>(raw_terminal: bool) -> Observer<'a> {
 }
 
 /// Prints what a run would do, with control characters made visible.
-fn explain(told: &Explained) -> Result<(), Fault> {
+fn explain(told: &RunExplained) -> Result<(), Fault> {
     let mut out = stdout::lock();
     let mut say = |text: &str| text.lines().all(|line| writeln!(out, "{}", render::safe(line)).is_ok());
     let policy = node::policies::parse_text(&told.policy.to_string(), "policy.json").map_err(|fault| {
@@ -285,6 +379,10 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
+    if let Some(agent) = agents::chosen(verb, m, &policies) {
+        agents::tell_chosen(agent, m);
+        policies.push(Source::Preset(agent.name.to_owned()));
+    }
     Ok(RunRequest {
         command: match verb {
             Runs::Shell => {
@@ -301,7 +399,7 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         workdir: m.get_one::<OsString>("workdir").map(PathBuf::from),
         place: place(verb, m)?,
         publish: texts(m, "publish").chain(ports.iter().filter_map(|p| p.to_str()).map(String::from)).collect(),
-        secrets: texts(m, "secret").collect(),
+        secrets: options::secret_sources(m),
         events: m.contains_id("events"),
         stdio: stdio(m),
         report_reads: m.get_flag("report-reads"),

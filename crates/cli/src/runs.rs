@@ -2,11 +2,11 @@
 
 use crate::tame::Tame;
 use crate::{connection, quantity, render, surroundings};
+use api::RunStreams;
 use clap::ArgMatches;
 use client::transport::{AttachEnd, RunOutput, Stream};
 use client::{Engine, Remote, RunRecord};
-use node::keeper::attach::{Left, Manner, Voice, attach, attend, terminal};
-use node::keeper::begin;
+use node::keeper::attach::{AttachOptions, AttachOutcome, OutputSink, attach, attach_owner, terminal};
 use node::keeper::spool::{Kind, Record};
 use node::keeper::wire::Word;
 use node::keeper::{self, exec, runs};
@@ -58,19 +58,24 @@ fn code(done: Result<(), Fault>) -> ExitCode {
 }
 
 /// Runs a command through the keeper of a live sandbox; none where the sandbox is not live.
-pub fn exec_live(node: &Node, caller: &Caller, request: &RunRequest, word: &str) -> Result<Option<Left>, Fault> {
+pub fn exec_live(
+    node: &Node,
+    caller: &Caller,
+    request: &RunRequest,
+    word: &str,
+) -> Result<Option<AttachOutcome>, Fault> {
     let (state, sandbox, found) = exec::live(node, caller, word)?;
     let Some(mut keeper) = found else { return Ok(None) };
-    let start = exec::start_of(request, caller, &sandbox)?;
+    let start = exec::start_message(request, caller, &sandbox)?;
     let run = keeper.start(start)?.run;
-    let manner = Manner {
+    let manner = AttachOptions {
         input: request.stdio.input,
         terminal: request.stdio.terminal,
         capture: request.stdio.capture,
         from: 0,
     };
-    let left = attend(node, &state, &sandbox, &run, manner)?;
-    if let Left::Detached = left {
+    let left = attach_owner(node, &state, &sandbox, &run, manner)?;
+    if let AttachOutcome::Detached = left {
         note_detached(&run);
     }
     Ok(Some(left))
@@ -161,7 +166,7 @@ fn document(record: &Record) -> serde_json::Value {
 fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     let (word, from, input) = (of(m), m.get_one::<u64>("from").copied(), !m.get_flag("no-stdin"));
     let on_terminal = std::io::stdin().is_terminal();
-    let manner = |at: begin::At| Manner {
+    let manner = |at: RunStreams| AttachOptions {
         input: at.input && input,
         terminal: at.terminal && on_terminal,
         capture: false,
@@ -170,7 +175,10 @@ fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     let (run, left) = match engine {
         Engine::Local(node, caller) => {
             let found = runs::find(node, caller, word)?;
-            let at = found.show(node)?.at.ok_or_else(|| not_attachable(&found.id))?;
+            let at = found.show(node)?.at.ok_or_else(|| match found.is_elsewhere() {
+                true => runs::elsewhere(&found.id, &found.run.sandbox),
+                false => not_attachable(&found.id),
+            })?;
             let left = attach(node, &node::directory::prepare(caller)?.0, &found.run.sandbox, &found.id, manner(at))?;
             (found.id, left)
         }
@@ -182,11 +190,11 @@ fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
         }
     };
     match (run, left) {
-        (_, Left::Ended(outcome)) => {
+        (_, AttachOutcome::Ended(outcome)) => {
             crate::stdout::arrived(&outcome)?;
             Ok(ExitCode::from(outcome.status()))
         }
-        (run, Left::Detached) => {
+        (run, AttachOutcome::Detached) => {
             render::note(&format!("left {run}; it goes on"));
             Ok(ExitCode::SUCCESS)
         }
@@ -207,30 +215,35 @@ pub enum OnReaderGone {
 }
 
 /// Attaches this process's input, output and terminal to a run of a daemon.
-pub fn attach_remote(remote: &Remote, run: &str, manner: Manner, on_reader_gone: OnReaderGone) -> Result<Left, Fault> {
+pub fn attach_remote(
+    remote: &Remote,
+    run: &str,
+    manner: AttachOptions,
+    on_reader_gone: OnReaderGone,
+) -> Result<AttachOutcome, Fault> {
     let _raw = manner.terminal.then(terminal::Raw::on_stdin);
-    let mut output = ProcessOutput { voice: Voice::new(manner.capture), on_reader_gone };
+    let mut output = ProcessOutput { sink: OutputSink::new(manner.capture), on_reader_gone };
     let input = manner.input.then(|| Box::new(std::io::stdin()) as Box<dyn Read + Send>);
     match remote.attach(run, input, manner.terminal, manner.from, &mut output)? {
-        AttachEnd::Ended(outcome) => Ok(Left::Ended(Box::new(output.voice.told(*outcome)))),
-        AttachEnd::Detached => Ok(Left::Detached),
+        AttachEnd::Ended(outcome) => Ok(AttachOutcome::Ended(Box::new(output.sink.fill(*outcome)))),
+        AttachEnd::Detached => Ok(AttachOutcome::Detached),
     }
 }
 
 /// The output streams of this process.
 struct ProcessOutput {
-    voice: Voice,
+    sink: OutputSink,
     on_reader_gone: OnReaderGone,
 }
 
 impl RunOutput for ProcessOutput {
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> bool {
-        let is_read = self.voice.say(usize::from(stream == Stream::Stderr), bytes);
+        let is_read = self.sink.write(usize::from(stream == Stream::Stderr), bytes);
         is_read || self.on_reader_gone == OnReaderGone::Continue
     }
 
     fn gap(&mut self, bytes: u64) {
-        self.voice.missed(bytes);
+        self.sink.note_missed(bytes);
     }
 
     fn terminal_size(&self) -> (u16, u16) {

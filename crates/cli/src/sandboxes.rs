@@ -6,20 +6,24 @@ mod progress;
 pub mod table;
 
 use crate::connection;
+use crate::quantity;
 use crate::render;
 use crate::render::{print_document, say};
+use api::{
+    GcCollected, GcItemKind, PublishChange, SandboxChange, SandboxChanged, SandboxResumed, SandboxState,
+    SandboxStateChanged, SandboxSummary, Tier,
+};
 use clap::ArgMatches;
 use client::Engine;
-use node::change;
-use node::gc::{Collected, Sort};
-use node::keeper::suspend;
-use node::sandbox::{Tier, Which};
-use node::stop;
+use node::review::ReviewScope;
+use node::sandbox::Which;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 use table::{Table, ago, bytes, from_now};
-use terms::Fault;
+use terms::{ErrorKind, Fault, Phase, Verdict};
 
 /// Carries out one of the verbs of `args::sandboxes`.
 pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
@@ -28,7 +32,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
     let done = connection::open(inner).and_then(|engine| match verb {
         "create" => create_one(matches, &engine, json),
         "ls" => ls(matches, &engine, json),
-        "ps" => ps(&engine, json),
+        "ps" => ps(matches, &engine, json),
         "inspect" => inspect(matches, &engine),
         "suspend" => suspended(matches, &engine, json),
         "resume" => resumed(engine.resume(&ask::which(matches))?, json),
@@ -51,6 +55,17 @@ fn create_one(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
         let mut line = progress::Line::new();
         engine.create(&ask, &mut |now| line.show(now))?
     };
+    let ports: Vec<String> = m.get_many("publish").unwrap_or_default().cloned().collect();
+    if !ports.is_empty() {
+        let which = Which { word: Some(made.id.clone()), version: None };
+        if let Err(fault) = add_ports(engine, &which, ports, Vec::new()) {
+            if !made.existed {
+                // Where this fails, the sandbox stays without ports, and `ls` shows it.
+                let _ = engine.remove(&which, None);
+            }
+            return Err(fault);
+        }
+    }
     if json {
         return Ok(print_document(made));
     }
@@ -60,12 +75,13 @@ fn create_one(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
 }
 
 fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let rows = engine.list(m.get_flag("all"))?;
+    let rows = engine.list_described(m.get_flag("all"))?;
     if json {
         return Ok(print_document(serde_json::json!({ "sandboxes": rows })));
     }
     let now = terms::clock::now_ms();
-    let mut table = Table::new(&["ID", "NAME", "STATE", "DIRECTORY", "USED", "EXPIRES"]);
+    let mut table =
+        Table::new(&["ID", "NAME", "STATE", "DIRECTORY", "CHANGES", "SIZE", "AGE", "USED", "EXPIRES", "COMMAND"]);
     for row in &rows {
         let expires = match (&row.expired, row.expires_ms) {
             (Some(_), _) => "expired".to_owned(),
@@ -78,15 +94,34 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
             true => format!("{}, live", row.state.name()),
             false => row.state.name().to_owned(),
         };
-        table.row(vec![table::short(&row.id), name, standing, base, ago(row.used_ms, now), expires]);
+        let changes = row.pending.as_ref().map_or("-".to_owned(), |pending| pending.changes.to_string());
+        let size = row.disk.map_or("-".to_owned(), |disk| bytes(disk.bytes));
+        let (age, used) = (table::age(row.created_ms, now), ago(row.used_ms, now));
+        let command = cells::shortened(&row.command.join(" "), LONGEST_COMMAND);
+        let id = table::short(&row.id);
+        table.row(vec![id, name, standing, base, changes, size, age, used, expires, command]);
     }
     table.print();
     rows.iter().filter_map(|row| row.silent.as_deref()).for_each(render::note);
     Ok(ExitCode::SUCCESS)
 }
 
-fn ps(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let runs = engine.running()?;
+/// Cells of a command in a list of sandboxes.
+const LONGEST_COMMAND: usize = 60;
+
+fn ps(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
+    let word = m.get_one::<String>("sandbox").map(String::as_str);
+    if m.get_flag("all") {
+        return past(engine, word, json);
+    }
+    let mut runs = engine.running()?;
+    if let Some(word) = word {
+        let of = ReviewScope::sandbox(Which { word: Some(word.to_owned()), version: None });
+        let (id, _) = engine.meant(&of)?;
+        // A daemon takes names as they are.
+        let id = if id == word { engine.inspect(Some(word))?.id } else { id };
+        runs.retain(|run| run.sandbox.as_ref() == Some(&id));
+    }
     if json {
         return Ok(print_document(serde_json::json!({ "runs": runs })));
     }
@@ -106,11 +141,35 @@ fn ps(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Lists runs with those that have ended.
+fn past(engine: &Engine, word: Option<&str>, json: bool) -> Result<ExitCode, Fault> {
+    let runs = engine.runs(word, false)?;
+    if json {
+        return Ok(print_document(serde_json::json!({ "runs": runs })));
+    }
+    let named = engine.list(false)?.into_iter().filter_map(|row| Some((row.id, row.name?)));
+    let names: BTreeMap<String, String> = named.collect();
+    let now = terms::clock::now_ms();
+    let mut table = Table::new(&["RUN", "SANDBOX", "STATUS", "SINCE", "COMMAND"]);
+    for run in &runs {
+        let sandbox = names.get(&run.sandbox).cloned().unwrap_or_else(|| table::short(&run.sandbox));
+        let status = match (run.running, run.status, run.verdict) {
+            (true, ..) => "running".to_owned(),
+            (_, Some(status), Some(Verdict::LimitExceeded)) => format!("limit ({status})"),
+            (_, Some(status), _) => format!("ended ({status})"),
+            (_, None, _) => "lost".to_owned(),
+        };
+        table.row(vec![table::short(&run.run), sandbox, status, ago(run.started_ms, now), run.command.join(" ")]);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}
+
 fn inspect(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     Ok(print_document(engine.inspect(ask::which(m).word.as_deref())?))
 }
 
-fn moved(moved: stop::Moved, json: bool) -> Result<ExitCode, Fault> {
+fn moved(moved: SandboxStateChanged, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(moved));
     }
@@ -139,7 +198,7 @@ fn suspended(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
+fn resumed(done: SandboxResumed, json: bool) -> Result<ExitCode, Fault> {
     if json {
         return Ok(print_document(done));
     }
@@ -149,10 +208,14 @@ fn resumed(done: suspend::Resumed, json: bool) -> Result<ExitCode, Fault> {
 }
 
 fn publish(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let words = |name: &str| m.get_many::<String>(name).unwrap_or_default().cloned().collect();
-    let publish = change::Publish { add: words("port"), remove: words("remove") };
-    let ask = change::Ask { publish: Some(publish), may_widen: true, ..change::Ask::default() };
-    let changed = engine.change(&ask::which(m), &ask)?;
+    let words = |name: &str| -> Vec<String> { m.get_many(name).unwrap_or_default().cloned().collect() };
+    let mut which = ask::which(m);
+    let mut ports = [words("port"), words("ports")].concat();
+    // Without the name of a sandbox the first word is a port already.
+    if let Some(word) = which.word.take_if(|word| word.contains(':')) {
+        ports.insert(0, word);
+    }
+    let changed = add_ports(engine, &which, ports, words("remove"))?;
     if json {
         return Ok(print_document(changed));
     }
@@ -160,8 +223,84 @@ fn publish(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
     Ok(ExitCode::SUCCESS)
 }
 
+fn add_ports(engine: &Engine, which: &Which, add: Vec<String>, remove: Vec<String>) -> Result<SandboxChanged, Fault> {
+    let publish = Some(PublishChange { add, remove });
+    engine.change(which, &SandboxChange { publish, ..SandboxChange::default() })
+}
+
+/// Removes all sandboxes, or those that were not used for a time.
+fn rm_all(m: &ArgMatches, engine: &Engine, force: Option<Duration>, json: bool) -> Result<ExitCode, Fault> {
+    let refuse = |kind, message: String, hint: &str| Fault::new(kind, message).hint(hint).phase(Phase::Admission);
+    let older = m.get_one::<String>("older").map(|time| quantity::time(time)).transpose();
+    let older = older
+        .map_err(|why| refuse(ErrorKind::InvalidRequest, format!("--older {why}"), "give a time such as 12h or 7d"))?;
+    let is_watched = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if force.is_none() && !is_watched {
+        let message = "removing several sandboxes wants a yes, and there is no terminal to ask on".to_owned();
+        return Err(refuse(ErrorKind::InvalidRequest, message, "add --force to remove them without a question"));
+    }
+    let now = terms::clock::now_ms();
+    let mut rows = engine.list_described(false)?;
+    rows.retain(|row| older.is_none_or(|older| row.used_ms.saturating_add(older) <= now));
+    let called = |row: &SandboxSummary| row.name.clone().unwrap_or_else(|| table::short(&row.id));
+    let is_busy = |row: &&SandboxSummary| {
+        row.live
+            || !matches!(
+                row.state,
+                SandboxState::Active | SandboxState::Stopped | SandboxState::Lost | SandboxState::Hibernated
+            )
+    };
+    let busy: Vec<String> = rows.iter().filter(is_busy).map(called).collect();
+    if force.is_none() && !busy.is_empty() {
+        let message = format!("{} of {} sandboxes run or are live: {}", busy.len(), rows.len(), busy.join(", "));
+        return Err(refuse(ErrorKind::Conflict, message, "stop them first, or add --force, which ends what runs"));
+    }
+    if force.is_none() && !rows.is_empty() {
+        rows.iter().for_each(|row| render::note(&format!("{}  {}", called(row), row.base.display())));
+        let changes: u64 = rows.iter().filter_map(|row| row.pending.as_ref()).map(|pending| pending.changes).sum();
+        let question = format!("remove {} sandboxes with {changes} changes that were not approved? [y/N] ", rows.len());
+        if !says_yes(&question)? {
+            render::note("nothing was removed");
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let (mut removed, mut failed) = (Vec::new(), None);
+    for row in &rows {
+        match engine.remove(&Which { word: Some(row.id.clone()), version: None }, force) {
+            Ok(done) => {
+                if !json {
+                    say(&done.id);
+                }
+                removed.push(done);
+            }
+            // Removed by another process meanwhile.
+            Err(fault) if fault.error_kind == ErrorKind::NotFound => {}
+            Err(fault) => failed = failed.or(Some(fault)),
+        }
+    }
+    if json && failed.is_none() {
+        print_document(serde_json::json!({ "removed": removed }));
+    } else if !json && rows.is_empty() {
+        render::note("there is no such sandbox");
+    }
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Asks on the terminal; only `y` and `yes` are a yes.
+fn says_yes(question: &str) -> Result<bool, Fault> {
+    let fail = |e: std::io::Error| Fault::internal(e.to_string());
+    let mut out = std::io::stderr().lock();
+    write!(out, "{question}").and_then(|()| out.flush()).map_err(fail)?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(fail)?;
+    Ok(matches!(line.trim(), "y" | "yes"))
+}
+
 fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let force = if m.get_flag("force") { Some(ask::patience(m)?) } else { None };
+    if m.get_flag("all") || m.contains_id("older") {
+        return rm_all(m, engine, force, json);
+    }
     let words: Vec<Option<String>> = match m.get_many::<String>("sandbox") {
         Some(words) => words.map(|word| Some(word.clone())).collect(),
         None => vec![None],
@@ -190,7 +329,7 @@ fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
         struct Answer {
             dry_run: bool,
             #[serde(flatten)]
-            collected: Collected,
+            collected: GcCollected,
         }
         print_document(Answer { dry_run: dry, collected });
         return Ok(code);
@@ -198,20 +337,20 @@ fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
     let mut table = Table::new(&["WHAT", "ID", "SIZE", "WHY"]);
     for item in &collected.items {
         let what = match item.sort {
-            Sort::Expired => "sandbox",
-            Sort::DeadLayer | Sort::EmptyLayer => "layer",
-            Sort::Adopted => "adopted",
-            Sort::Snapshot => "snapshot",
-            Sort::DeepStack => "stack",
-            Sort::BatchCopies | Sort::OrphanBatch => "batch",
-            Sort::LostRun => "run",
-            Sort::OwnBase => "directory",
-            Sort::Spare => "spare",
-            Sort::Output => "output",
-            Sort::Key => "key",
-            Sort::PastRun => "record of a run",
-            Sort::Tombstone => "record of a sandbox",
-            Sort::Journal => "journal",
+            GcItemKind::Expired => "sandbox",
+            GcItemKind::DeadLayer | GcItemKind::EmptyLayer => "layer",
+            GcItemKind::Adopted => "adopted",
+            GcItemKind::Snapshot => "snapshot",
+            GcItemKind::DeepStack => "stack",
+            GcItemKind::BatchCopies | GcItemKind::OrphanBatch => "batch",
+            GcItemKind::LostRun => "run",
+            GcItemKind::OwnBase => "directory",
+            GcItemKind::Spare => "spare",
+            GcItemKind::Output => "output",
+            GcItemKind::Key => "key",
+            GcItemKind::PastRun => "record of a run",
+            GcItemKind::Tombstone => "record of a sandbox",
+            GcItemKind::Journal => "journal",
         };
         table.row(vec![what.into(), table::short(&item.id), bytes(item.bytes), item.why.clone()]);
     }

@@ -4,10 +4,11 @@
 use crate::connection;
 use crate::render;
 use crate::sandboxes::table::{Table, ago};
+use api::SecretChanged;
 use clap::ArgMatches;
 use client::Engine;
 use node::Caller;
-use node::secrets::{LONGEST, kept};
+use node::secrets::LONGEST;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -59,7 +60,7 @@ fn value(m: &ArgMatches, caller: &Caller) -> Result<Vec<u8>, Fault> {
     Ok(value)
 }
 
-fn changed(done: &kept::Changed, json: bool) {
+fn changed(done: &SecretChanged, json: bool) {
     match json {
         true => render::print_json(done),
         false => render::say(&done.name),

@@ -10,7 +10,7 @@ use crate::sandboxes::table::{Table, ago, bytes, short};
 use clap::ArgMatches;
 use client::Engine;
 use node::sandbox::Which;
-use node::snapshots::Since;
+use node::snapshots::ChangesSince;
 use serde_json::json;
 use std::process::ExitCode;
 use terms::{Fault, PROTOCOL_VERSION};
@@ -89,7 +89,7 @@ fn fork(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
 }
 
 fn restore(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let since = if m.get_flag("discard") { Since::Discard } else { Since::Keep };
+    let since = if m.get_flag("discard") { ChangesSince::Discard } else { ChangesSince::Keep };
     let snapshot = text(m, "snapshot").unwrap_or_default();
     let which = Which { word: m.get_one::<String>("sandbox").cloned(), version: None };
     let done = engine.restore(snapshot, &which, since)?;

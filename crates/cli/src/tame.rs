@@ -1,7 +1,7 @@
 //! Output of a guest for a terminal: control sequences cannot drive the terminal or make it answer. Lines, tabs and
 //! colours pass; every other invisible character is escaped. Input arrives in chunks that end anywhere.
 
-use node::review::is_invisible;
+use api::is_invisible;
 
 /// Bytes after which an unfinished sequence is not taken for a colour.
 const LONGEST: usize = 64;

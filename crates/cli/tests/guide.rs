@@ -9,7 +9,8 @@ use testkit as support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use support::{As, Place, binary, to_the_end};
+use support::terminal::shell_at_terminal;
+use support::{As, Place, binary, either, to_the_end};
 
 /// A block to run, with its expected output.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,20 +88,64 @@ fn line_matches(pattern: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Where a reader types the examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// In a script, whose output goes to a file.
+    Script,
+    /// The same in a project below the temp directory.
+    BelowTmp,
+    /// At a terminal, where nobody answers what a program asks; only statuses are compared.
+    Terminal,
+}
+
+/// A directory below /tmp, removed on drop.
+struct TmpProject(PathBuf);
+
+impl TmpProject {
+    fn new(place: &Place) -> TmpProject {
+        let made = Path::new("/tmp").join(place.root.file_name().unwrap());
+        place.dir(made.join("project"));
+        TmpProject(made)
+    }
+}
+
+impl Drop for TmpProject {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Runs a page to its end or to its first example with other output.
 fn follow(page: &Path, who: As) -> Result<usize, String> {
+    follow_as(page, who, Reader::Script)
+}
+
+fn follow_as(page: &Path, who: As, reader: Reader) -> Result<usize, String> {
     let place = Place::new(who);
+    let below_tmp = (reader == Reader::BelowTmp).then(|| TmpProject::new(&place));
+    let dir = below_tmp.as_ref().map_or(place.project.clone(), |made| made.0.join("project"));
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", binary().parent().unwrap().display());
     let mut done = 0;
     for example in examples(&fs::read_to_string(page).unwrap()) {
         if example.only_root && who != As::Root {
             continue;
         }
+        let at = format!("{}:{} as {who:?}, {reader:?}", page.display(), example.line);
+        if reader == Reader::Terminal {
+            let mut driver = place.outside("/usr/bin/python3");
+            driver.env("PATH", &path).env("PAGER", "cat").current_dir(&dir);
+            let screen = shell_at_terminal(driver, &example.script);
+            if screen.code != 0 {
+                return Err(format!("{at} ends with {}:\n{}\n{}", screen.code, example.script, screen.text));
+            }
+            done += 1;
+            continue;
+        }
         let mut shell = place.outside("sh");
-        shell.env("PATH", &path).args(["-eu", "-c"]).arg(format!("exec 2>&1\n{}", example.script));
+        shell.env("PATH", &path).current_dir(&dir).args(["-eu", "-c"]).arg(format!("exec 2>&1\n{}", example.script));
         let output = to_the_end(&mut shell, b"");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let at = format!("{}:{} as {who:?}", page.display(), example.line);
         if !output.status.success() {
             return Err(format!("{at} ends with {}:\n{}\n{printed}", output.status, example.script));
         }
@@ -142,6 +187,22 @@ fn the_guide_works_as_root() {
 #[test]
 fn the_guide_works_as_an_ordinary_user() {
     follow_all(As::User);
+}
+
+/// The tour also works where a reader pastes it: at a terminal, and in a project below the temp directory.
+// promise 28
+#[test]
+fn the_tour_works_at_a_terminal_and_below_the_temp_directory() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut failed = Vec::new();
+    for who in either() {
+        for page in ["README.md", "docs/guide/read-a-denial.md"] {
+            for reader in [Reader::Terminal, Reader::BelowTmp] {
+                failed.extend(follow_as(&root.join(page), who, reader).err());
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ struct Crate {
 }
 
 /// Front ends use the core, the core uses engines, engines use the foundation, and nothing points up or sideways. Among the front ends
-/// the command line uses all, and the daemon uses `client` for the wire types and when it sends traces to a collector.
+/// the command line uses all, and the daemon uses `client` when it sends traces to a collector.
 const CRATES: &[Crate] = &[
     Crate { name: "terms", uses: &[], libraries: &["base64", "data-encoding", "serde", "utoipa"], test_libraries: &[] },
     Crate {
@@ -24,6 +24,12 @@ const CRATES: &[Crate] = &[
         uses: &["terms"],
         libraries: &["ipnet", "serde", "serde_json", "serde_path_to_error", "sha2", "toml"],
         test_libraries: &["proptest"],
+    },
+    Crate {
+        name: "api",
+        uses: &["terms"],
+        libraries: &["base64", "serde", "serde_json", "utoipa"],
+        test_libraries: &[],
     },
     Crate { name: "testkit", uses: &[], libraries: &["serde_json"], test_libraries: &[] },
     Crate { name: "sys", uses: &[], libraries: &["libc", "rustix"], test_libraries: &[] },
@@ -54,13 +60,13 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "store",
-        uses: &["terms"],
-        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2", "utoipa"],
+        uses: &["api", "terms"],
+        libraries: &["rusqlite", "rustix", "serde", "serde_json", "sha2"],
         test_libraries: &["proptest"],
     },
     Crate {
         name: "workspace",
-        uses: &["sys", "terms"],
+        uses: &["api", "sys", "terms"],
         libraries: &[
             "base64",
             "globset",
@@ -73,7 +79,6 @@ const CRATES: &[Crate] = &[
             "similar",
             "tar",
             "unicode-normalization",
-            "utoipa",
             "zstd",
         ],
         test_libraries: &["proptest"],
@@ -81,25 +86,37 @@ const CRATES: &[Crate] = &[
     Crate { name: "host", uses: &["sys", "terms"], libraries: &["rustix", "serde", "serde_json"], test_libraries: &[] },
     Crate {
         name: "state",
-        uses: &["enclosure", "host", "policy", "store", "sys", "terms", "workspace"],
-        libraries: &["rustix", "serde", "serde_json", "toml", "utoipa"],
+        uses: &["api", "enclosure", "host", "policy", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json", "toml"],
         test_libraries: &[],
     },
     Crate {
         name: "runtime",
-        uses: &["egress", "enclosure", "host", "policy", "state", "store", "sys", "terms", "workspace"],
-        libraries: &["rustix", "serde", "serde_json", "utoipa"],
+        uses: &["api", "egress", "enclosure", "host", "policy", "state", "store", "sys", "terms", "workspace"],
+        libraries: &["rustix", "serde", "serde_json"],
         test_libraries: &["proptest"],
     },
     Crate {
         name: "node",
-        uses: &["egress", "enclosure", "host", "policy", "runtime", "state", "store", "sys", "terms", "workspace"],
-        libraries: &["rustix", "serde", "serde_json", "sha2", "utoipa"],
+        uses: &[
+            "api",
+            "egress",
+            "enclosure",
+            "host",
+            "policy",
+            "runtime",
+            "state",
+            "store",
+            "sys",
+            "terms",
+            "workspace",
+        ],
+        libraries: &["rustix", "serde", "serde_json", "sha2"],
         test_libraries: &["proptest"],
     },
     Crate {
         name: "server",
-        uses: &["client", "node", "terms"],
+        uses: &["api", "client", "node", "terms"],
         libraries: &[
             "axum",
             "base64",
@@ -127,7 +144,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "client",
-        uses: &["node", "terms"],
+        uses: &["api", "node", "terms"],
         libraries: &[
             "base64",
             "bytes",
@@ -142,7 +159,6 @@ const CRATES: &[Crate] = &[
             "serde_json",
             "tokio",
             "tokio-rustls",
-            "utoipa",
         ],
         test_libraries: &[],
     },
@@ -154,7 +170,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "cli",
-        uses: &["bench", "client", "host", "node", "server", "terms"],
+        uses: &["api", "bench", "client", "host", "node", "server", "terms"],
         libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json", "unicode-width"],
         test_libraries: &["base64", "serde_json"],
     },

@@ -272,7 +272,7 @@ fn the_example_of_a_fault_is_one() {
 }
 
 /// Every field of an outcome: path, type, meaning.
-const FIELDS: [(&str, &str, &str); 54] = [
+const FIELDS: [(&str, &str, &str); 56] = [
     ("protocol_version", "number", "Version of the document: 1."),
     ("run_id", "string", "Identifies the run: `run_` and 32 hexadecimal digits. Inside it is `COFFERDAM_RUN_ID`."),
     ("success", "boolean", "The command exited with 0 and met no limit."),
@@ -312,7 +312,17 @@ const FIELDS: [(&str, &str, &str); 54] = [
     ("denials[].pid", "number", "The first process that tried and was found, by its number inside; else 0."),
     ("denials[].exe", "string", "That process's program."),
     ("denials[].hint", "string, optional", "The rule or flag that would allow it."),
+    (
+        "denials[].quiet",
+        "boolean, absent if false",
+        "The rule says that such refusals are expected: not shown when the run ends, and no reason for `denied`.",
+    ),
     ("denials_dropped", "number, optional", "How many refusals did not fit the list; absent when none."),
+    (
+        "notes",
+        "list of strings, optional",
+        "Advice on failures that no rule caused, such as a service that listens on the host and not inside; at most 16.",
+    ),
     ("events_dropped", "number, optional", "How many events the journal of `--events` lacks; absent when none."),
     ("events_reason", "string, optional", "Why the first of them is not in it."),
     ("usage", "object", "What the run used."),
@@ -453,7 +463,7 @@ fn paths(above: &str, value: &Value, found: &mut Vec<String>) {
 /// An outcome with every field filled.
 fn full(exit: Exit) -> Outcome {
     let stamp = PolicyStamp { digest: "0".into(), revision: 1, left_out: vec!["x".into()] };
-    let enforcement = Enforcement { level: Level::Partial, missing: vec!["landlock.scope".into()] };
+    let enforcement = Enforcement { level: EnforcementLevel::Partial, missing: vec!["landlock.scope".into()] };
     let mut outcome = Outcome::new(RunId::from_random([0; 16]), stamp, enforcement);
     outcome.exit = Some(exit);
     outcome.error_kind = Some(ErrorKind::LimitExceeded);
@@ -463,6 +473,7 @@ fn full(exit: Exit) -> Outcome {
     outcome.used = Some(Limit::Megabytes(1.0));
     outcome.message = Some(String::new());
     outcome.denials_dropped = 1;
+    outcome.notes = vec![String::new()];
     outcome.events_dropped = 1;
     outcome.events_reason = Some(String::new());
     outcome.usage.processes_peak = Some(1);
@@ -478,6 +489,7 @@ fn full(exit: Exit) -> Outcome {
         pid: 2,
         exe: "/bin/sh".into(),
         hint: Some(String::new()),
+        quiet: true,
     });
     outcome
 }

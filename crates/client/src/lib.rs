@@ -7,12 +7,10 @@
 //! ```
 //!
 //! - `engine`: one method for each verb, with the same answer from both.
-//! - `wire`: documents of the HTTP API, shared with the daemon.
 //! - `transport`, `trust`: HTTP and TLS; neither uses `node`.
 
 mod engine;
 pub mod transport;
 pub mod trust;
-pub mod wire;
 
 pub use engine::{Engine, EventQuery, NetworkLog, Place, Remote, RunRecord, SecretValues, unsupported_by_daemon};

@@ -119,6 +119,11 @@ impl Handle {
         self.gate.replace(policy, |_| revision);
     }
 
+    /// Returns true if the rule of this label says that its refusals are expected.
+    pub fn is_quiet(&self, rule: &str) -> bool {
+        self.gate.is_quiet(rule)
+    }
+
     /// Replaces all secret values, for secrets that become known after the start.
     pub fn replace_secrets(&self, secrets: Vec<SecretValue>) {
         self.gate.replace_secrets(secrets);

@@ -23,7 +23,7 @@ pub fn chunk_head(len: usize) -> Vec<u8> {
 /// Result of one decoder step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// All bytes are consumed.
+    /// Every byte was consumed.
     NeedMore,
     /// Range of body bytes; continue after it.
     Data(Range<usize>),

@@ -39,7 +39,7 @@ const OPAQUE_HINT: &str = r#"if this is another protocol, a rule with "opaque": 
 pub(crate) struct Services {
     pub gate: Arc<Gate>,
     pub resolver: Arc<Resolver>,
-    /// One permit per connection, also while its server is dialed. Connections beyond the limit wait.
+    /// A permit per connection, also while its server is dialed. Connections beyond the limit wait.
     pub slots: Arc<Semaphore>,
     /// Settings and certificates of the request inspector.
     pub tls: Arc<Tls>,

@@ -1,4 +1,4 @@
-//! One flow of bytes between the guest and a server: byte counts, events, and helpers to read, write and close streams.
+//! A flow of bytes between the guest and a server: byte counts, events, and helpers to read, write and close streams.
 
 use crate::event::{Op, Socket, Stage};
 use crate::gate::{Gate, Ruling};

@@ -24,6 +24,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Rule label of rulings that refuse traffic because the byte limit of a run is exceeded.
 const BYTE_LIMIT: &str = "limits.max_net_bytes";
+/// Addresses of a name that a refusal lists.
+const MAX_LISTED: usize = 4;
 
 pub(crate) struct Gate {
     rules: RwLock<Arc<Rules>>,
@@ -33,7 +35,7 @@ pub(crate) struct Gate {
     /// Asks a person. Without it, a rule with action `ask` refuses.
     approvals: Option<Arc<dyn Approvals>>,
     pub events: EventQueue,
-    /// One permit per splice pipe. Relays that get no permit keep copying through the buffer.
+    /// A permit per splice pipe. Relays that get no permit keep copying through the buffer.
     pub pipes: Arc<Semaphore>,
     limit: Option<u64>,
     spent: AtomicU64,
@@ -188,6 +190,14 @@ impl Gate {
         addresses.retain(|addr| rules.policy.leads_to(name, *addr));
         self.pins().add(name, &addresses);
         addresses
+    }
+
+    /// Returns the refusal of an allowed name none of whose addresses a rule covers.
+    pub fn uncovered(&self, ruling: Ruling, name: &str, addresses: &[IpAddr]) -> Ruling {
+        let listed: Vec<String> = addresses.iter().take(MAX_LISTED).map(IpAddr::to_string).collect();
+        let hint = self.rules().policy.covering(name, addresses);
+        let ruling = ruling.refused(format!("{name} leads only to {}, which no rule names", listed.join(", ")));
+        Ruling { hint, ..ruling }
     }
 
     /// Returns a fake address for a name that may not be resolved, if the run wants to observe the connections that the
@@ -387,6 +397,11 @@ impl Gate {
         let mut all = names.map(|name| self.candidate(rules, name, remote)).collect();
         extend_approval_to_address(&mut all);
         all
+    }
+
+    /// Returns true if the rule of this label says that its refusals are expected.
+    pub fn is_quiet(&self, rule: &str) -> bool {
+        self.rules().policy.policy().net.iter().any(|r| r.rule.quiet && r.label == rule)
     }
 
     fn rules(&self) -> Arc<Rules> {

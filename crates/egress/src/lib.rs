@@ -18,6 +18,8 @@
 //! setup, approval, event  inputs, approval by a person, events      first_bytes  protocol detection on first bytes
 //! ```
 //!
+//! `refuser` is the name server of a guest without a network, which has no broker.
+//!
 //! Below them are pure parsers over bytes. They open no socket, read no clock and never block. Every parser is bounded,
 //! accepts any input, and gives the same result for bytes that arrive one at a time as for bytes that arrive at once:
 //! `dns`, `hosts`, `resolv_conf`, `hello` (TLS ClientHello), `socks`, `http1`, `chunked`.
@@ -46,6 +48,7 @@ mod pending_connections;
 mod pins;
 mod proxy;
 mod pump;
+pub mod refuser;
 pub mod request_judge;
 pub mod resolv_conf;
 mod resolver;

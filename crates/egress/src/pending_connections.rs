@@ -65,7 +65,7 @@ pub(crate) struct PendingConnections {
     echoes: Arc<Datagrams>,
 }
 
-/// One pending connection.
+/// A pending connection.
 struct Pending {
     /// Latest copy of the SYN.
     syn: Syn,

@@ -21,7 +21,7 @@ const PIPE_SIZE: usize = 256 * 1024;
 /// Bytes requested from one splice call, more than a pipe holds.
 const SPLICE_MAX: usize = 1024 * 1024;
 
-/// One direction of a relay. Bytes that the receiver did not accept stay here, so that a step may be cancelled at any
+/// A direction of a relay. Bytes that the receiver did not accept stay here, so that a step may be cancelled at any
 /// time without losing bytes.
 pub(crate) struct Pump {
     direction: Direction,

@@ -35,7 +35,7 @@ const STREAM_IDLE: Duration = Duration::from_secs(30);
 pub(crate) struct Lookup {
     pub rcode: Rcode,
     pub addresses: Vec<IpAddr>,
-    ttl: u32,
+    pub ttl: u32,
 }
 
 impl Lookup {
@@ -51,7 +51,7 @@ pub(crate) struct Resolver {
     gate: Arc<Gate>,
     upstream: Upstream,
     cache: Mutex<BTreeMap<(String, RecordType), CacheEntry>>,
-    /// One permit per query in progress; queries beyond the limit wait in the socket's buffer.
+    /// A permit per query in progress; queries beyond the limit wait in the socket's buffer.
     slots: Arc<Semaphore>,
 }
 
@@ -164,14 +164,11 @@ impl Resolver {
                 return Lookup::nothing(Rcode::ServFail);
             }
         };
-        let some = !addresses.is_empty();
+        let found = addresses.clone();
         let addresses = self.gate.pin(name, addresses);
-        match some && addresses.is_empty() {
+        match !found.is_empty() && addresses.is_empty() {
             // The name exists, and the rules accept none of its addresses.
-            true => {
-                let reason = "the name resolves only to addresses that no rule covers";
-                record(&ruling.refused(reason), Stage::Refused);
-            }
+            true => record(&self.gate.uncovered(ruling, name, &found), Stage::Refused),
             false => record(&ruling, Stage::Opened),
         }
         Lookup { rcode, addresses, ttl: ttl.min(MAX_TTL) }
@@ -248,7 +245,7 @@ fn message_len(bytes: &[u8]) -> usize {
 }
 
 /// Answers `localhost` names with the guest's own loopback, without a query.
-fn loopback(name: &str, record_type: RecordType) -> Option<Lookup> {
+pub(crate) fn loopback(name: &str, record_type: RecordType) -> Option<Lookup> {
     let own = name == "localhost" || name.ends_with(".localhost");
     let addresses = of_type(&[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()], record_type);
     own.then_some(Lookup { rcode: Rcode::NoError, addresses, ttl: MAX_TTL })

@@ -17,7 +17,6 @@ pub(crate) fn start_refused(denial: &Denial) -> Fault {
 
 /// The fault of a program that could not be executed.
 pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
-    const ENOENT: i32 = 2;
     const EACCES: i32 = 13;
     const EPERM: i32 = 1;
     let error = std::io::Error::from_raw_os_error(report.errno);
@@ -46,6 +45,9 @@ pub(crate) fn vanished() -> Fault {
     fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
+const ENOENT: i32 = 2;
+const ENOTDIR: i32 = 20;
+const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
@@ -98,6 +100,9 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
     {
         return fault;
     }
+    if let Some(fault) = in_the_way(steps, op, report.errno) {
+        return fault;
+    }
     if matches!(op, Op::Overlay { attr, .. } if !attr.has(Attr::READ_ONLY))
         && let Some(fault) = steps.top_layer.as_deref().and_then(|layer| full_disk(layer, report.errno))
     {
@@ -111,6 +116,23 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
         _ => driver::ASK_DOCTOR,
     };
     Fault::new(ErrorKind::UnsupportedHost, step).hint(hint).phase(Phase::Start)
+}
+
+/// The fault of a mount below the sandbox's own home, where an earlier run left something else at the mount point.
+fn in_the_way(steps: &Steps, op: &Op, errno: i32) -> Option<Fault> {
+    const ELOOP: i32 = 40;
+    let (Op::Bind { at, .. } | Op::Attach { at, .. }) = op else { return None };
+    let blocks = matches!(errno, ENOENT | ENOTDIR | EINVAL | ELOOP);
+    if !blocks || !crate::steps::is_below(steps.home.as_deref(), at.to_bytes()) {
+        return None;
+    }
+    let at = String::from_utf8_lossy(at.to_bytes());
+    let message = format!(
+        "{at}: the sandbox's own home has something else there, so that the host's cannot be shown: {}",
+        std::io::Error::from_raw_os_error(errno)
+    );
+    let hint = "`cofferdam reject --home` empties the home of the sandbox; or leave out the rule that shows the path";
+    Some(Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Start))
 }
 
 /// The fault of a system call of the supervisor that should not fail.

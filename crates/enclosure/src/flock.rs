@@ -63,8 +63,8 @@ impl Flock {
         self.outside.get(&shepherd).copied()
     }
 
-    /// Removes a job whose processes are gone; returns its refusals, and how many more there were than are listed.
-    pub fn remove(&mut self, job: Job) -> (Vec<Denial>, u64) {
+    /// Removes a job whose processes are gone; returns its refusals, how many more there were than are listed, and its notes.
+    pub fn remove(&mut self, job: Job) -> (Vec<Denial>, u64, Vec<String>) {
         self.starting = self.starting.filter(|of| *of != job);
         self.outside.retain(|_, of| *of != job);
         self.inside.retain(|_, of| *of != job);

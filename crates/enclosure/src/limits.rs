@@ -362,12 +362,12 @@ impl<'a> Meter<'a> {
         self.before = Before { bytes, entries, pids_denied };
     }
 
-    /// Includes unlinked files in the count, where a limit bounds the workspace. Scanning for them costs time that runs
-    /// without such a limit are spared.
-    pub fn count_nameless(&mut self, first: i32, workspace: &Path) {
+    /// Includes unlinked files of these trees in the count, where a limit bounds the workspace. Scanning for them costs
+    /// time that runs without such a limit are spared.
+    pub fn count_nameless(&mut self, first: i32, trees: &[&Path]) {
         let layer = self.layer.get_mut();
         if (self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() || layer.shares())
-            && let Some(files) = Nameless::of(first, workspace)
+            && let Some(files) = Nameless::of(first, trees)
         {
             layer.count_nameless(files);
         }

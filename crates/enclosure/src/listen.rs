@@ -16,10 +16,11 @@ use self::wakeup::WakeupHint;
 use crate::actors::actor;
 use crate::approval::{Asking, Reports};
 use crate::connect::{self, Address};
-use crate::denials::Denials;
+use crate::denials::{Denials, Refusal};
 use crate::flock::{Flock, Job};
 use crate::guest::{Guest, is_private};
 use crate::limits::ScratchSpace;
+use crate::loopback;
 use crate::network::NetReport;
 use crate::publish::Helper;
 use crate::resolve::{Last, Resolver};
@@ -39,17 +40,21 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use sys::doors::RESOLVER;
 use sys::notify::{Call, Listener};
 use sys::process::{copy_descriptor, read_memory, read_string};
 use sys::seccomp;
 use terms::{Action, Denial, LimitHit};
 
+/// Searches for listeners on loopback in one guest's life; each reads two lists of sockets.
+const MAX_LISTENER_LOOKUPS: u32 = 64;
 const LONGEST_PATH: usize = 4096;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
 const EBADF: i32 = 9;
 const EINVAL: i32 = 22;
 const ENETUNREACH: i32 = 101;
+const DNS_PORT: u16 = 53;
 
 const AT_FDCWD: i32 = -100;
 
@@ -77,7 +82,10 @@ pub struct Judge<'a> {
     has_handed_dirs: bool,
     max_open_files: Option<u64>,
     /// Connections lead to the doors, where the broker decides about them and reports.
+    listener_lookups: u32,
     has_network: bool,
+    /// The guest has a name server that refuses every name and reports it.
+    pub has_resolver: bool,
     /// Set once a process asked for more descriptors than its limit.
     pub descriptors_met: bool,
     /// The private space, where it has a limit.
@@ -109,7 +117,10 @@ impl<'a> Judge<'a> {
         let plan = &spec.plan;
         let sockets: BTreeSet<PathBuf> = plan.sockets.iter().map(|s| s.path.clone()).collect();
         let grants: Vec<PathBuf> = plan.grants.iter().map(|g| &g.path).chain(&sockets).cloned().collect();
-        let host_in_private = grants.iter().filter(|p| is_private(p)).chain(&steps.skeleton).cloned().collect();
+        let is_private = |p: &&PathBuf| is_private(p) || plan.private.is_in_home(p);
+        let asked = plan.asked.iter().map(|place| &place.path);
+        let shown = grants.iter().chain(asked).filter(is_private);
+        let host_in_private = shown.chain(&steps.skeleton).cloned().collect();
         let loaders = match &plan.exec {
             ExecPlan::Only { loaders, .. } => loaders.iter().filter_map(|l| std::fs::canonicalize(l).ok()).collect(),
             ExecPlan::AllowBut(_) => Vec::new(),
@@ -131,7 +142,9 @@ impl<'a> Judge<'a> {
             freezing: Arc::default(),
             has_handed_dirs: false,
             max_open_files: spec.limits.max_open_files,
-            has_network: spec.network.is_some(),
+            has_network: spec.network.as_ref().is_some_and(|plan| !plan.names_only),
+            has_resolver: false,
+            listener_lookups: 0,
             descriptors_met: false,
             scratch: None,
             scratch_hit: None,
@@ -159,7 +172,7 @@ impl<'a> Judge<'a> {
     /// Returns the policy's decision on a program that the supervisor is asked to start inside, if it is refused.
     pub fn forbids(&mut self, program: &Path) -> Option<Decision> {
         let path = self.resolver.resolve(0, AT_FDCWD, program.as_os_str().as_bytes(), Last::Follow)?;
-        if is_private(&path) || !self.exists(&path) {
+        if self.is_private(&path) || !self.exists(&path) {
             return None;
         }
         let decision = self.decide_start(&path);
@@ -233,13 +246,17 @@ impl<'a> Judge<'a> {
         let name = seccomp::name(call.nr);
         let rule =
             if self.steps.watch.deny.iter().any(|denied| *denied == name) { "syscalls.deny" } else { "syscalls" };
-        let hint = seccomp::reason(call.nr).map(|why| format!("never allowed: {why}"));
+        let hint = match &*name {
+            "clone" | "clone3" | "unshare" => Some(NESTED.to_owned()),
+            _ => seccomp::reason(call.nr).map(|why| format!("never allowed: {why}")),
+        };
         self.note("syscall", &name, rule, Action::Deny, hint, call.tid);
     }
 
     fn note(&mut self, op: &str, target: &str, rule: &str, action: Action, hint: Option<String>, tid: i32) {
         let job = self.flock.as_ref().and_then(|flock| flock.of(tid));
-        self.count(job, |list| list.add(op, target, rule, action, hint, || actor(tid)).cloned());
+        let refusal = Refusal { op, target, rule, action, hint, quiet: false };
+        self.count(job, |list| list.add(refusal, || actor(tid)).cloned());
     }
 
     /// Counts a refusal for its command, and reports it if it is the first of its kind.
@@ -256,13 +273,14 @@ impl<'a> Judge<'a> {
 
     /// Counts a refusal or warning of the broker.
     pub fn tell(&mut self, report: NetReport) {
-        let NetReport { op, target, rule, action, hint, actor, shepherd } = report;
+        let NetReport { op, target, rule, action, hint, quiet, actor, shepherd } = report;
         let inside = actor.as_ref().map(|actor| actor.pid);
         let job = self.flock.as_ref().and_then(|flock| {
             let tended = shepherd.and_then(|shepherd| flock.tended_by(shepherd));
             tended.or_else(|| flock.of_inside(inside?))
         });
-        self.count(job, |list| list.add(op, &target, &rule, action, hint, || actor.unwrap_or_default()).cloned());
+        let refusal = Refusal { op, target: &target, rule: &rule, action, hint, quiet };
+        self.count(job, |list| list.add(refusal, || actor.unwrap_or_default()).cloned());
     }
 
     /// Records that RLIMIT_NOFILE will refuse the call, for the outcome; the refusal itself is the kernel's.
@@ -302,7 +320,7 @@ impl<'a> Judge<'a> {
         if !self.barred.is_empty() {
             return self.start(listener, call, path);
         }
-        if is_private(&path) {
+        if self.is_private(&path) {
             return Judged::Continues;
         }
         let decision = self.decide_start(&path);
@@ -349,7 +367,8 @@ impl<'a> Judge<'a> {
     /// report is lost.
     fn remember(&mut self, name: Vec<u8>, path: &Path) {
         const MOST: usize = 256;
-        let fixed = |p: &Path| p.is_absolute() && !is_private(p) && !self.spec.policy.fs(p, Perm::WriteFile).allowed();
+        let fixed =
+            |p: &Path| p.is_absolute() && !self.is_private(p) && !self.spec.policy.fs(p, Perm::WriteFile).allowed();
         let plain = !name.windows(2).any(|pair| pair == b"..");
         // Starting a loader is refused only here and not by the kernel, so where there are loaders every start is
         // judged.
@@ -436,6 +455,10 @@ impl<'a> Judge<'a> {
     /// gets ENETUNREACH.
     fn judge_inet(&mut self, call: &Call, ip: IpAddr, port: u16) -> Option<i32> {
         if ip.is_loopback() || ip.is_unspecified() {
+            self.advise_on_loopback(call.tid, ip, port);
+            return None;
+        }
+        if self.has_resolver && (ip, port) == (IpAddr::V4(RESOLVER), DNS_PORT) {
             return None;
         }
         let target = std::net::SocketAddr::new(ip, port).to_string();
@@ -447,6 +470,32 @@ impl<'a> Judge<'a> {
             NetRequest { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
         let decision = self.spec.policy.net(&ask);
         self.judge("net.connect", &target, decision, call.tid).map(|_| ENETUNREACH)
+    }
+
+    /// Notes a connection to a port of the guest's loopback where nothing listens, if a service of the host listens on
+    /// the same port of the host's. Nothing is refused: the guest's loopback is its own.
+    fn advise_on_loopback(&mut self, tid: i32, ip: IpAddr, port: u16) {
+        if !ip.is_loopback() || port == DNS_PORT || self.listener_lookups >= MAX_LISTENER_LOOKUPS {
+            return;
+        }
+        self.listener_lookups += 1;
+        let target = std::net::SocketAddr::new(ip, port);
+        let note = format!(
+            "{target} is the sandbox's own loopback; the service of the host that listens there is reached with --net {target}"
+        );
+        let job = self.flock.as_ref().and_then(|flock| flock.of(tid));
+        let missing = !loopback::listens(&tid.to_string(), ip, port);
+        let ask =
+            NetRequest { proto: Proto::Tcp, host: None, addr: Some(ip), port, method: None, path: None, unix: None };
+        let is_barred = || self.spec.policy.net(&ask).matches.iter().any(|m| m.action == Action::Deny);
+        let of_host = missing && loopback::listens("self", ip, port) && !is_barred();
+        let of_job = self.flock.as_mut().zip(job).and_then(|(flock, job)| flock.denials(job));
+        let list = of_job.unwrap_or(&mut self.denials);
+        match (missing, of_host) {
+            (_, true) => list.advise(&note),
+            (false, _) => list.withdraw(&note),
+            (true, false) => {}
+        }
     }
 
     /// Judges a Unix socket. The guest's own are in its private directories and where it may write; every other is a
@@ -503,13 +552,21 @@ impl<'a> Judge<'a> {
     /// next to a project right below /tmp, say. The call continues and fails by itself, so the guest learns nothing
     /// about the host's directory.
     fn note_unshown(&mut self, act: &Act, tid: i32) {
-        let Some(place) = policy::private_place(&act.path) else { return };
-        let makes = act.fresh || act.op == "fs.create";
+        let Some(place) = self.spec.plan.private.place_of(&act.path) else { return };
+        // In the home programs make the hidden directories that they do not find, and every file.
+        let own = self.spec.plan.private.is_in_home(place) && !matches!(act.perm, Perm::ReadFile | Perm::ReadDir);
+        let below = act.path.strip_prefix(place).unwrap_or(&act.path);
+        if own && below.iter().any(|name| name.as_bytes().starts_with(b".")) {
+            return;
+        }
+        let makes = own || act.fresh || act.op == "fs.create";
         let missing = if makes { act.path.parent() } else { Some(act.path.as_path()) };
         let of_host = missing.filter(|at| at.starts_with(place) && *at != place && at.symlink_metadata().is_ok());
         if of_host.is_none_or(|at| self.resolver.stat(at).is_some()) {
             return;
         }
+        let (named, perm) = (act.named.clone().unwrap_or_else(|| act.path.clone()), act.perm);
+        self.observe(|| Observed::File { named, made: false, perm });
         let decision = self.decide(act);
         if decision.action == Action::Deny {
             self.judge(act.op, &act.path.to_string_lossy(), decision, tid);
@@ -523,8 +580,22 @@ impl<'a> Judge<'a> {
         let parent = act.path.parent().filter(|_| matches!(act.op, "fs.create" | "fs.remove"));
         let forbidden = own.matches.iter().any(|m| matches!(m.action, Action::Deny | Action::Ask));
         match parent.map(|p| self.spec.policy.fs(p, act.perm)) {
-            Some(above) if !forbidden && !above.allowed() => above,
+            // The host has a directory or file of this name, which is not shown: a right on it is the narrower one.
+            Some(above) if !forbidden && !above.allowed() && !own.allowed() && act.fresh && self.exists(&act.path) => {
+                Decision { rule: above.rule, ..own }
+            }
+            Some(above) if !forbidden && !above.allowed() => self.with_name_hint(above, act),
             _ => own,
+        }
+    }
+
+    /// Replaces a hint that would have to offer too wide a directory.
+    fn with_name_hint(&self, above: Decision, act: &Act) -> Decision {
+        let is_wide = act.path.parent().is_some_and(|parent| self.spec.policy.is_too_wide(parent));
+        let is_denied = above.matches.iter().any(|m| m.action == Action::Deny);
+        match is_wide && !is_denied && above.action == Action::Deny && act.op == "fs.create" {
+            true => Decision { hint: self.spec.policy.name_hint(&act.path, act.perm), ..above },
+            false => above,
         }
     }
 
@@ -533,15 +604,21 @@ impl<'a> Judge<'a> {
         self.grants.iter().any(|grant| grant.starts_with(path))
     }
 
+    /// True for paths in the guest's private directories, in its own /dev and /proc, and for what is its own in its home.
+    fn is_private(&self, path: &Path) -> bool {
+        is_private(path) || (self.spec.plan.private.is_in_home(path) && !self.is_shown_in_private(path))
+    }
+
     /// True for the guest's private directories, about which there are no rules.
     fn is_own_place(&self, path: &Path) -> bool {
-        is_private(path) && !self.is_shown_in_private(path)
+        self.is_private(path) && !self.is_shown_in_private(path)
     }
 
     /// True for host paths shown inside a private directory: a project may be below /tmp, and the rules apply to it and
     /// to the directories that lead to it.
     fn is_shown_in_private(&self, path: &Path) -> bool {
-        self.host_in_private.iter().any(|grant| path.starts_with(grant))
+        let in_cache = |path: &Path| self.spec.own_home.caches().iter().any(|cache| path.starts_with(&cache.at));
+        self.host_in_private.iter().any(|grant| path.starts_with(grant)) && !in_cache(path)
     }
 
     fn judge(&mut self, op: &str, target: &str, decision: Decision, tid: i32) -> Option<i32> {
@@ -564,7 +641,7 @@ impl<'a> Judge<'a> {
     fn is_nowhere(&self, name: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(name));
         let look = || openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        let of_host = path.is_absolute() && !is_private(path) && !self.in_workspace(path);
+        let of_host = path.is_absolute() && !self.is_private(path) && !self.in_workspace(path);
         of_host && matches!(look(), Err(Errno::NOENT))
     }
 
@@ -602,6 +679,10 @@ impl<'a> Judge<'a> {
         }
     }
 }
+
+/// Hint for a program that makes namespaces, nearly always for a sandbox of its own.
+const NESTED: &str = "no namespaces can be made inside; if the program has a sandbox of its own, switch that off, because this \
+     one is around it (codex: --sandbox danger-full-access; claude: \"sandbox\" in its settings; srt: leave it out)";
 
 fn no_loader(decision: Decision) -> Decision {
     let hint = "the loader would start programs that no rule names; start the program itself";

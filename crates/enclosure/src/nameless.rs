@@ -36,9 +36,9 @@ pub type NamelessFiles = BTreeMap<u64, u64>;
 pub struct Nameless {
     /// `/proc/PID` of the guest's first process, held open: a reused pid cannot take its place.
     first: OwnedFd,
-    /// Path of the workspace, as the kernel writes it in links and, escaped, in lists of mappings.
-    workspace: Vec<u8>,
-    workspace_in_lists: Vec<u8>,
+    /// Paths of the workspace and the home, as the kernel writes them in links and, escaped, in lists of mappings.
+    trees: Vec<Vec<u8>>,
+    trees_in_lists: Vec<Vec<u8>>,
     scan: Option<Scan>,
     /// Result of the last scan, for the size of a file that had a descriptor then and may only be mapped now.
     last: NamelessFiles,
@@ -46,16 +46,16 @@ pub struct Nameless {
 
 impl Nameless {
     /// Opens the first process. `None` where it is gone or cannot be read.
-    pub fn of(first: i32, workspace: &Path) -> Option<Nameless> {
+    pub fn of(first: i32, trees: &[&Path]) -> Option<Nameless> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let first = rustix::fs::open(format!("/proc/{first}"), flags, Mode::empty()).ok()?;
-        let workspace = workspace.as_os_str().as_bytes().to_vec();
+        let trees: Vec<Vec<u8>> = trees.iter().map(|tree| tree.as_os_str().as_bytes().to_vec()).collect();
         // /proc/PID/maps escapes newlines in a path and no other byte.
-        let escaped = workspace.iter().flat_map(|&b| if b == b'\n' { b"\\012".to_vec() } else { vec![b] });
+        let escaped = |&b: &u8| if b == b'\n' { b"\\012".to_vec() } else { vec![b] };
         Some(Nameless {
             first,
-            workspace_in_lists: escaped.collect(),
-            workspace,
+            trees_in_lists: trees.iter().map(|tree| tree.iter().flat_map(escaped).collect()).collect(),
+            trees,
             scan: None,
             last: NamelessFiles::new(),
         })
@@ -86,7 +86,7 @@ impl Nameless {
         match step {
             Step::Process(pid) => self.process(pid, scan),
             Step::Threads(threads) => self.next_thread(threads, scan),
-            Step::Table(tid) => scan.waiting.extend(Table::open(tid, &self.workspace).map(Step::Descriptors)),
+            Step::Table(tid) => scan.waiting.extend(Table::open(tid, &self.trees).map(Step::Descriptors)),
             Step::Descriptors(table) => self.next_descriptor(table, scan),
             Step::Mappings(mappings) => self.next_mappings(mappings, scan),
         }
@@ -160,7 +160,7 @@ impl Nameless {
     fn next_mappings(&self, mut mappings: Mappings, scan: &mut Scan) {
         for _ in 0..ENTRIES_PER_STEP {
             let Some(line) = next_line(&mut mappings.lines) else { return };
-            let Some(mapping) = Mapping::of(&line, &self.workspace_in_lists) else { continue };
+            let Some(mapping) = Mapping::of(&line, &self.trees_in_lists) else { continue };
             let link = format!("/proc/{}/map_files/{}", mappings.tid, mapping.range);
             match statx(rustix::fs::CWD, &link) {
                 Some(found) if found.links == 0 => drop(scan.found.insert(found.inode, found.bytes)),
@@ -180,7 +180,7 @@ impl Nameless {
     /// for readlink(2) can only be there, because the guest can create no such path elsewhere.
     fn is_ours(&self, at: impl AsFd, name: &str) -> bool {
         match rustix::fs::readlinkat(at, name, Vec::new()) {
-            Ok(path) => is_below(path.as_bytes(), &self.workspace),
+            Ok(path) => is_below_any(path.as_bytes(), &self.trees),
             Err(e) => e == rustix::io::Errno::NAMETOOLONG,
         }
     }
@@ -270,14 +270,14 @@ impl Scan {
 }
 
 impl Table {
-    fn open(tid: i32, workspace: &[u8]) -> Option<Table> {
+    fn open(tid: i32, trees: &[Vec<u8>]) -> Option<Table> {
         if let Ok(dir) = open_dir(&format!("/proc/{tid}/fd")) {
             return Some(Table { tid, dir, mounts: None });
         }
         // A non-dumpable process shows `fd` to root alone. The owner of its user namespace may still copy descriptors
         // (pidfd_getfd).
         let dir = open_dir(&format!("/proc/{tid}/fdinfo")).ok()?;
-        Some(Table { tid, dir, mounts: Some(mounts_below(tid, workspace)) })
+        Some(Table { tid, dir, mounts: Some(mounts_below(tid, trees)) })
     }
 }
 
@@ -292,14 +292,14 @@ fn copied(tid: i32, number: i32, mounts: &BTreeSet<u64>) -> Option<(u64, u64)> {
     (found.st_nlink == 0).then_some((found.st_ino, if is_file { found.st_blocks as u64 * 512 } else { 0 }))
 }
 
-/// Lists the mounts of a process at this path or below it.
-fn mounts_below(tid: i32, workspace: &[u8]) -> BTreeSet<u64> {
+/// Lists the mounts of a process at these paths or below them.
+fn mounts_below(tid: i32, trees: &[Vec<u8>]) -> BTreeSet<u64> {
     let list = read(format!("/proc/{tid}/mountinfo")).unwrap_or_default();
     let at = list.split(|&b| b == b'\n').filter_map(|line| {
         let mut words = line.split(|&b| b == b' ');
         Some((number_in(words.next()?)?, unescaped(words.nth(3)?)))
     });
-    at.filter(|(_, at)| at == workspace || is_below(at, workspace)).map(|(mount, _)| mount).collect()
+    at.filter(|(_, at)| trees.contains(at) || is_below_any(at, trees)).map(|(mount, _)| mount).collect()
 }
 
 /// Decodes a path of mountinfo, in which blanks, backslashes and the like are octal escapes.
@@ -314,6 +314,10 @@ fn unescaped(mut rest: &[u8]) -> Vec<u8> {
     plain
 }
 
+fn is_below_any(path: &[u8], trees: &[Vec<u8>]) -> bool {
+    trees.iter().any(|tree| is_below(path, tree))
+}
+
 /// A line of /proc/PID/maps about an unlinked file of the workspace.
 struct Mapping {
     /// Address range, as `map_files` names it.
@@ -323,12 +327,12 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn of(line: &[u8], workspace: &[u8]) -> Option<Mapping> {
+    fn of(line: &[u8], trees: &[Vec<u8>]) -> Option<Mapping> {
         let line = line.strip_suffix(DELETED)?;
         let mut words = line.splitn(6, |&b| b == b' ');
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let (range, _, offset, _, inode) = (word()?, word()?, word()?, word()?, word()?);
-        if !is_below(words.next()?.trim_ascii_start(), workspace) {
+        if !is_below_any(words.next()?.trim_ascii_start(), trees) {
             return None;
         }
         let (from, to) = range.split_once('-')?;

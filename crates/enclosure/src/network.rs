@@ -3,7 +3,7 @@
 
 use crate::actors::Actors;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use sys::net::Doors;
 use terms::{Action, Actor, Fault};
 
@@ -30,7 +30,10 @@ pub trait Network {
 
 /// Resources with which a network starts.
 pub struct Opening {
-    pub doors: Doors,
+    /// `None` where the guest has a name server only.
+    pub doors: Option<Doors>,
+    /// The name server's socket of a guest without doors, where its kernel could have one.
+    pub resolver: Option<OwnedFd>,
     /// Attributes sockets to processes of the guest.
     pub actors: Option<Actors>,
     /// Descriptors of this process that published ports may need.
@@ -45,6 +48,8 @@ pub struct NetReport {
     pub rule: String,
     pub action: Action,
     pub hint: Option<String>,
+    /// The rule says that such refusals are expected.
+    pub quiet: bool,
     /// Process that caused the report, where it was found.
     pub actor: Option<Actor>,
     /// Host pid of the shepherd above that process, where it was found; the actor itself may be gone by now.
@@ -54,6 +59,9 @@ pub struct NetReport {
 /// Network settings that the guest's setup needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetPlan {
+    /// The guest has no network: there is a name server that refuses every name, so that a refusal can name the host
+    /// that was meant, and nothing else.
+    pub names_only: bool,
     /// Addresses on the guest's loopback that lead outside; at most `sys::doors::MOST_LOOPBACK`.
     pub loopback: Vec<SocketAddr>,
     /// The guest may send ICMP echo requests.

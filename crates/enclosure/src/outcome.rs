@@ -4,7 +4,7 @@ use crate::relay::Sink;
 use crate::running::SIGKILL;
 use crate::supervise::Supervisor;
 use rustix::io::Errno;
-use terms::{Enforcement, ErrorKind, Exit, Level, Limit, LimitHit, LimitKind, Outcome, Phase, Verdict};
+use terms::{Enforcement, EnforcementLevel, ErrorKind, Exit, Limit, LimitHit, LimitKind, Outcome, Phase, Verdict};
 
 impl Supervisor<'_> {
     pub(crate) fn outcome(mut self) -> Outcome {
@@ -14,7 +14,7 @@ impl Supervisor<'_> {
             self.guest.reap();
         }
         let missing = self.guest.spec.enforced.missing.clone();
-        let level = if missing.is_empty() { Level::Full } else { Level::Partial };
+        let level = if missing.is_empty() { EnforcementLevel::Full } else { EnforcementLevel::Partial };
         let enforcement = Enforcement { level, missing };
         let mut outcome = Outcome::new(self.guest.spec.run_id.clone(), self.stamp.clone(), enforcement);
         if let Some(publisher) = &mut self.guest.publisher {
@@ -39,8 +39,8 @@ impl Supervisor<'_> {
         }
         self.account(&mut outcome);
         self.judge_end(&mut outcome);
-        let (denials, dropped) = std::mem::take(&mut self.guest.judge.denials).into_parts();
-        (outcome.denials, outcome.denials_dropped) = (denials, dropped);
+        let (denials, dropped, notes) = std::mem::take(&mut self.guest.judge.denials).into_parts();
+        (outcome.denials, outcome.denials_dropped, outcome.notes) = (denials, dropped, notes);
         self.guest.reap();
         self.guest.meter.close();
         outcome

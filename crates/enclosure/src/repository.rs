@@ -19,9 +19,11 @@ const IDENTITY: &str = "[user]\n\tname = Agent\n\temail = agent@cofferdam.invali
 
 /// Returns the repository around `cwd` that is in `shown`, a path of the host that is shown inside.
 pub fn around(cwd: &Path, shown: &Path) -> Option<PathBuf> {
-    let mut inside = cwd.ancestors().take_while(|dir| dir.starts_with(shown));
-    // A `.git` file points to a repository elsewhere (worktree or submodule).
-    inside.find(|dir| dir.join(".git").is_dir()).map(Path::to_path_buf)
+    let inside = || cwd.ancestors().take_while(|dir| dir.starts_with(shown));
+    // A `.git` file is that of a submodule of the repository around it, or else of a linked work tree.
+    let found =
+        inside().find(|dir| dir.join(".git").is_dir()).or_else(|| inside().find(|dir| dir.join(".git").is_file()));
+    found.map(Path::to_path_buf)
 }
 
 /// Returns the files. `None` where the caller has such a directory already, or the repository's path contains glob or

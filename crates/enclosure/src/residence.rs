@@ -86,6 +86,8 @@ pub struct End {
     /// Refusals of the command with their counts, and how many more there were than are listed.
     pub denials: Vec<Denial>,
     pub denials_dropped: u64,
+    /// Advice on failures that are no refusals.
+    pub notes: Vec<String>,
 }
 
 /// A live enclosure for many commands. Dropping it kills every process in it.

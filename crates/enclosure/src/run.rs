@@ -13,15 +13,18 @@ const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
 
 impl GuestPlan {
     /// Runs the command to its end. Faults are the supervisor's; the command's own failures are in the outcome.
-    pub fn run(mut self, beside: Beside<'_>) -> Result<Outcome, Fault> {
+    pub fn run(mut self, mut beside: Beside<'_>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let pipes = self.ground.pipes()?;
         let command = self.command(&pipes);
+        let lasting = beside.lasting.take();
         let guest = self.launch(command, beside)?;
         let stdio = guest.spec.stdio;
         // A terminal replaces the pipes, which are closed then.
         let pipes = Some(pipes).filter(|_| !stdio.terminal);
         let ours = pipes.map_or_else(PipeEnds::default, |pipes| pipes.supervisor_ends(stdio.input));
-        Supervisor::new(guest, signals, ours).supervise().map(Supervisor::outcome)
+        let mut supervisor = Supervisor::new(guest, signals, ours);
+        supervisor.lasting = lasting;
+        supervisor.supervise().map(Supervisor::outcome)
     }
 }

@@ -10,6 +10,7 @@ use crate::publish::{self, Helper, Published, Publisher};
 use crate::spec::GuestSpec;
 use crate::steps::Steps;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use sys::janitor::Janitor;
@@ -48,14 +49,18 @@ impl<'a> RunningGuest<'a> {
         // Computed before the broker raises RLIMIT_NOFILE.
         self.max_connections = publish::max_connections();
         if let Some(network) = &mut self.network {
-            let lost = || Fault::internal("the guest's doors did not arrive").phase(Phase::Start);
+            let names_only = self.spec.network.as_ref().is_some_and(|plan| plan.names_only);
+            if handles.doors.is_none() && !names_only {
+                return Err(Fault::internal("the guest's doors did not arrive").phase(Phase::Start));
+            }
+            self.judge.has_resolver = handles.resolver.is_some();
             // More ports may be published later to a resident guest.
             let published = match (self.publish.len(), self.spec.resident) {
                 (0, false) => 0,
                 (ports, _) => publish::descriptors(ports, self.max_connections),
             };
             let actors = Actors::of(self.spawned.pid, handles.sockets);
-            network.open(Opening { doors: handles.doors.ok_or_else(lost)?, actors, published })?;
+            network.open(Opening { doors: handles.doors, resolver: handles.resolver, actors, published })?;
         }
         if !self.publish.is_empty() {
             let ports = std::mem::take(&mut self.publish);
@@ -73,7 +78,9 @@ impl<'a> RunningGuest<'a> {
         }
         self.meter.start(self.places.scratch.take());
         if let Some(workspace) = &self.spec.workspace {
-            self.meter.count_nameless(self.spawned.pid, &workspace.at);
+            let trees = [Some(workspace.at.as_path()), self.steps.home.as_deref()];
+            let trees: Vec<&Path> = trees.into_iter().flatten().collect();
+            self.meter.count_nameless(self.spawned.pid, &trees);
         }
         self.judge.scratch = self.meter.scratch_space();
         Ok(handles.terminal)

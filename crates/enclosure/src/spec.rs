@@ -9,10 +9,11 @@ use crate::limits::Cpus;
 use crate::network::{NetPlan, Network};
 use crate::publish::Published;
 use crate::terminal;
-use crate::workspace::{Gauge, Workspace};
+use crate::workspace::{Gauge, OwnHome, Workspace};
 use policy::{Cover, ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use sys::seccomp::Watch;
 use terms::{Action, Actor, Denial, Limits, PolicyStamp, RunId};
 
@@ -47,6 +48,8 @@ pub struct GuestSpec {
     pub network: Option<NetPlan>,
     /// The layer over a directory that takes the guest's changes.
     pub workspace: Option<Workspace>,
+    /// Storage of the home that `plan.private` names; without one there, the home is the host's.
+    pub own_home: OwnHome,
 }
 
 /// The parts that work beside a live guest.
@@ -61,6 +64,14 @@ pub struct Beside<'a> {
     pub asking: Option<Box<dyn Asking + 'a>>,
     /// Measures the workspace.
     pub gauge: Option<Box<dyn Gauge + 'a>>,
+    /// Called once, when the command of a run has gone on for a while. A residence ignores it.
+    pub lasting: Option<Lasting<'a>>,
+}
+
+/// A call that is due when the command has run for `after`. It must not block: the supervisor waits for it.
+pub struct Lasting<'a> {
+    pub after: Duration,
+    pub call: Box<dyn FnOnce() + 'a>,
 }
 
 /// Connections of the command's streams.

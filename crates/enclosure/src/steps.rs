@@ -7,6 +7,7 @@ mod asked;
 mod covers;
 mod frame;
 mod grants;
+mod home;
 mod landlock_only;
 mod network;
 mod own;
@@ -15,13 +16,15 @@ mod workspace;
 
 use self::frame::FRAME_DIRS;
 pub use self::frame::{early, frame};
+pub use self::home::{Point, home_points, is_below};
 use crate::driver::Driver;
 use crate::guest::Guest;
 use crate::idmap::{IdMapped, is_system};
 use crate::repository;
 use crate::spec::GuestSpec;
+use crate::workspace::OwnHome;
 use policy::{Grant, Kind, Perm, Perms, private_place};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -48,6 +51,8 @@ pub struct Steps {
     pub skeleton: Vec<PathBuf>,
     /// Host path of the layer that takes changes, where there is one.
     pub top_layer: Option<PathBuf>,
+    /// The sandbox's own home, where it has one.
+    pub home: Option<PathBuf>,
 }
 
 /// Old root (pivot_root), present only during setup.
@@ -88,6 +93,10 @@ struct Builder<'a> {
     layers: bool,
     /// Bind source of the whole workspace, once it is mounted.
     workspace_source: Option<Vec<u8>>,
+    /// Places of attached layers.
+    attached: BTreeMap<OsString, String>,
+    /// The sandbox's own home is mounted.
+    has_home: bool,
     /// Names that have a whiteout already.
     whiteouts: BTreeSet<OsString>,
     /// Directory of generated files that the guest may read.
@@ -135,6 +144,8 @@ fn in_namespaces(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
         generated_files: Vec::new(),
         layers: false,
         workspace_source: None,
+        attached: BTreeMap::new(),
+        has_home: false,
         whiteouts: BTreeSet::new(),
         settings: None,
         has_var_tmp: has_var_tmp(spec),
@@ -161,7 +172,8 @@ fn in_namespaces(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
     b.ops.append(&mut b.own);
     let skeleton = b.skeleton.into_iter().collect();
     let (mounts, guest, top_layer) = (b.mounts, b.guest, b.top_layer);
-    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts, watch, guest, skeleton, top_layer })
+    let home = spec.plan.private.home().filter(|_| b.has_home).map(Path::to_path_buf);
+    Ok(Steps { ops: b.ops, own, _ruleset: b.ruleset, mounts, watch, guest, skeleton, top_layer, home })
 }
 
 impl Builder<'_> {
@@ -219,8 +231,14 @@ impl Builder<'_> {
 
     /// Returns the scratch tmpfs's entries that are mount points, and so not the guest's.
     fn expected_scratch_entries(&self) -> u64 {
-        let own = points(self.spec).filter(|p| private_place(p).is_some());
-        3 + own.map(|p| p.components().count() as u64).sum::<u64>()
+        let home = match self.spec.own_home {
+            OwnHome::Scratch => self.expected_home_entries(),
+            OwnHome::Layers { .. } | OwnHome::Tree(_) => 0,
+        };
+        let place = self.spec.plan.private.home();
+        let is_above = |p: &Path| !self.is_in_home(p) || Some(p) == place;
+        let own = points(self.spec).filter(|p| private_place(p).is_some() && is_above(p));
+        3 + home + own.map(|p| p.components().count() as u64).sum::<u64>()
     }
 
     fn memory(&mut self) {
@@ -245,7 +263,7 @@ impl Builder<'_> {
 
     /// Creates a directory and its parents, unless a mount has them.
     fn dir(&mut self, at: &Path) {
-        if self.dirs.contains(at.as_os_str()) || self.is_mounted(at) {
+        if self.dirs.contains(at.as_os_str()) || self.is_mounted(at) || self.is_in_home(at) {
             return;
         }
         if let Some(parent) = at.parent() {
@@ -261,6 +279,9 @@ impl Builder<'_> {
     }
 
     fn mount_point_file(&mut self, at: &Path) {
+        if self.is_in_home(at) {
+            return;
+        }
         if let Some(parent) = at.parent() {
             self.dir(parent);
         }
@@ -269,7 +290,7 @@ impl Builder<'_> {
 
     /// True when a mount has `at`. A mount above a private directory does not have what is in it.
     fn is_mounted(&self, at: &Path) -> bool {
-        let own = private_place(at).filter(|place| *place != Path::new(VAR_TMP) || self.has_var_tmp);
+        let own = self.spec.plan.private.place_of(at).filter(|place| *place != Path::new(VAR_TMP) || self.has_var_tmp);
         let reaches = |above: &&Path| own.is_none_or(|place| above.starts_with(place));
         at.ancestors().take_while(reaches).any(|above| self.mounted.contains(above.as_os_str()))
     }
@@ -283,7 +304,7 @@ impl Builder<'_> {
         let links: Vec<_> = self.spec.plan.links.iter().cloned().chain(joined).collect();
         for link in &links {
             let taken = self.dirs.contains(link.at.as_os_str()) || self.is_mounted(&link.at);
-            if taken || link.at == Path::new("/var/tmp") {
+            if taken || self.is_in_home(&link.at) || link.at == Path::new("/var/tmp") {
                 continue;
             }
             if let Some(parent) = link.at.parent() {
@@ -312,18 +333,21 @@ impl Builder<'_> {
     }
 
     fn git_settings(&mut self) {
-        let spec = self.spec;
-        let made = self.read_only_repository().and_then(|at| repository::settings(&spec.home, &at));
-        let Some(made) = made.filter(|made| !self.is_mounted(&made.directory)) else { return };
-        let named = |path: &Path| !spec.policy.fs(path, Perm::ReadFile).matches.is_empty();
-        if made.files.iter().any(|(at, _)| named(at)) {
-            return;
-        }
+        let Some(made) = self.made_git_settings().filter(|made| !self.is_in_home(&made.directory)) else { return };
         self.dir(&made.directory);
         for (at, bytes) in &made.files {
             self.push(Op::File { at: self.cpath(at), mode: 0o444, bytes: self.arena.list(bytes) });
         }
         self.settings = Some(made.directory);
+    }
+
+    /// Returns the generated settings of git, unless the host's are shown.
+    fn made_git_settings(&self) -> Option<repository::Settings> {
+        let spec = self.spec;
+        let made = self.read_only_repository().and_then(|at| repository::settings(&spec.home, &at))?;
+        let named = |path: &Path| !spec.policy.fs(path, Perm::ReadFile).matches.is_empty();
+        let is_shown = self.is_mounted(&made.directory) || made.files.iter().any(|(at, _)| named(at));
+        (!is_shown).then_some(made)
     }
 
     /// Returns the repository around the working directory, when it is read-only and its owners are id-mapped.
@@ -381,7 +405,8 @@ impl Builder<'_> {
 /// Lists the paths that must exist inside.
 fn points(spec: &GuestSpec) -> impl Iterator<Item = &PathBuf> {
     let plan = &spec.plan;
-    plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path)).chain([&spec.cwd])
+    let home = spec.plan.private.home().is_some().then_some(&spec.home);
+    plan.grants.iter().map(|g| &g.path).chain(plan.sockets.iter().map(|s| &s.path)).chain([&spec.cwd]).chain(home)
 }
 
 /// True when /var/tmp must be a directory: a path below it is shown, a grant of /var would show the host's, or /tmp is
@@ -398,7 +423,9 @@ fn has_var_tmp(spec: &GuestSpec) -> bool {
 fn skeleton(spec: &GuestSpec) -> BTreeSet<PathBuf> {
     let is_granted = |at: &Path| spec.plan.grants.iter().any(|g| g.covers(at));
     let top = |point: &PathBuf| {
-        let place = private_place(point)?;
+        // The home is writable, and what is left in it is kept.
+        let above_home = if spec.plan.private.is_in_home(point) { spec.plan.private.home()?.parent()? } else { point };
+        let (place, point) = (private_place(above_home)?, above_home);
         let first = point.strip_prefix(place).ok()?.components().next()?;
         Some(place.join(first)).filter(|top| !is_granted(top))
     };

@@ -8,6 +8,7 @@ use crate::groundwork::PipeEnds;
 use crate::publish::Publisher;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
 use crate::running::RunningGuest;
+use crate::spec::Lasting;
 use crate::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,6 +37,9 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) cancelled_by: Option<i32>,
     give_up_at: Option<Instant>,
     next_check: Option<Instant>,
+    /// Taken when it is called.
+    pub(crate) lasting: Option<Lasting<'a>>,
+    lasting_at: Option<Instant>,
     pub(crate) stamp: PolicyStamp,
 }
 
@@ -108,6 +112,8 @@ impl<'a> Supervisor<'a> {
             cancelled_by: None,
             give_up_at: None,
             next_check: None,
+            lasting: None,
+            lasting_at: None,
             stamp: (spec.stamp)(),
             guest,
         }
@@ -179,6 +185,10 @@ impl<'a> Supervisor<'a> {
             self.check_limits();
             self.next_check = self.guest.meter.next_look();
         }
+        if self.state == State::Running && self.lasting_at.is_some_and(|at| Instant::now() >= at) {
+            self.lasting_at = None;
+            self.lasting.take().into_iter().for_each(|lasting| (lasting.call)());
+        }
         Ok(())
     }
 
@@ -193,8 +203,11 @@ impl<'a> Supervisor<'a> {
     }
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
-        let look = if self.state == State::Running { self.next_check } else { None };
-        let at = [look, self.give_up_at].into_iter().flatten().min()?;
+        let while_running = |at: Option<Instant>| at.filter(|_| self.state == State::Running);
+        let at = [while_running(self.next_check), while_running(self.lasting_at), self.give_up_at]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(sys::deadline::time_left(at))
     }
 
@@ -291,6 +304,7 @@ impl<'a> Supervisor<'a> {
             self.raw = Some(terminal::Raw::on_stdin());
         }
         self.state = State::Running;
+        self.lasting_at = self.lasting.as_ref().map(|lasting| Instant::now() + lasting.after);
         self.next_check = self.guest.meter.next_look();
         Ok(())
     }

@@ -31,6 +31,39 @@ pub enum Over {
     Tree(PathBuf),
 }
 
+/// Storage of a sandbox's own home.
+#[derive(Default)]
+pub enum OwnHome {
+    /// Overlay over parts of layers, from the bottom up: the directory of a layer, and the name of the part in it. Changes
+    /// go to `home` of the top, which also has an empty `homework`.
+    Layers { lower: Vec<(PathBuf, &'static str)>, top: PathBuf, caches: Vec<Cache> },
+    /// A directory in which the mount points of `home_points` exist.
+    Tree(PathBuf),
+    /// A directory in the private space, gone with the guest.
+    #[default]
+    Scratch,
+}
+
+/// A package cache of the host that is shown read-only below the sandbox's own home, as the base of the sandbox's own
+/// additions.
+pub struct Cache {
+    /// Path of the host's directory, which a grant shows.
+    pub at: PathBuf,
+    /// Directory in `caches` and `cachework` of the top layer.
+    pub name: String,
+    /// Frozen layers with additions to it, from the bottom up.
+    pub lower: Vec<PathBuf>,
+}
+
+impl OwnHome {
+    pub fn caches(&self) -> &[Cache] {
+        match self {
+            OwnHome::Layers { caches, .. } => caches,
+            OwnHome::Tree(_) | OwnHome::Scratch => &[],
+        }
+    }
+}
+
 /// Measures the workspace against its limits, polled during the run.
 pub trait Gauge {
     /// Returns bytes and entries before the run. A workspace that starts above its limit may shrink, and must not grow.

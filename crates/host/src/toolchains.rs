@@ -30,7 +30,7 @@ mod sensitive;
 
 use managers::{COMMON_ENV, INSTALLATION_VARS, MANAGERS, Manager};
 use paths::*;
-pub use sensitive::{SENSITIVE, sensitive};
+pub use sensitive::{SENSITIVE, is_credential_file, lies_in_sensitive, sensitive};
 
 /// Bounds. A start must not depend on how untidy a home is.
 const MAX_PATH_ENTRIES: usize = 4096;

@@ -1,19 +1,18 @@
-//! Audit: what the journal says, as it grows, and whether it is as it was written.
+//! Audit: reads the journal, follows it as it grows, and verifies its hash chain.
 
+use api::{JournalEntry, JournalPage, JournalVerified};
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::Caller;
 use state::sandbox;
-pub use store::{Noted, Step, Verified, Wanted};
+pub use store::Wanted;
 use store::{Store, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 
-/// Entries that one call gives, at most.
+/// Most entries that one call returns.
 pub const MOST: u32 = 10_000;
 
-/// The last `most` entries, oldest first; of one sandbox, or of all.
-pub fn log(node: &Node, caller: &Caller, word: Option<&str>, most: u32) -> Result<Vec<Noted>, Fault> {
+/// Returns the last `most` entries, oldest first, of one sandbox or of all.
+pub fn log(node: &Node, caller: &Caller, word: Option<&str>, most: u32) -> Result<Vec<JournalEntry>, Fault> {
     let state = node.states.open(caller)?;
     state.store.read(|tx| {
         let subject = subject(tx, word, caller)?;
@@ -23,23 +22,8 @@ pub fn log(node: &Node, caller: &Caller, word: Option<&str>, most: u32) -> Resul
     })
 }
 
-/// Some entries, and how to ask for those that follow.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = JournalPage)]
-pub struct Page {
-    pub protocol_version: u32,
-    /// Oldest first.
-    pub entries: Vec<Noted>,
-    /// There may be more: what `after` takes for them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<u64>,
-    /// Entries up to this number are no longer in the store, but in files of their own.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub archived: Option<u64>,
-}
-
 /// The first `most` wanted entries after number `after`.
-pub fn page(node: &Node, caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<Page, Fault> {
+pub fn page(node: &Node, caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<JournalPage, Fault> {
     check_most(most)?;
     let state = node.states.open(caller)?;
     state.store.read(|tx| {
@@ -48,17 +32,17 @@ pub fn page(node: &Node, caller: &Caller, after: u64, wanted: Wanted, most: u32)
         let next = entries.last().filter(|_| entries.len() == most as usize).map(|entry| entry.seq);
         caller.keep_noted(tx, &mut entries)?;
         let archived = Some(tx.archived()?).filter(|archived| *archived > after);
-        Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next, archived })
+        Ok(JournalPage { protocol_version: PROTOCOL_VERSION, entries, next, archived })
     })
 }
 
-/// The last `most` wanted entries.
-pub fn last(node: &Node, caller: &Caller, subject: Option<&str>, most: u32) -> Result<Page, Fault> {
+/// Returns the last `most` wanted entries.
+pub fn last(node: &Node, caller: &Caller, subject: Option<&str>, most: u32) -> Result<JournalPage, Fault> {
     check_most(most)?;
     let entries = log(node, caller, subject, most)?;
     let archived = node.states.open(caller)?.store.read(|tx| tx.archived())?;
     let archived = Some(archived).filter(|archived| *archived > 0);
-    Ok(Page { protocol_version: PROTOCOL_VERSION, entries, next: None, archived })
+    Ok(JournalPage { protocol_version: PROTOCOL_VERSION, entries, next: None, archived })
 }
 
 fn check_most(most: u32) -> Result<(), Fault> {
@@ -69,7 +53,8 @@ fn check_most(most: u32) -> Result<(), Fault> {
     Err(fault.hint(format!("from 1 to {MOST}")))
 }
 
-/// What entries are about. Whatever has entries can be asked for by its whole id: what is removed, too, and what is no sandbox.
+/// Resolves a word to the subject of entries. Any subject with entries is found by its whole id, also a removed sandbox or an
+/// object that is no sandbox.
 fn subject(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Option<String>, Fault> {
     let Some(word) = word else { return Ok(None) };
     if !tx.noted(Some(word), None, 1)?.is_empty() && caller.sees_id(tx, word)? {
@@ -78,25 +63,25 @@ fn subject(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Option<St
     Ok(Some(sandbox::find(tx, Some(word), caller)?.id))
 }
 
-/// Goes along the whole chain.
-pub fn verify(node: &Node, caller: &Caller) -> Result<Verified, Fault> {
+/// Verifies the whole chain.
+pub fn verify(node: &Node, caller: &Caller) -> Result<JournalVerified, Fault> {
     node.states.open(caller)?.store.verify()
 }
 
-/// The journal as it grows: every entry is an event, and its number tells where a reader was.
+/// Follows the journal: each entry is an event, and its number is the reader's position.
 pub struct Tail {
     caller: Caller,
     store: Store,
     wanted: Wanted,
-    /// The last entry that was given or passed over.
+    /// The number of the last entry that was returned or skipped.
     at: u64,
 }
 
-/// More entries than these are not told again to one who was away.
+/// Most entries that are replayed to a reader that reconnects.
 pub const MOST_REPLAYED: u64 = 100_000;
 
 impl Tail {
-    /// From after number `from` on; without one, from now on.
+    /// Opens a tail that begins after entry `from`, or at the end of the journal without it.
     pub fn open(node: &Node, caller: &Caller, from: Option<u64>, wanted: Wanted) -> Result<Tail, Fault> {
         let store = node.states.open(caller)?.store;
         let (at, wanted) = store.read(|tx| {
@@ -106,12 +91,12 @@ impl Tail {
         Ok(Tail { caller: caller.clone(), store, wanted, at })
     }
 
-    /// What follows, at most `most`; nothing where nothing does yet.
-    pub fn next(&mut self, most: u32) -> Result<Vec<Noted>, Fault> {
+    /// Returns the next entries, at most `most`; an empty list if there are none yet.
+    pub fn next(&mut self, most: u32) -> Result<Vec<JournalEntry>, Fault> {
         loop {
             let (mut entries, last) =
                 self.store.read(|tx| Ok((tx.noted_after(self.at, &self.wanted, most)?, tx.last_noted()?)))?;
-            // All that there is was looked at, whatever of it was wanted.
+            // Every entry of the page was examined, so the position may pass the unwanted ones, too.
             let all = (entries.len() as u32) < most;
             self.at = if all { last.max(self.at) } else { entries.last().map_or(self.at, |entry| entry.seq) };
             self.store.read(|tx| self.caller.keep_noted(tx, &mut entries))?;
@@ -121,13 +106,13 @@ impl Tail {
         }
     }
 
-    /// One that begins with the last `most` entries.
+    /// Opens a tail that begins with the last `most` entries.
     pub fn last(node: &Node, caller: &Caller, most: u64, wanted: Wanted) -> Result<Tail, Fault> {
         let (archived, last) = node.states.open(caller)?.store.read(|tx| Ok((tx.archived()?, tx.last_noted()?)))?;
         Tail::open(node, caller, Some(last.saturating_sub(most).max(archived)), wanted)
     }
 
-    /// Passes over all that there is; the number of the last.
+    /// Skips all entries that exist and returns the number of the last.
     pub fn skip(&mut self) -> Result<u64, Fault> {
         self.at = self.store.read(|tx| tx.last_noted())?;
         Ok(self.at)

@@ -1,5 +1,7 @@
-//! Copies of the records and the journal: taken while all goes on, put back while nothing does.
+//! Backup and restore of the records and the journal. A backup may run beside other verbs; a restore needs the store to be
+//! unused.
 
+use api::JournalStep;
 use runtime::Node;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::Serialize;
@@ -8,27 +10,27 @@ use state::Caller;
 use state::journal::note;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use store::{Copied, Restored, Step};
+use store::{Copied, Restored};
 use terms::{ErrorKind, Fault, Phase};
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Made {
+pub struct BackupWritten {
     pub file: PathBuf,
     #[serde(flatten)]
     pub copied: Copied,
-    /// Tenants whose stores are apart and are not in it.
+    /// Tenants with stores of their own, which the copy does not contain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<String>,
 }
 
 /// Copies the store to a new file.
-pub fn make(node: &Node, caller: &Caller, file: &Path) -> Result<Made, Fault> {
+pub fn make(node: &Node, caller: &Caller, file: &Path) -> Result<BackupWritten, Fault> {
     let (file, state) = (caller.cwd.join(file), node.states.open(caller)?);
     let copied = state.store.backup(&file)?;
-    Ok(Made { file, copied, tenants: tenants(&state.path) })
+    Ok(BackupWritten { file, copied, tenants: tenants(&state.path) })
 }
 
-/// Names of tenants that have a state of their own.
+/// Lists the tenants that have a state of their own.
 pub fn tenants(state: &Path) -> Vec<String> {
     const MOST: usize = 10_000;
     let found = std::fs::read_dir(state.join("tenants")).into_iter().flatten().flatten();
@@ -37,7 +39,7 @@ pub fn tenants(state: &Path) -> Vec<String> {
     names
 }
 
-/// The same caller, in the state of one of the tenants.
+/// Returns the same caller, bound to the state of a tenant.
 pub fn within(tenant: &str, caller: &Caller) -> Result<Caller, Fault> {
     let state = state::directory::place(caller)?;
     if !tenants(&state).iter().any(|name| name == tenant) {
@@ -47,22 +49,23 @@ pub fn within(tenant: &str, caller: &Caller) -> Result<Caller, Fault> {
     Ok(caller.clone().in_state(&state.join("tenants").join(tenant)))
 }
 
-/// Puts a copy in the place of the store. Refused while anything lives that has the store open or would miss its record.
+/// Replaces the store by a copy. Refused while a process lives that has the store open or whose record would be lost.
 pub fn restore(node: &Node, caller: &Caller, file: &Path) -> Result<Restored, Fault> {
     let file = caller.cwd.join(file);
-    // Before anything is touched.
+    // The copy is checked before the store is touched.
     store::examine(&file)?;
     let (path, _) = state::directory::prepare(caller)?;
-    let _held = quiet(node, &path, caller)?;
+    let _held = exclude_users(node, &path, caller)?;
     let restored = store::restore(&path, &file, terms::clock::now_ms())?;
     let state = node.states.open(caller)?;
     let body = json!({"entries": restored.copied.entries, "entries_before": restored.entries_before});
-    state.store.write(|tx| note(tx, "restore_backup", Step::Done, "state", caller, body))?;
+    state.store.write(|tx| note(tx, "restore_backup", JournalStep::Done, "state", caller, body))?;
     Ok(restored)
 }
 
-/// Nobody has the store open who would go on with what was there. The daemon's lock is ours until this is dropped.
-fn quiet(node: &Node, path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
+/// Refuses if a daemon or a run uses the store, which would continue from the old records. Holds the locks of the daemons until
+/// the result is dropped.
+fn exclude_users(node: &Node, path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Fault> {
     let busy = |who: String, hint: &str| {
         let fault = Fault::new(ErrorKind::Conflict, format!("{who} uses the store")).phase(Phase::Admission);
         Err(fault.hint(hint))
@@ -80,7 +83,7 @@ fn quiet(node: &Node, path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Faul
             Err(e) => return Err(unusable(e)),
         }
     }
-    // A store that cannot be opened has nobody who uses it: that is what copies are for.
+    // A store that cannot be opened has no users, and is the usual reason for a restore.
     let Ok(state) = node.states.open(caller) else { return Ok(held) };
     for id in state.layer_names()? {
         if state.layers.get(&id).is_ok_and(|layer| state::lock::holds(&layer)) {
@@ -90,7 +93,7 @@ fn quiet(node: &Node, path: &Path, caller: &Caller) -> Result<Vec<OwnedFd>, Faul
     Ok(held)
 }
 
-/// The states whose daemon may have a store open: its own, and for a tenant's the one that it lies in.
+/// Lists the state directories whose daemon may have the store open: this one, and for a tenant's state the one that contains it.
 fn daemons(path: &Path) -> Vec<PathBuf> {
     let tenants = path.parent().filter(|above| above.file_name().is_some_and(|name| name == "tenants"));
     let above = tenants.and_then(Path::parent).map(Path::to_path_buf);

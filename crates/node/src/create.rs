@@ -1,42 +1,42 @@
-//! Create: a sandbox over a directory, without a look at the tree in it. Everything that can be wrong is found before
-//! anything is made, and what is made is one layer and one transaction.
+//! Create: a sandbox over a directory, without reading the tree in it. Every error is found before anything is made, and a new
+//! sandbox is one layer and one transaction.
 
 mod base;
 mod claim;
 pub(crate) mod rules;
 pub(crate) mod spare_key;
 
+use api::{Driver, JournalStep, SandboxCreated, Service, Sharing};
 pub use claim::claim;
 pub use state::names::{check_name, may_be_name};
 
 use crate::own_bases;
-use crate::snapshots::still_there;
-use base::ground_of;
-pub(crate) use base::{Base, Stacked, wait_for_clock};
+use crate::snapshots::check_in_use;
+use base::template_ground;
+pub(crate) use base::{Base, NewLayers, wait_for_clock};
+use policy::Policy;
 use runtime::Node;
 use runtime::events::{DEFAULT_MAX, LEAST_MAX};
 use runtime::policies::{Flag, Source};
 use runtime::questions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use state::sandbox::{Sandbox, Service, Sharing};
+use state::sandbox::Sandbox;
 use state::snapshot::Ground;
 use state::{Caller, bounds, total};
 use state::{idempotency, reservations};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use store::{Entry, Kept, Step, Tx};
+use store::{Entry, Kept, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts, least};
-use utoipa::ToSchema;
-use workspace::Driver;
 pub use workspace::copy::Copied;
 
-/// Sandboxes that one state directory may hold.
+/// Most sandboxes in one state directory.
 pub const MOST_SANDBOXES: u64 = 10_000;
 
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
-    /// The directory to cover; the current one where none is given.
+pub struct CreateSandbox {
+    /// The directory to cover; the current one by default.
     pub dir: Option<PathBuf>,
     /// Covers an empty directory of its own instead, unless a template brings one.
     pub own_base: bool,
@@ -51,58 +51,44 @@ pub struct Ask {
     pub ttl_ms: Option<u64>,
     pub idle_ms: Option<u64>,
     pub key: Option<String>,
-    /// The best that works, where none is given.
+    /// The workspace driver; the best one that works by default.
     pub driver: Option<Driver>,
-    /// Commands that run in it as long as it is live.
+    /// Commands that run as long as the sandbox is live.
     pub services: Vec<Service>,
-    /// Nothing in the directory can be changed, whatever else is allowed.
+    /// Denies all changes in the directory, whatever else is allowed.
     pub read_only: bool,
-    /// Where secrets come from, as the record has it.
+    /// Sources of secrets, in the form of the record.
     pub secrets: Vec<String>,
     pub events_max: Option<u64>,
-    /// Refused reads of its commands are reported, too.
+    /// Reports refused reads of its commands, too.
     pub report_reads: bool,
-    /// How long its questions wait for an answer; the usual time where none is given.
+    /// Time that a question waits for an answer; the default time if absent.
     pub ask_timeout_ms: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Created {
-    pub id: String,
-    pub version: u64,
-    #[schema(value_type = String)]
-    pub base: PathBuf,
-    /// An earlier request under the same key made it.
-    pub existed: bool,
-    /// It stood ready, and is live.
-    #[serde(default)]
-    pub warm: bool,
-    pub notes: Vec<String>,
+pub fn create(node: &Node, caller: &Caller, ask: &CreateSandbox) -> Result<SandboxCreated, Fault> {
+    create_with_progress(node, caller, ask, &mut |_| {})
 }
 
-pub fn create(node: &Node, caller: &Caller, ask: &Ask) -> Result<Created, Fault> {
-    create_telling(node, caller, ask, &mut |_| {})
-}
-
-/// The same, and tells how far a driver that copies has come.
-pub fn create_telling(
+/// Creates a sandbox and reports the progress of a driver that copies.
+pub fn create_with_progress(
     node: &Node,
     caller: &Caller,
-    ask: &Ask,
+    ask: &CreateSandbox,
     progress: &mut dyn FnMut(&Copied),
-) -> Result<Created, Fault> {
+) -> Result<SandboxCreated, Fault> {
     match claim(node, caller, ask)? {
         Some(claimed) => Ok(claimed),
-        None => make_telling(node, ask, caller, progress),
+        None => make_with_progress(node, ask, caller, progress),
     }
 }
 
-/// Makes a sandbox, whatever stands ready.
-pub fn make(node: &Node, caller: &Caller, ask: &Ask) -> Result<Created, Fault> {
-    make_telling(node, ask, caller, &mut |_| {})
+/// Makes a sandbox without taking a spare.
+pub fn make(node: &Node, caller: &Caller, ask: &CreateSandbox) -> Result<SandboxCreated, Fault> {
+    make_with_progress(node, ask, caller, &mut |_| {})
 }
 
-fn check_words(ask: &Ask) -> Result<(), Fault> {
+fn check_fields(ask: &CreateSandbox) -> Result<(), Fault> {
     if let Some(name) = &ask.name {
         check_name(name)?;
     }
@@ -112,20 +98,34 @@ fn check_words(ask: &Ask) -> Result<(), Fault> {
     check_amounts(&ask.limits, ask.cpus)
 }
 
-fn make_telling(node: &Node, ask: &Ask, caller: &Caller, progress: &mut dyn FnMut(&Copied)) -> Result<Created, Fault> {
-    check_words(ask)?;
+fn make_with_progress(
+    node: &Node,
+    ask: &CreateSandbox,
+    caller: &Caller,
+    progress: &mut dyn FnMut(&Copied),
+) -> Result<SandboxCreated, Fault> {
+    check_fields(ask)?;
     let state = node.states.lend(caller)?;
-    let ground = ground_of(&state, ask)?;
+    let ground = template_ground(&state, ask)?;
     let id = terms::id("sbx", sys::random::id_bytes());
     let own = if ask.own_base && ground.is_none() { Some(own_bases::make(&state, &id)?) } else { None };
-    let base = Base::open(ask, ground.as_ref(), own.as_ref().map(own_bases::Own::path), caller)?;
+    let base = Base::open(ask, ground.as_ref(), own.as_ref().map(own_bases::OwnBase::path), caller)?;
     state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (mut sandbox, mut notes) = describe(ask, caller, &base, ground.as_ref())?;
+    let (mut sandbox, mut notes, policy) = describe(ask, caller, &base, ground.as_ref())?;
+    if ask.dir.is_none()
+        && ground.is_none()
+        && own.is_none()
+        && base.path != caller.cwd
+        && caller.cwd.starts_with(&base.path)
+    {
+        notes.push(runtime::run::repository::note(&base.path, &caller.cwd));
+    }
     sandbox.driver = match &ground {
         Some(ground) => ground.driver,
         None => workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?,
     };
-    // A key stands for what was asked for, whatever an operator's defaults are when it is asked again.
+    // The key is compared with the request itself, so that a change of an operator's defaults does not make a repeated request
+    // differ.
     let params = params(ask, &sandbox);
     notes.extend(bounds::apply(&mut sandbox, caller)?);
     if let Some(known) = state.store.read(|tx| earlier(tx, ask, &params, caller))? {
@@ -134,48 +134,63 @@ fn make_telling(node: &Node, ask: &Ask, caller: &Caller, progress: &mut dyn FnMu
     state::directory::check_space(&state.dir, &state.path)?;
     total::admit(&state.layers, &state.path, caller)?;
     total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
-    // Those that are sure to be refused leave no trace; the transaction below asks again.
+    // A request that is sure to be refused leaves no trace; the transaction below checks again.
     state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
-    let stacked = Stacked::make(&state, &base, ask, &id, &mut sandbox, progress)?;
+    let stacked = NewLayers::make(&state, caller, &base, ask, &id, &mut sandbox, progress)?;
+    // What a template names is in its layers.
+    let known = |label: &str| ask.template.is_some() && label.starts_with(rules::TEMPLATE);
+    match runtime::run::copy_in(&policy, known, (&stacked.top, sandbox.driver), caller) {
+        Ok(told) => notes.extend(told),
+        Err(fault) => {
+            stacked.drop_layer(&state);
+            return Err(fault);
+        }
+    }
     let made = state.store.write(|tx| match earlier(tx, ask, &params, caller)? {
         Some(known) => Ok(known),
         None => {
-            let params = idempotency::answered(params, &Told { warm: false, notes: notes.clone() })?;
+            let params = idempotency::answered(params, &UnrecordedResponse { warm: false, notes: notes.clone() })?;
             let version = record(tx, ask, caller, &id, sandbox, params, false)?;
             let (id, base) = (id.clone(), base.path.clone());
-            Ok(Created { id, version, base, existed: false, warm: false, notes })
+            Ok(SandboxCreated { id, version, base, existed: false, warm: false, notes })
         }
     });
     match &made {
         Ok(made) if made.id == id => {
-            own.into_iter().for_each(own_bases::Own::keep);
+            own.into_iter().for_each(own_bases::OwnBase::keep);
             wait_for_clock(&stacked.top)
         }
-        // Nobody can say whether it was recorded when the disk failed in the middle. The next look will tell, and gc acts on it.
+        // After a disk fault the transaction may have been recorded or not. The next read of the store tells, and gc removes what
+        // has no record.
         Err(fault) if matches!(fault.error_kind, ErrorKind::Unavailable | ErrorKind::Internal) => {
-            own.into_iter().for_each(own_bases::Own::keep);
+            own.into_iter().for_each(own_bases::OwnBase::keep);
         }
-        // Somebody else was quicker, or has what is wanted.
+        // Another request under the same key won, or the name or a reservation was taken meanwhile.
         _ => stacked.drop_layer(&state),
     }
     made
 }
 
-/// The record of a sandbox that would be made over a directory, but for its layers, and what a person should know of it; refused where
-/// that would be. Nothing is made.
-pub(crate) fn outline(node: &Node, ask: &Ask, caller: &Caller) -> Result<(Sandbox, Vec<String>), Fault> {
-    check_words(ask)?;
+/// Returns the record of a sandbox that would be made over a directory, without layers, and the notes for a person. Refuses what
+/// `create` would refuse, and makes nothing.
+pub(crate) fn outline(node: &Node, ask: &CreateSandbox, caller: &Caller) -> Result<(Sandbox, Vec<String>), Fault> {
+    check_fields(ask)?;
     let state = node.states.lend(caller)?;
     let base = Base::open(ask, None, None, caller)?;
     state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (mut sandbox, mut notes) = describe(ask, caller, &base, None)?;
+    let (mut sandbox, mut notes, _) = describe(ask, caller, &base, None)?;
     notes.extend(bounds::apply(&mut sandbox, caller)?);
     state.store.read(|tx| admit(tx, "", &sandbox, caller))?;
     Ok((sandbox, notes))
 }
 
-/// The record, but for its layers; and what a person should know of its policy.
-fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) -> Result<(Sandbox, Vec<String>), Fault> {
+/// Builds the record without layers, and the notes on its policy for a person.
+fn describe(
+    ask: &CreateSandbox,
+    caller: &Caller,
+    base: &Base,
+    ground: Option<&Ground>,
+) -> Result<(Sandbox, Vec<String>, Policy), Fault> {
     let (policy, mut notes) = rules::policy_of(ask, ground, caller)?;
     notes.extend(rules::validate(&policy, ask, caller, &base.path)?);
     let policy = if ask.read_only { rules::unchanging(&policy)? } else { policy };
@@ -209,11 +224,11 @@ fn describe(ask: &Ask, caller: &Caller, base: &Base, ground: Option<&Ground>) ->
         ask_timeout_ms: ask.ask_timeout_ms,
         ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
-    Ok((sandbox, notes))
+    Ok((sandbox, notes, policy))
 }
 
-/// What a request is, field by field, for comparison with another under the same key.
-fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
+/// Returns the fields of a request, for comparison with a later request under the same key.
+fn params(ask: &CreateSandbox, sandbox: &Sandbox) -> Map<String, Value> {
     let Sandbox { name, base, policy, limits, cpus, reserve, sharing, .. } = sandbox;
     let all = json!({
         "directory": if sandbox.own_base { None } else { Some(base) }, "name": name, "reserve": reserve, "shared": sharing.shared, "until_stop": sharing.until_stop,
@@ -221,7 +236,7 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
         "idle_ms": ask.idle_ms, "driver": ask.driver,
     });
     let mut all = all.as_object().cloned().unwrap_or_default();
-    // Requests of before there were services are compared with those of today.
+    // Absent when empty, so that requests recorded before this field existed still compare equal.
     if !ask.services.is_empty() {
         all.insert("services".into(), json!(ask.services));
     }
@@ -240,24 +255,30 @@ fn params(ask: &Ask, sandbox: &Sandbox) -> Map<String, Value> {
     all
 }
 
-/// What a request was told that no record says; it is told again under the same key.
+/// Fields of a response that no record holds, kept so that a repeated request gets the same response.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Told {
+struct UnrecordedResponse {
     warm: bool,
     notes: Vec<String>,
 }
 
-/// What an earlier request under the same key made.
-fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller) -> Result<Option<Created>, Fault> {
+/// Returns the sandbox that an earlier request under the same key made.
+fn earlier(
+    tx: &Tx<'_>,
+    ask: &CreateSandbox,
+    params: &Map<String, Value>,
+    caller: &Caller,
+) -> Result<Option<SandboxCreated>, Fault> {
     let Some(key) = &ask.key else { return Ok(None) };
-    let known = idempotency::known::<Told>(tx, &idempotency::of(caller, key), params, terms::clock::now_ms())?;
+    let known =
+        idempotency::known::<UnrecordedResponse>(tx, &idempotency::of(caller, key), params, terms::clock::now_ms())?;
     let Some((id, told)) = known else { return Ok(None) };
-    let Told { warm, notes } = told.unwrap_or_default();
+    let UnrecordedResponse { warm, notes } = told.unwrap_or_default();
     match tx.get::<Sandbox>(&id)? {
         Some(kept) => {
             let (version, base) = (kept.version, kept.record.base);
-            Ok(Some(Created { id, version, base, existed: true, warm, notes }))
+            Ok(Some(SandboxCreated { id, version, base, existed: true, warm, notes }))
         }
         None => {
             let message = format!("the key {key:?} made {id}, which was removed since");
@@ -267,7 +288,7 @@ fn earlier(tx: &Tx<'_>, ask: &Ask, params: &Map<String, Value>, caller: &Caller)
     }
 }
 
-/// What other sandboxes leave room for.
+/// Checks the number of sandboxes, the name and the reservations.
 fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<(), Fault> {
     if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
         let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
@@ -280,7 +301,7 @@ fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<()
     reservations::check(tx, id, sandbox, caller)
 }
 
-/// A name that another has. Whose it is, those are told who see it.
+/// A conflict over a name. Names the sandbox that has it only to a caller who may see it.
 pub(crate) fn name_taken(what: &str, other: &Kept<Sandbox>, caller: &Caller) -> Fault {
     let name = other.record.name.as_deref().unwrap_or_default();
     let (whose, seen) = if caller.sees_kept(other) { (other.id.as_str(), true) } else { ("another", false) };
@@ -291,7 +312,7 @@ pub(crate) fn name_taken(what: &str, other: &Kept<Sandbox>, caller: &Caller) -> 
 
 fn record(
     tx: &Tx<'_>,
-    ask: &Ask,
+    ask: &CreateSandbox,
     caller: &Caller,
     id: &str,
     sandbox: Sandbox,
@@ -300,17 +321,17 @@ fn record(
 ) -> Result<u64, Fault> {
     admit(tx, id, &sandbox, caller)?;
     if let Some((_, below)) = sandbox.layers.split_last().filter(|(_, below)| !below.is_empty()) {
-        still_there(tx, below)?;
+        check_in_use(tx, below)?;
     }
     let at_ms = terms::clock::now_ms();
     let body = json!({"base": sandbox.base, "name": sandbox.name, "layers": sandbox.layers, "driver": sandbox.driver,
         "reserve": sandbox.reserve, "expires_ms": sandbox.expires_ms, "key": ask.key, "warm": warm});
-    let entry = Entry { at_ms, verb: "create", step: Step::Intent, subject: id, actor: &caller.user, body };
+    let entry = Entry { at_ms, verb: "create", step: JournalStep::Intent, subject: id, actor: &caller.user, body };
     tx.note(&entry)?;
     if let Some(key) = &ask.key {
         idempotency::keep(tx, &idempotency::of(caller, key), id, params, at_ms)?;
     }
     let version = tx.add(id, sandbox)?.version;
-    tx.note(&Entry { step: Step::Done, body: Value::Null, ..entry })?;
+    tx.note(&Entry { step: JournalStep::Done, body: Value::Null, ..entry })?;
     Ok(version)
 }

@@ -1,10 +1,11 @@
-//! `doctor`: what the host offers, with a check of where the changes of runs in the current directory go.
+//! `doctor`: the capabilities of the host, and the driver that would hold the changes of runs in the current directory.
 
+use api::{Driver, Rel};
 use host::doctor::{Check, Report};
 use state::Caller;
 use std::path::Path;
 use terms::Fault;
-use workspace::{Dir, Driver, Rel};
+use workspace::Dir;
 
 /// Examines the host as this caller finds it. `exe` is our own binary, which the last check starts.
 pub fn examine(caller: &Caller, exe: &Path) -> Report {
@@ -13,7 +14,7 @@ pub fn examine(caller: &Caller, exe: &Path) -> Report {
 
 const NEEDED_FOR: &str = "changes that wait for review instead of reaching the host";
 
-/// Looks at the current directory and the state directory, and makes neither.
+/// Checks the current directory and the state directory, and creates neither.
 fn check(caller: &Caller) -> Check {
     let place = match state::directory::place(caller) {
         Ok(place) => place,

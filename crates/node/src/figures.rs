@@ -1,11 +1,11 @@
-//! Figures of a state directory: what there is and what goes on, for whoever watches the daemon. Cheap enough to be asked for
-//! every few seconds; only what layers take must be walked for, and is asked for apart.
+//! Metrics of a state directory: counts of sandboxes, keepers and runs, for the monitoring of the daemon. Cheap enough to be read
+//! every few seconds; only the disk usage of layers needs a walk of files, and is read separately.
 
+use api::{DiskUsage, SandboxState};
 use runtime::Node;
 use runtime::keeper::place::Place;
 use runtime::liveness::{self, Facts};
 use state::Caller;
-use state::admission::Standing;
 use state::pool::Spare;
 use state::sandbox::{Run, Sandbox};
 use std::collections::BTreeMap;
@@ -13,23 +13,21 @@ use std::path::Path;
 use terms::Fault;
 use workspace::disk_usage;
 
-pub use disk_usage::Size;
-
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// By state; every state is there, also with none in it.
+    /// Counts by state; every state is present, also with a count of 0.
     pub sandboxes: BTreeMap<String, u64>,
     pub keepers: u64,
     pub runs_active: u64,
-    /// What has happened since somebody began to look; see `Follow`.
+    /// Counts since the daemon started to follow the journal; see `Follow`.
     pub runs_started: u64,
     pub runs_ended: BTreeMap<String, u64>,
     pub limits_met: BTreeMap<String, u64>,
     pub store_bytes: u64,
     pub journal_head: u64,
     pub tenants: u64,
-    /// None until it was measured.
-    pub layers: Option<Size>,
+    /// Disk usage of the layers, once it was measured.
+    pub layers: Option<DiskUsage>,
 }
 
 impl std::ops::AddAssign for Figures {
@@ -52,8 +50,9 @@ impl std::ops::AddAssign for Figures {
     }
 }
 
-/// The sum over several states, as it is now. A state that cannot be read is told by whoever needs it; its figures are missing here.
-/// Keepers of all states are asked together, so that the silent ones of one tenant do not hold up another's figures once each.
+/// Sums the current metrics of several states. A state that cannot be read is left out; the verb that needs it reports the fault.
+/// Keepers of all states are asked together, so that silent ones delay the answer by one deadline in all and not by one for each
+/// tenant.
 pub fn now<'a>(node: &Node, callers: impl IntoIterator<Item = &'a Caller>) -> Figures {
     let (mut sum, mut facts) = (Figures::default(), Vec::new());
     for (figures, of_one) in callers.into_iter().filter_map(|caller| of_state(node, caller).ok()) {
@@ -66,17 +65,17 @@ pub fn now<'a>(node: &Node, callers: impl IntoIterator<Item = &'a Caller>) -> Fi
     sum
 }
 
-/// What one state tells without its keepers, and what is needed to ask them.
+/// Reads the metrics of one state that need no keeper, and the facts that are needed to ask its keepers.
 fn of_state(node: &Node, caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
     let state = node.states.open(caller)?;
     let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
-    for standing in Standing::ALL.into_iter().filter(|standing| *standing != Standing::Removed) {
+    for standing in SandboxState::ALL.into_iter().filter(|standing| *standing != SandboxState::Removed) {
         figures.sandboxes.insert(standing.name().to_owned(), 0);
     }
     let kept = state.store.read(|tx| tx.list::<Sandbox>())?;
     let facts = kept.iter().filter(|kept| caller.sees_kept(kept)).map(|kept| Facts::of(&state, kept)).collect();
     let spares = state.store.read(|tx| tx.count::<Spare>())?;
-    figures.sandboxes.insert(Standing::Ready.name().to_owned(), spares);
+    figures.sandboxes.insert(SandboxState::Ready.name().to_owned(), spares);
     let kept = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
     let cards = kept.filter_map(|e| Place::of(&state.path, e.file_name().to_str()?).card());
     figures.keepers = cards.filter(|card| card.handle().is_some()).count() as u64;
@@ -91,10 +90,10 @@ fn store_bytes(state: &Path) -> u64 {
     ["store.db", "store.db-wal", "store.db-shm", "journal.head"].iter().map(|name| size(name)).sum()
 }
 
-/// What all layers take. Walks every file of them.
-pub fn layers(node: &Node, caller: &Caller) -> Result<Size, Fault> {
+/// Sums the disk usage of all layers. Walks every file of them.
+pub fn layers(node: &Node, caller: &Caller) -> Result<DiskUsage, Fault> {
     let state = node.states.open(caller)?;
-    let mut size = Size::default();
+    let mut size = DiskUsage::default();
     for id in state.layer_names()? {
         size += disk_usage::layer(&state.layers, &id);
     }

@@ -1,6 +1,7 @@
-//! From a sandbox to its files: its keeper, which is started where none lives, hands out a handle on the workspace and stays as long
-//! as somebody works with it. When the keeper goes, so does the right to go on.
+//! Access to the files of a sandbox. Its keeper, which is started where none lives, hands out a handle on the workspace and stays
+//! as long as the handle is in use. The right to use it ends with the keeper.
 
+use api::{JournalStep, Lifecycle};
 use runtime::Node;
 use runtime::denied::Denied;
 use runtime::keeper::wire::Rooted;
@@ -8,49 +9,49 @@ use runtime::keeper::{Keeper, Keepers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use state::State;
-use state::sandbox::{self, Lifecycle, Sandbox};
+use state::sandbox::{self, Sandbox};
 use state::{Caller, total};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use store::{Kept, Step, Store};
+use store::{Kept, Store};
 use terms::{ErrorKind, Fault, Phase};
 use workspace::disk_usage;
 use workspace::files::{ChangeRules, Lease};
-pub use workspace::files::{Entry, FileKind, Interest, Rel, Room, Root, Target, own_ids};
+pub use workspace::files::{Interest, Room, Root, own_ids};
 pub use workspace::files::{change, copy, list, read, search, tar, watch, write};
 
-/// That a sandbox is used is written down no more often than this.
+/// Least time between two updates of a sandbox's time of last use.
 const NOTED_EVERY_MS: u64 = 60_000;
-/// How often a keeper may be met that is about to leave.
+/// Attempts at keepers that are about to end.
 const LEAVING: u32 = 3;
 
-/// What the files are wanted for.
+/// Purpose of the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum FileAccess {
     Reading,
-    /// How much may still be written is found out first, and what may not be changed.
+    /// Measures the remaining space and the paths that may not be changed first.
     Writing,
 }
 
-/// The right to work with files, as long as the keeper lives. Given back when dropped.
+/// A lease on the workspace, valid as long as the keeper lives. Returned on drop.
 #[derive(Debug)]
 struct KeeperLease {
     keeper: Mutex<Option<Keeper>>,
     keepers: Keepers,
     sandbox: String,
-    /// The sandbox is stopped: nobody but us wants its keeper.
+    /// The sandbox is stopped, so that its keeper serves only this lease.
     stopped: bool,
 }
 
 impl Lease for KeeperLease {
-    /// A keeper that was told to end, or died, takes the workspace with it: what we hold would be a view of the past.
+    /// Fails once the keeper has ended: the handle would show an outdated view of the workspace.
     fn check(&self) -> Result<(), Fault> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = keeper.as_ref().is_none_or(|keeper| {
             let none = Timespec { tv_sec: 0, tv_nsec: 0 };
             let mut fds = [PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN)];
-            // It has been asked for nothing: whatever it has to say is its end.
+            // No request is open, so anything readable is the end of the connection.
             poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
         });
         if !gone {
@@ -70,41 +71,47 @@ impl Drop for KeeperLease {
     fn drop(&mut self) {
         let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(keeper), true) = (keeper, self.stopped) {
-            // Somebody else who works with them ends it.
+            // Another lease on the same keeper ends it.
             let _ = keeper.end_if_idle(&self.keepers);
         }
     }
 }
 
-/// The files of a sandbox, by id, name or beginning of an id. One that is not live stands for them alone: nothing is started in it, and
-/// it is not woken.
-pub fn open(node: &Node, caller: &Caller, word: &str, purpose: Purpose) -> Result<Root, Fault> {
-    let opened = open_how(node, word, purpose, How::Started, caller)?;
+/// Opens the files of a sandbox, by id, name or beginning of an id. A sandbox that is not live gets a keeper for files alone: no
+/// service is started in it, and it is not woken.
+pub fn open(node: &Node, caller: &Caller, word: &str, purpose: FileAccess) -> Result<Root, Fault> {
+    let opened = open_with(node, word, purpose, KeeperChoice::Started, caller)?;
     opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
 }
 
-/// The same where it stands already; none where a process would have to be started for it.
-pub fn open_standing(node: &Node, caller: &Caller, word: &str, purpose: Purpose) -> Result<Option<Root>, Fault> {
-    open_how(node, word, purpose, How::Found, caller)
+/// Opens the files if a keeper lives already; returns none if a process would have to be started.
+pub fn open_standing(node: &Node, caller: &Caller, word: &str, purpose: FileAccess) -> Result<Option<Root>, Fault> {
+    open_with(node, word, purpose, KeeperChoice::Existing, caller)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    Found,
+enum KeeperChoice {
+    Existing,
     Started,
 }
 
-fn open_how(node: &Node, word: &str, purpose: Purpose, how: How, caller: &Caller) -> Result<Option<Root>, Fault> {
+fn open_with(
+    node: &Node,
+    word: &str,
+    purpose: FileAccess,
+    how: KeeperChoice,
+    caller: &Caller,
+) -> Result<Option<Root>, Fault> {
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
-        Purpose::Reading => Room::default(),
-        Purpose::Writing => room(&state, &found.record, caller)?,
+        FileAccess::Reading => Room::default(),
+        FileAccess::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     let denied = match purpose {
-        Purpose::Reading => None,
-        Purpose::Writing => Denied::of(&found, caller)?.map(|denied| Arc::new(denied) as Arc<dyn ChangeRules>),
+        FileAccess::Reading => None,
+        FileAccess::Writing => Denied::of(&found, caller)?.map(|denied| Arc::new(denied) as Arc<dyn ChangeRules>),
     };
     touch(&state.store, found)?;
     drop(state);
@@ -116,33 +123,33 @@ fn open_how(node: &Node, word: &str, purpose: Purpose, how: How, caller: &Caller
     Ok(Some(root.with_rules(denied).with_lease(Arc::new(lease))))
 }
 
-/// A keeper, and a handle on the files that it stands for. One that stood for files alone may leave between being found and being
-/// asked: then there is none, or another is started.
+/// Returns a keeper and its handle on the files. A keeper for files alone may end between the lookup and the request: then the
+/// result is none, or another keeper is started.
 fn rooted(
     node: &Node,
     path: &Path,
     id: &str,
-    how: How,
+    how: KeeperChoice,
     caller: &Caller,
 ) -> Result<Option<(Keeper, Rooted, OwnedFd)>, Fault> {
     let mut tries = 0;
     loop {
         let keeper = match how {
-            How::Found => Keeper::heard(node, path, id)?,
-            How::Started => Some(Keeper::ensure_for_files(node, caller, path, id)?),
+            KeeperChoice::Existing => Keeper::heard(node, path, id)?,
+            KeeperChoice::Started => Some(Keeper::ensure_for_files(node, caller, path, id)?),
         };
         let Some(mut keeper) = keeper else { return Ok(None) };
         match keeper.root() {
             Ok((rooted, handle)) => return Ok(Some((keeper, rooted, handle))),
             Err(fault) if fault.error_kind != ErrorKind::Unavailable => return Err(fault),
-            Err(_) if how == How::Found => return Ok(None),
+            Err(_) if how == KeeperChoice::Existing => return Ok(None),
             Err(fault) if tries == LEAVING => return Err(fault),
             Err(_) => tries += 1,
         }
     }
 }
 
-/// Whoever reads and writes files in it uses it: it is not collected for lying idle.
+/// Records the use of the sandbox, so that it is not collected as idle.
 fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
     let now = terms::clock::now_ms();
     if found.record.used_ms + NOTED_EVERY_MS > now {
@@ -157,7 +164,7 @@ fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
     })
 }
 
-/// What the sandbox's limits and the file system leave.
+/// Returns the space that the sandbox's limits and the file system leave.
 fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault> {
     state::directory::check_space(&state.dir, &state.path)?;
     let (bytes, files) = total::left(&state.layers, &state.path, caller)?;
@@ -175,8 +182,8 @@ fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault
     Ok(room)
 }
 
-/// Writes down who changed files of a sandbox from outside.
+/// Writes to the journal which caller changed files of a sandbox.
 pub fn note(node: &Node, caller: &Caller, sandbox: &str, verb: &str, body: Value) -> Result<(), Fault> {
-    let (state, step) = (node.states.lend(caller)?, Step::Done);
+    let (state, step) = (node.states.lend(caller)?, JournalStep::Done);
     state.store.write(|tx| state::journal::note(tx, verb, step, sandbox, caller, body).map(drop))
 }

@@ -1,9 +1,10 @@
-//! Is everything as the records say? Rows against layers, directories, processes and control groups, and the journal against
-//! itself. Finds, names and counts; what can be put right without a loss is what `gc` does, and nothing else.
+//! Compares records with layers, directories, processes and control groups, and verifies the journal. Finds, names and counts
+//! problems; repairs only what `gc` can collect without a loss.
 
 use crate::backup;
-use crate::gc::{self, Sort};
-use crate::list::{BaseIs, base_is};
+use crate::gc;
+use crate::list::base_is;
+use api::{BaseState, GcItemKind};
 use runtime::Node;
 use runtime::keeper::place::Place;
 use serde::Serialize;
@@ -17,49 +18,49 @@ use std::path::Path;
 use store::Tx;
 use terms::Fault;
 
-/// What can be wrong.
+/// Kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The file of records is damaged.
+pub enum ProblemKind {
+    /// The database is damaged.
     Store,
-    /// An entry of the journal is not as it was written.
+    /// An entry of the journal differs from what was written.
     Journal,
-    /// A record names a layer that is not there, or not whole.
+    /// A record names a layer that is missing or incomplete.
     MissingLayer,
-    /// The directory that a sandbox covers is gone, or another one has its name.
+    /// The directory that a sandbox covers is missing or was replaced by another.
     Base,
-    /// A directory that was made for a sandbox that is gone.
+    /// A directory of its own whose sandbox is gone.
     OwnBase,
     /// A layer that no record names.
     Layer,
-    /// A run that goes on by its record, and whose supervisor is gone.
+    /// A run that is open by its record, and whose supervisor is gone.
     Run,
-    /// A keeper without a sandbox, or what a keeper left.
+    /// A keeper without a sandbox, or files that a keeper left.
     Keeper,
-    /// A sandbox that was to stand ready, and that nobody can take.
+    /// A spare that cannot be taken.
     Spare,
-    /// Copies of a batch that never came to be.
+    /// Copies of a batch that has no record.
     Batch,
     /// A control group whose owner is gone.
     Group,
-    /// A file in the state directory that nothing of ours leaves there.
+    /// An unknown file in the state directory.
     File,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    pub kind: Kind,
+    pub kind: ProblemKind,
     pub id: String,
     pub why: String,
-    /// Whether `gc`, and so `--repair`, takes care of it.
+    /// True if `gc`, and so `--repair`, handles it.
     pub collectable: bool,
-    /// Whose state it is in; none for the daemon's own.
+    /// The tenant whose state it is in; none for the daemon's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
 
-/// What was looked at, and what is wrong with it.
+/// Counts of the objects that were checked, and the problems.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub sandboxes: u64,
@@ -69,15 +70,15 @@ pub struct Report {
     pub journal_entries: u64,
     pub tenants: u64,
     pub problems: Vec<Problem>,
-    /// What was put right before.
+    /// Repairs that were made before the check.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repaired: Vec<String>,
 }
 
-/// So many problems are told; there is no use in more.
+/// Most problems in a report.
 const MOST: usize = 10_000;
 
-/// Looks at everything, that of all tenants included; with `repair`, after `gc`.
+/// Checks all objects, those of all tenants included; with `repair`, after `gc`.
 pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<Report, Fault> {
     let mut report = Report::default();
     one(node, None, repair, caller, &mut report)?;
@@ -92,7 +93,7 @@ pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<Report, Fault
     let groups = sys::cgroup::orphans(&layout);
     for name in groups {
         let why = "its owner is gone".to_owned();
-        report.problems.push(Problem { kind: Kind::Group, id: name, why, collectable: true, tenant: None });
+        report.problems.push(Problem { kind: ProblemKind::Group, id: name, why, collectable: true, tenant: None });
     }
     report.problems.truncate(MOST);
     Ok(report)
@@ -104,9 +105,9 @@ fn one(node: &Node, tenant: Option<&str>, repair: bool, caller: &Caller, report:
         report.repaired.extend(done.items.iter().map(|item| format!("{}: {}", item.id, item.why)));
     }
     let state = node.states.open(caller)?;
-    let mut found = Found { problems: Vec::new(), tenant };
+    let mut found = Findings { problems: Vec::new(), tenant };
     found.of_store(&state, report)?;
-    let known = Known::read(&state)?;
+    let known = KnownRecords::read(&state)?;
     report.sandboxes += known.sandboxes.len() as u64;
     report.layers += state.layer_names()?.len() as u64;
     report.runs_going_on +=
@@ -119,33 +120,33 @@ fn one(node: &Node, tenant: Option<&str>, repair: bool, caller: &Caller, report:
     Ok(())
 }
 
-struct Known {
+struct KnownRecords {
     sandboxes: Vec<store::Kept<Sandbox>>,
     spares: Vec<String>,
     tombstones: Vec<store::Kept<Tombstone>>,
-    /// Every layer that any record names, with how many do.
+    /// Layers that records name, each with the number of records.
     layers: BTreeMap<String, u64>,
     runs: Vec<store::Kept<Run>>,
 }
 
-impl Known {
-    fn read(state: &State) -> Result<Known, Fault> {
+impl KnownRecords {
+    fn read(state: &State) -> Result<KnownRecords, Fault> {
         let all = |tx: &Tx<'_>| {
             let (sandboxes, tombstones) = (tx.list::<Sandbox>()?, tx.list::<Tombstone>()?);
             let spares = tx.list::<Spare>()?.into_iter().map(|kept| kept.id).collect();
-            Ok(Known { sandboxes, spares, tombstones, layers: layers_in_use(tx)?, runs: tx.list_open::<Run>()? })
+            Ok(KnownRecords { sandboxes, spares, tombstones, layers: layers_in_use(tx)?, runs: tx.list_open::<Run>()? })
         };
         state.store.read(all)
     }
 }
 
-struct Found<'a> {
+struct Findings<'a> {
     problems: Vec<Problem>,
     tenant: Option<&'a str>,
 }
 
-impl Found<'_> {
-    fn add(&mut self, kind: Kind, id: &str, why: impl Into<String>, collectable: bool) {
+impl Findings<'_> {
+    fn add(&mut self, kind: ProblemKind, id: &str, why: impl Into<String>, collectable: bool) {
         if self.problems.len() < MOST {
             let (id, why, tenant) = (id.to_owned(), why.into(), self.tenant.map(str::to_owned));
             self.problems.push(Problem { kind, id, why, collectable, tenant });
@@ -154,48 +155,48 @@ impl Found<'_> {
 
     fn of_store(&mut self, state: &State, report: &mut Report) -> Result<(), Fault> {
         for line in state.store.sound()? {
-            self.add(Kind::Store, "store.db", line, false);
+            self.add(ProblemKind::Store, "store.db", line, false);
         }
         let verified = state.store.verify()?;
         report.journal_entries += verified.entries;
         if let Some(broken) = verified.broken {
-            self.add(Kind::Journal, &broken.seq.to_string(), broken.why, false);
+            self.add(ProblemKind::Journal, &broken.seq.to_string(), broken.why, false);
         }
         Ok(())
     }
 
-    /// What records name is there.
-    fn of_rows(&mut self, state: &State, known: &Known) {
+    /// Checks that the objects that records name exist.
+    fn of_rows(&mut self, state: &State, known: &KnownRecords) {
         for id in known.layers.keys() {
             if let Err(e) = state.layers.get(id) {
                 let whose: Vec<&str> =
                     known.sandboxes.iter().filter(|s| s.record.layers.contains(id)).map(|s| s.id.as_str()).collect();
                 let whose = if whose.is_empty() { "a snapshot or template".into() } else { whose.join(", ") };
-                self.add(Kind::MissingLayer, id, format!("{e}; {whose} needs it"), false);
+                self.add(ProblemKind::MissingLayer, id, format!("{e}; {whose} needs it"), false);
             }
         }
         for kept in &known.sandboxes {
             let what = match base_is(&kept.record) {
-                BaseIs::Present => continue,
-                BaseIs::Gone => "is gone",
-                BaseIs::Replaced => "is another directory than it was",
+                BaseState::Present => continue,
+                BaseState::Gone => "is gone",
+                BaseState::Replaced => "is another directory than it was",
             };
-            self.add(Kind::Base, &kept.id, format!("{} {what}", kept.record.base.display()), false);
+            self.add(ProblemKind::Base, &kept.id, format!("{} {what}", kept.record.base.display()), false);
         }
         for kept in known.tombstones.iter().filter(|t| known.sandboxes.iter().any(|s| s.id == t.id)) {
-            self.add(Kind::Store, &kept.id, "it is there and removed at once", false);
+            self.add(ProblemKind::Store, &kept.id, "it is there and removed at once", false);
         }
     }
 
-    /// What `gc` would take because it was left behind, not because its time is over.
+    /// Reports what `gc` would collect because it was left behind, not because its retention is over.
     fn of_leftovers(&mut self, node: &Node, caller: &Caller) -> Result<(), Fault> {
         for item in gc::plan(node, caller, &Keep::of(caller)?)?.items {
             let kind = match item.sort {
-                Sort::DeadLayer | Sort::EmptyLayer | Sort::Adopted => Kind::Layer,
-                Sort::LostRun => Kind::Run,
-                Sort::OrphanBatch => Kind::Batch,
-                Sort::OwnBase => Kind::OwnBase,
-                Sort::Spare => Kind::Spare,
+                GcItemKind::DeadLayer | GcItemKind::EmptyLayer | GcItemKind::Adopted => ProblemKind::Layer,
+                GcItemKind::LostRun => ProblemKind::Run,
+                GcItemKind::OrphanBatch => ProblemKind::Batch,
+                GcItemKind::OwnBase => ProblemKind::OwnBase,
+                GcItemKind::Spare => ProblemKind::Spare,
                 _ => continue,
             };
             self.add(kind, &item.id, item.why, true);
@@ -203,8 +204,8 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Whatever belongs to a keeper belongs to a sandbox. How many keepers live.
-    fn of_keepers(&mut self, state: &State, known: &Known) -> u64 {
+    /// Checks that each keeper belongs to a sandbox. Returns the number of live keepers.
+    fn of_keepers(&mut self, state: &State, known: &KnownRecords) -> u64 {
         let mut alive = 0;
         let found = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
         for sandbox in found.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -212,21 +213,21 @@ impl Found<'_> {
             let lives = Place::of(&state.path, &sandbox).card().is_some_and(|card| card.handle().is_some());
             match (lives, is_known) {
                 (true, true) => alive += 1,
-                (true, false) => self.add(Kind::Keeper, &sandbox, "it keeps what no record knows", false),
-                // What is left of one that died is how the sandbox knows that it was lost.
+                (true, false) => self.add(ProblemKind::Keeper, &sandbox, "it keeps what no record knows", false),
+                // The files of a dead keeper tell the sandbox that it was lost.
                 (false, true) => {}
-                (false, false) => self.add(Kind::Keeper, &sandbox, "it is left of a sandbox that is gone", true),
+                (false, false) => self.add(ProblemKind::Keeper, &sandbox, "it is left of a sandbox that is gone", true),
             }
         }
         alive
     }
 
-    /// What an interrupted write leaves.
+    /// Reports the files of an interrupted write.
     fn of_files(&mut self, state: &State) {
         let Ok(names) = state.dir.names() else { return };
         let cut = |name: &&[u8]| name.ends_with(b".part") || *name == b"store.db.restored";
         for name in names.iter().map(Vec::as_slice).filter(cut) {
-            self.add(Kind::File, &String::from_utf8_lossy(name), "a write that was cut short left it", false);
+            self.add(ProblemKind::File, &String::from_utf8_lossy(name), "a write that was cut short left it", false);
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Collect: what nobody needs any more is listed, then taken away. One plan serves both `--dry-run` and the deed, so that what
-//! is listed is what goes. Never anything that somebody holds, and nothing outside the state directory.
+//! Garbage collection: lists objects that are no longer needed, then removes them. `--dry-run` and the collection use one plan,
+//! so that exactly the listed objects are removed. Objects that are in use stay, and nothing outside the state directory is
+//! touched.
 
 mod landing_copies;
 pub mod retention;
@@ -7,13 +8,12 @@ pub mod retention;
 use crate::snapshots;
 use crate::warm;
 use crate::{list, own_bases, remove};
+use api::{DiskUsage, Driver, GcCollected, GcItem, GcItemKind, JournalStep, SandboxState};
 use runtime::Node;
 use runtime::keeper::lost;
 use runtime::keeper::place::Place;
 use runtime::liveness::{self, Facts, Look};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use state::admission::Standing;
 use state::config::Keep;
 use state::journal::note;
 use state::layer_meta::{Meta, drop_layer};
@@ -23,81 +23,22 @@ use state::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
 use state::snapshot::{Frozen, Snapshot};
 use state::{Caller, State};
 use std::collections::BTreeMap;
-use store::Step;
 use terms::{ErrorKind, Fault};
-use utoipa::ToSchema;
-use workspace::disk_usage::{self, Size};
-use workspace::{Driver, Layer};
+use workspace::Layer;
+use workspace::disk_usage;
 
 /// Of each sort, so many are taken at a time; the next call takes the rest.
 pub(super) const MOST: usize = 10_000;
-/// So long what was found after a crash is kept for somebody to look at.
+/// Time for which a workspace that was found after a crash is kept for review.
 const ADOPTED_MS: u64 = 7 * 24 * 3_600_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Sort {
-    /// A sandbox whose time is over; with all it changed.
-    Expired,
-    /// A layer that nothing refers to.
-    DeadLayer,
-    /// A layer of a crashed run that changed nothing.
-    EmptyLayer,
-    /// A layer of a crashed run with changes: it becomes a sandbox, to be looked at.
-    Adopted,
-    /// A snapshot that was made on the way to something that is gone.
-    Snapshot,
-    /// A stack of layers that is so deep that it should be merged. Takes nothing away.
-    DeepStack,
-    /// A run whose supervisor is gone without a word.
-    LostRun,
-    /// Copies that a batch kept which cannot be undone any more, or landed long ago.
-    BatchCopies,
-    /// Copies of a batch that never came to be.
-    OrphanBatch,
-    /// A directory that was made for a sandbox, on which nothing stands any more.
-    OwnBase,
-    /// What commands said in a sandbox that is gone.
-    Output,
-    /// A sandbox that was to stand ready, and that nobody can take any more.
-    Spare,
-    /// A key of a request that is too old to be repeated.
-    Key,
-    /// The record of a run that ended long ago, or before many others.
-    PastRun,
-    /// The same of a sandbox that was removed.
-    Tombstone,
-    /// Entries of the journal, which go to a file of their own.
-    Journal,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Item {
-    pub sort: Sort,
-    pub id: String,
-    pub why: String,
-    pub bytes: u64,
-    pub files: u64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Collected {
-    pub items: Vec<Item>,
-    /// What the disk gets back.
-    pub bytes: u64,
-    pub files: u64,
-    /// What could not be taken, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub failed: Vec<String>,
-}
-
-/// What `collect` would take.
-pub fn plan(node: &Node, caller: &Caller, keep: &Keep) -> Result<Collected, Fault> {
+/// Lists what `collect` would remove.
+pub fn plan(node: &Node, caller: &Caller, keep: &Keep) -> Result<GcCollected, Fault> {
     let state = node.states.open(caller)?;
     Ok(sum(items(node, &state, keep)?, Vec::new()))
 }
 
-pub fn collect(node: &Node, caller: &Caller, keep: &Keep) -> Result<Collected, Fault> {
+pub fn collect(node: &Node, caller: &Caller, keep: &Keep) -> Result<GcCollected, Fault> {
     let state = node.states.open(caller)?;
     let items = items(node, &state, keep)?;
     if items.is_empty() {
@@ -107,16 +48,16 @@ pub fn collect(node: &Node, caller: &Caller, keep: &Keep) -> Result<Collected, F
     let things = items.iter().filter(|item| !retention::is_past(item.sort));
     let ids: Vec<&str> = things.take(SHOWN).map(|item| item.id.as_str()).collect();
     let body = json!({"items": ids, "count": items.len()});
-    // What is taken that a record knows waits for the disk by itself.
-    state.store.write_soon(|tx| note(tx, "gc", Step::Intent, "state", caller, body))?;
-    let (past, things): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|item| retention::is_past(item.sort));
+    // The removal of objects that have a record syncs by itself.
+    state.store.write_soon(|tx| note(tx, "gc", JournalStep::Intent, "state", caller, body))?;
+    let (past, things): (Vec<GcItem>, Vec<GcItem>) = items.into_iter().partition(|item| retention::is_past(item.sort));
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for item in things {
         match take(node, &state, &item, caller) {
             Ok(true) => done.push(item),
-            // Somebody came back for it.
+            // The object is in use again.
             Ok(false) => {}
-            // Another collection was quicker.
+            // Another collection removed it first.
             Err(fault) if fault.error_kind == ErrorKind::NotFound => {}
             Err(fault) => failed.push(format!("{}: {}", item.id, fault.message)),
         }
@@ -126,20 +67,20 @@ pub fn collect(node: &Node, caller: &Caller, keep: &Keep) -> Result<Collected, F
     failed.extend(not_gone);
     let collected = sum(done, failed);
     let body = json!({"count": collected.items.len(), "bytes": collected.bytes, "failed": collected.failed});
-    state.store.write(|tx| note(tx, "gc", Step::Done, "state", caller, body))?;
+    state.store.write(|tx| note(tx, "gc", JournalStep::Done, "state", caller, body))?;
     Ok(collected)
 }
 
-fn sum(items: Vec<Item>, failed: Vec<String>) -> Collected {
-    let freed = items.iter().filter(|item| item.sort != Sort::Adopted);
+fn sum(items: Vec<GcItem>, failed: Vec<String>) -> GcCollected {
+    let freed = items.iter().filter(|item| item.sort != GcItemKind::Adopted);
     let (bytes, files) = freed.fold((0, 0), |(b, f), item| (b + item.bytes, f + item.files));
-    Collected { items, bytes, files, failed }
+    GcCollected { items, bytes, files, failed }
 }
 
-fn items(node: &Node, state: &State, keep: &Keep) -> Result<Vec<Item>, Fault> {
+fn items(node: &Node, state: &State, keep: &Keep) -> Result<Vec<GcItem>, Fault> {
     let now = terms::clock::now_ms();
     let known = state.store.read(|tx| {
-        Ok(Known {
+        Ok(KnownRecords {
             sandboxes: tx.list::<Sandbox>()?,
             spares: tx.list::<Spare>()?,
             layers: layers_in_use(tx)?,
@@ -151,51 +92,55 @@ fn items(node: &Node, state: &State, keep: &Keep) -> Result<Vec<Item>, Fault> {
     let mut items = Vec::new();
     let expired = known.sandboxes.iter().filter_map(|kept| Some((kept, list::expired(&kept.record, now)?)));
     for (kept, why) in idle(node, state, expired.collect()) {
-        let mut size = Size::default();
+        let mut size = DiskUsage::default();
         for layer in remove::alone(&kept.record, &known.layers) {
             size += disk_usage::layer(&state.layers, layer);
         }
-        items.push(item(Sort::Expired, &kept.id, why, size));
+        items.push(item(GcItemKind::Expired, &kept.id, why, size));
     }
     for id in state.layer_names()?.into_iter().filter(|id| !known.layers.contains_key(id)) {
         items.extend(of_layer(state, &id, &known.buried));
     }
     for kept in &known.snapshots {
-        let mut size = Size::default();
+        let mut size = DiskUsage::default();
         for layer in kept.record.ground.layers.iter().filter(|id| known.layers.get(*id) == Some(&1)) {
             size += disk_usage::layer(&state.layers, layer);
         }
-        items.push(item(Sort::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));
+        items.push(item(GcItemKind::Snapshot, &kept.id, format!("{} is gone", kept.record.sandbox), size));
     }
     let deep = |kept: &&store::Kept<Sandbox>| kept.record.layers.len() > snapshots::DEEP;
     for kept in known.sandboxes.iter().filter(deep).filter(|kept| !state::lock::is_held(state, &kept.record)) {
         let why = format!("{} layers, to be merged", kept.record.layers.len());
-        items.push(item(Sort::DeepStack, &kept.id, why, Size::default()));
+        items.push(item(GcItemKind::DeepStack, &kept.id, why, DiskUsage::default()));
     }
     for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record)) {
         let why = "its supervisor is gone without a word".to_owned();
-        items.push(item(Sort::LostRun, &run.id, why, Size::default()));
+        items.push(item(GcItemKind::LostRun, &run.id, why, DiskUsage::default()));
     }
     for gone in landing_copies::unneeded(state)? {
-        let sort = if gone.orphan { Sort::OrphanBatch } else { Sort::BatchCopies };
+        let sort = if gone.orphan { GcItemKind::OrphanBatch } else { GcItemKind::BatchCopies };
         items.push(item(sort, &gone.id, gone.why, gone.size));
     }
     let bases = own_bases::left(state)?;
-    items.extend(bases.iter().map(|id| item(Sort::OwnBase, id, "nothing stands on it".into(), Size::default())));
+    items.extend(
+        bases.iter().map(|id| item(GcItemKind::OwnBase, id, "nothing stands on it".into(), DiskUsage::default())),
+    );
     for spare in &known.spares {
         if let Some(why) = state.store.read(|tx| warm::idle(tx, state, spare))? {
-            items.push(item(Sort::Spare, &spare.id, why.to_owned(), Size::default()));
+            items.push(item(GcItemKind::Spare, &spare.id, why.to_owned(), DiskUsage::default()));
         }
     }
     let output = left_output(state, &known);
-    items.extend(output.iter().map(|id| item(Sort::Output, id, "its sandbox is gone".into(), Size::default())));
+    items.extend(
+        output.iter().map(|id| item(GcItemKind::Output, id, "its sandbox is gone".into(), DiskUsage::default())),
+    );
     items.truncate(MOST);
     let room = MOST - items.len();
     items.extend(retention::items(state, keep, now, room)?);
     Ok(items)
 }
 
-struct Known {
+struct KnownRecords {
     sandboxes: Vec<store::Kept<Sandbox>>,
     spares: Vec<store::Kept<Spare>>,
     layers: BTreeMap<String, u64>,
@@ -204,11 +149,11 @@ struct Known {
     runs: Vec<store::Kept<Run>>,
 }
 
-pub(super) fn item(sort: Sort, id: &str, why: String, size: Size) -> Item {
-    Item { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
+pub(super) fn item(sort: GcItemKind, id: &str, why: String, size: DiskUsage) -> GcItem {
+    GcItem { sort, id: id.to_owned(), why, bytes: size.bytes, files: size.files }
 }
 
-/// Those that nobody holds who does something. A keeper that has nothing to do gives way; one that is silent may have.
+/// Keeps the objects that are not in use. An idle keeper does not count as use; a silent one may be busy and does.
 fn idle<'a, T>(
     node: &Node,
     state: &State,
@@ -216,24 +161,24 @@ fn idle<'a, T>(
 ) -> impl Iterator<Item = (&'a store::Kept<Sandbox>, T)> {
     let facts: Vec<Facts> = sandboxes.iter().map(|(kept, _)| Facts::of(state, kept)).collect();
     let looks = liveness::look_all(node, &facts);
-    let is_idle = |(facts, look): (&Facts, Look)| !facts.is_held() || look.standing == Standing::Active;
+    let is_idle = |(facts, look): (&Facts, Look)| !facts.is_held() || look.standing == SandboxState::Active;
     let idle: Vec<bool> = facts.iter().zip(looks).map(is_idle).collect();
     sandboxes.into_iter().zip(idle).filter(|(_, idle)| *idle).map(|(sandbox, _)| sandbox)
 }
 
-/// A run that has no supervisor, in a sandbox that nobody holds.
-fn is_lost(state: &State, known: &Known, run: &Run) -> bool {
+/// Returns true for an open run without a supervisor, in a sandbox that is not in use.
+fn is_lost(state: &State, known: &KnownRecords, run: &Run) -> bool {
     let sandbox = known.sandboxes.iter().find(|kept| kept.id == run.sandbox);
     state::process::handle(run).is_none() && !sandbox.is_some_and(|kept| state::lock::is_held(state, &kept.record))
 }
 
-/// What becomes of a layer that no record refers to; nothing while somebody holds it.
-fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<Item> {
+/// Returns the fate of a layer that no record refers to; none while the layer is in use.
+fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<GcItem> {
     let layer = match state.layers.get(id) {
         Ok(layer) => layer,
         Err(_) if is_old(state, id) => {
             let size = disk_usage::layer(&state.layers, id);
-            return Some(item(Sort::DeadLayer, id, "it is not whole".into(), size));
+            return Some(item(GcItemKind::DeadLayer, id, "it is not whole".into(), size));
         }
         Err(_) => return None,
     };
@@ -241,28 +186,29 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<I
         return None;
     }
     let (sort, why) = match (buried.contains_key(id), Meta::read(&layer)) {
-        (true, _) => (Sort::DeadLayer, "its sandbox was removed".to_owned()),
-        (_, None) => (Sort::DeadLayer, "nothing refers to it".to_owned()),
-        (_, Some(meta)) if is_past(state, &meta) => (Sort::DeadLayer, "nothing refers to it any more".to_owned()),
+        (true, _) => (GcItemKind::DeadLayer, "its sandbox was removed".to_owned()),
+        (_, None) => (GcItemKind::DeadLayer, "nothing refers to it".to_owned()),
+        (_, Some(meta)) if is_past(state, &meta) => (GcItemKind::DeadLayer, "nothing refers to it any more".to_owned()),
         (_, Some(meta)) if is_worth_keeping(&layer, &meta) => {
             let what = meta
                 .run_id
                 .map_or("a sandbox that the store does not know".into(), |run| format!("run {run}, which crashed"));
-            (Sort::Adopted, format!("it has changes of {what}"))
+            (GcItemKind::Adopted, format!("it has changes of {what}"))
         }
-        (_, Some(_)) => (Sort::EmptyLayer, "left by a crash, without a change".to_owned()),
+        (_, Some(_)) => (GcItemKind::EmptyLayer, "left by a crash, without a change".to_owned()),
     };
     Some(item(sort, id, why, disk_usage::layer(&state.layers, id)))
 }
 
-/// A layer that is being made has no `up` for a moment; one that stays so was made or taken away in part.
+/// Returns true for a layer without `up` that is older than a moment: it was made or removed only in part.
 fn is_old(state: &State, id: &str) -> bool {
     const MAKING_MS: u64 = 1000;
     let meta = state.layers.dir.meta_of(id.as_bytes()).ok().flatten();
     meta.is_some_and(|meta| (meta.ctime.0 as u64 * 1000).saturating_add(MAKING_MS) < terms::clock::now_ms())
 }
 
-/// What it was made for was recorded once: it was not left by a crash but given up since, perhaps in part.
+/// Returns true if the layer's sandbox or run has been recorded: the layer was then given up, perhaps in part, and was not left
+/// by a crash.
 fn is_past(state: &State, meta: &Meta) -> bool {
     let known = state.store.read(|tx| {
         let sandbox = match &meta.sandbox {
@@ -277,30 +223,30 @@ fn is_past(state: &State, meta: &Meta) -> bool {
 
 fn is_worth_keeping(layer: &Layer, meta: &Meta) -> bool {
     let changed = !disk_usage::is_empty(&layer.up).unwrap_or(false);
-    // A copy is never empty; whether it differs from its base is for a reviewer to see.
+    // A copy is never empty; a reviewer has to compare it with its base.
     changed || meta.driver.is_some_and(|driver| driver != Driver::Overlay)
 }
 
-/// Takes one, if it still is as it was when it was listed.
-fn take(node: &Node, state: &State, item: &Item, caller: &Caller) -> Result<bool, Fault> {
+/// Removes one object, if it is still as it was when it was listed.
+fn take(node: &Node, state: &State, item: &GcItem, caller: &Caller) -> Result<bool, Fault> {
     let now = terms::clock::now_ms();
     match item.sort {
-        Sort::Expired => expire(node, state, item, caller, now),
-        Sort::DeadLayer | Sort::EmptyLayer => drop_dead(state, &item.id),
-        Sort::Adopted => adopt(state, &item.id, caller, now),
-        Sort::Snapshot => snapshots::take::forget(state, caller, &item.id).map(|_| true),
-        Sort::DeepStack => snapshots::merge(node, state, caller, &item.id),
-        Sort::BatchCopies | Sort::OrphanBatch => landing_copies::take(state, &item.id),
-        Sort::LostRun => lose(state, &item.id),
-        Sort::Output => Ok(drop_output(state, &item.id)),
-        Sort::OwnBase => own_bases::drop_unused(state, &item.id),
-        Sort::Spare => warm::drop_one(node, state, &item.id, caller),
-        // These go together, see `past`.
-        Sort::Key | Sort::PastRun | Sort::Tombstone | Sort::Journal => Ok(false),
+        GcItemKind::Expired => expire(node, state, item, caller, now),
+        GcItemKind::DeadLayer | GcItemKind::EmptyLayer => drop_dead(state, &item.id),
+        GcItemKind::Adopted => adopt(state, &item.id, caller, now),
+        GcItemKind::Snapshot => snapshots::take::forget(state, caller, &item.id).map(|_| true),
+        GcItemKind::DeepStack => snapshots::merge(node, state, caller, &item.id),
+        GcItemKind::BatchCopies | GcItemKind::OrphanBatch => landing_copies::take(state, &item.id),
+        GcItemKind::LostRun => lose(state, &item.id),
+        GcItemKind::Output => Ok(drop_output(state, &item.id)),
+        GcItemKind::OwnBase => own_bases::drop_unused(state, &item.id),
+        GcItemKind::Spare => warm::drop_spare(node, state, &item.id, caller),
+        // Records are removed in batches; see `retention`.
+        GcItemKind::Key | GcItemKind::PastRun | GcItemKind::Tombstone | GcItemKind::Journal => Ok(false),
     }
 }
 
-fn expire(node: &Node, state: &State, item: &Item, caller: &Caller, now: u64) -> Result<bool, Fault> {
+fn expire(node: &Node, state: &State, item: &GcItem, caller: &Caller, now: u64) -> Result<bool, Fault> {
     if state.store.read(|tx| tx.get::<Sandbox>(&item.id))?.is_none() {
         return Ok(false);
     }
@@ -316,7 +262,8 @@ fn expire(node: &Node, state: &State, item: &Item, caller: &Caller, now: u64) ->
 }
 
 fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
-    // Held while it goes, and asked once more: no run may take it up, and no record may have come.
+    // The lock is held during the removal, and the records are read again: no run may start on the layer, and no new record may
+    // name it.
     let held = state.layers.get(id).ok().map(|layer| layer.lock());
     if matches!(held, Some(Ok(None) | Err(_))) || state.store.read(layers_in_use)?.contains_key(id) {
         return Ok(false);
@@ -328,7 +275,7 @@ fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
     Ok(true)
 }
 
-/// A layer that was left by a crash becomes a sandbox, so that what was done in it can be reviewed.
+/// Makes a sandbox of a layer that a crash left, so that its changes can be reviewed.
 fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fault> {
     let Ok(layer) = state.layers.get(id) else { return Ok(false) };
     let Ok(Some(_held)) = layer.lock() else { return Ok(false) };
@@ -362,9 +309,9 @@ fn adopt(state: &State, id: &str, caller: &Caller, now: u64) -> Result<bool, Fau
         {
             sandbox.notes.push(format!("it was named {name:?}"));
         }
-        note(tx, "adopt", Step::Intent, &sandbox_id, caller, json!({"layer": id, "run": meta.run_id}))?;
+        note(tx, "adopt", JournalStep::Intent, &sandbox_id, caller, json!({"layer": id, "run": meta.run_id}))?;
         tx.add(&sandbox_id, sandbox)?;
-        note(tx, "adopt", Step::Done, &sandbox_id, caller, serde_json::Value::Null)?;
+        note(tx, "adopt", JournalStep::Done, &sandbox_id, caller, serde_json::Value::Null)?;
         Ok(true)
     })
 }
@@ -375,12 +322,12 @@ fn lose(state: &State, id: &str) -> Result<bool, Fault> {
     lost::settle_open(state, &run.record.sandbox).map(|()| true)
 }
 
-/// What keepers left of sandboxes that are gone.
-fn left_output(state: &State, known: &Known) -> Vec<String> {
+/// Lists the directories of keepers whose sandbox is gone.
+fn left_output(state: &State, known: &KnownRecords) -> Vec<String> {
     let is_known = |id: &String| {
         known.sandboxes.iter().any(|kept| kept.id == *id) || known.spares.iter().any(|kept| kept.id == *id)
     };
-    // A keeper that lives is found by its place alone: it is not taken from it, whatever the records say.
+    // A live keeper is found by its directory alone, which must stay whatever the records say.
     let lives = |id: &String| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
     let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !is_known(id) && !lives(id)).collect();
     left.sort();

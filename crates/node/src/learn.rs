@@ -1,4 +1,4 @@
-//! Learn: run a command under a wide policy, watch what it uses, and write the smallest policy that allows just that.
+//! Learn: runs a command under a wide policy, observes what it uses, and writes the smallest policy that allows it.
 
 use egress::event::{Event, Op, Stage};
 use host::toolchains::SENSITIVE;
@@ -19,22 +19,22 @@ pub struct Lesson {
     pub outcome: Outcome,
 }
 
-/// What a lesson has noted so far.
+/// Observations of a lesson so far.
 #[derive(Default)]
 struct Notebook {
     seen: Seen,
     looked: BTreeSet<PathBuf>,
-    /// What the command tried to connect to, where nobody stood at a door.
+    /// Targets of connection attempts that no broker observed.
     connects: BTreeSet<String>,
-    /// What it asked the address of.
+    /// Names that the command resolved.
     names: BTreeSet<String>,
 }
 
-/// More places than a command reaches that anybody would write a policy for.
+/// Most places in a policy; a command that reaches more needs another policy.
 const MOST_PLACES: usize = 1024;
 
-/// Runs the command, which may read all that the caller may read but credentials, write only where `writes` says, and reach
-/// only what `reaches` says.
+/// Runs the command. It may read everything that the caller may read except credentials, write only where `writes` allows, and
+/// reach only what `reaches` allows.
 pub fn learn(
     mut request: RunRequest,
     writes: &[String],
@@ -68,7 +68,7 @@ pub fn learn(
     Ok(Lesson { learned, outcome })
 }
 
-/// What the network of a lesson leaves open.
+/// Notes on the network uses for which no rule was written.
 fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
     let asked = |name: &String| format!("{name}: was looked up and not connected to, so no rule was written");
     let mut notes: Vec<String> = names.iter().map(asked).collect();
@@ -79,14 +79,14 @@ fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
     notes
 }
 
-/// The same where nobody could stand at its doors.
+/// Notes on the network uses of a lesson without a broker.
 fn unwatched(connects: &BTreeSet<String>) -> Vec<String> {
     let tried = |target: &String| format!("{target}: the command tried to connect; no rule was written");
     let why = "what the command does on the network cannot be watched on this host (`cofferdam doctor` says why)";
     connects.iter().map(tried).chain([why.to_owned()]).collect()
 }
 
-/// Everything may be read and run, but what is known to hold credentials.
+/// Builds a policy that allows to read and execute everything except the known places of credentials.
 fn wide(caller: &Caller, public: bool) -> Result<Document, Fault> {
     let broken = || Fault::internal("the learning policy cannot be written").phase(Phase::Planning);
     let mut document = Document::new("learning");
@@ -96,7 +96,7 @@ fn wide(caller: &Caller, public: bool) -> Result<Document, Fault> {
     document.defaults.net = public.then_some(Action::Allow);
     for (name, _) in SENSITIVE {
         let path = caller.home.join(name);
-        // Only what is there: a rule about what is not would need watching every file that is made.
+        // Only existing paths: a rule about a missing one would need a watch on every file that is made.
         let hidden = path.symlink_metadata().is_ok().then(|| RulePath::literal(&path)).flatten();
         document.fs.extend(hidden.map(|path| FsRule { action: Action::Deny, path, perms: Perms::ALL }));
     }
@@ -126,8 +126,7 @@ impl Notebook {
         }
     }
 
-    /// Connections, each with the name that the command meant. A refusal for another reason than the want of a rule is
-    /// nothing that a rule would help.
+    /// Records connections, each with the name that the command used. A refusal that a rule would not lift is not recorded.
     fn hear(&mut self, event: &Event, own: &[IpAddr]) {
         if let (Op::Resolve, Some(name)) = (event.op, &event.name) {
             if self.names.len() < MOST_PLACES {
@@ -153,8 +152,8 @@ impl Notebook {
     }
 }
 
-/// What was only looked at must be there too. Directories on the way to something else are, without a rule; and the
-/// home directory is never opened up because somebody asked whether it exists.
+/// Adds paths that were only looked up. Directories above used paths exist without a rule, and a lookup of the home directory
+/// must not open all of it.
 fn add_looked(seen: &mut Seen, looked: BTreeSet<PathBuf>, caller: &Caller) {
     let used: Vec<PathBuf> = seen.files.iter().map(|(p, _)| p.clone()).chain(seen.programs.iter().cloned()).collect();
     for path in looked {
@@ -168,8 +167,8 @@ fn add_looked(seen: &mut Seen, looked: BTreeSet<PathBuf>, caller: &Caller) {
     }
 }
 
-/// What the command made and left behind, the next run meets and may look into. The rule is about the directory: one on the file
-/// would make it a mount, which nobody can replace.
+/// Adds the files that the command made and left, which the next run may read. The rule names the directory: a rule for the file
+/// would make it a mount, which cannot be replaced.
 fn add_left(seen: &mut Seen) {
     let kind = |path: &PathBuf| path.symlink_metadata().map(|found| found.file_type());
     let left: Vec<(PathBuf, Perms)> = seen
@@ -184,7 +183,7 @@ fn add_left(seen: &mut Seen) {
     seen.files.extend(left);
 }
 
-/// Making and removing is a use of the directory.
+/// Records a use of a file. Creating and removing is a use of its directory.
 fn note_file(seen: &mut Seen, named: PathBuf, made: bool, perm: Perm) {
     if made {
         seen.made.push(named.clone());
@@ -192,14 +191,14 @@ fn note_file(seen: &mut Seen, named: PathBuf, made: bool, perm: Perm) {
     let of_directory = made || matches!(perm, Perm::RemoveDir | Perm::RemoveFile | Perm::Refer);
     let mut perms = Perms::of(&[perm]);
     if perm == Perm::MakeReg {
-        // The next run meets what this one made.
+        // The next run may change the files that this one made.
         perms = perms.union(Perms::of(&[Perm::WriteFile, Perm::Truncate, Perm::RemoveFile]));
     }
     let at = if of_directory { named.parent().map(Path::to_path_buf).unwrap_or(named) } else { named };
     seen.files.push((at, perms));
 }
 
-/// A script brings its interpreter, which the kernel opens by itself.
+/// Records a program and the interpreter of a script, which the kernel opens by itself.
 fn note_program(seen: &mut Seen, path: &Path) {
     let mut at = path.to_path_buf();
     for _ in 0..4 {

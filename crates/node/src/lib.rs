@@ -29,6 +29,7 @@ pub mod suspend;
 pub mod templates;
 pub mod tokens;
 pub mod top;
+mod unrecorded;
 pub mod warm;
 
 pub use ::state::{Caller, Grants, Own, Reach, SecretSources};

@@ -1,6 +1,7 @@
-//! Directories for sandboxes that cover none: empty ones of their own, `bases/ID` in the state directory. What is approved
-//! lands there. Forks and templates may stand on one after its sandbox is gone, so that it goes with the last of them.
+//! Empty base directories of sandboxes that cover no directory of the caller: `bases/ID` in the state directory. Approved changes
+//! land there. Forks and templates may use one after its sandbox is gone, so it is removed with the last of them.
 
+use api::Rel;
 use rustix::fs::Mode;
 use state::State;
 use state::directory::BASES;
@@ -11,15 +12,15 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
-use workspace::{Dir, Rel};
+use workspace::Dir;
 
-/// One that was just made, and goes again unless it is kept.
-pub struct Own {
+/// A new directory, removed on drop unless it is kept.
+pub struct OwnBase {
     path: PathBuf,
     kept: bool,
 }
 
-impl Own {
+impl OwnBase {
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -29,18 +30,18 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnBase {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing was put into it.
+            // Still empty, so `rmdir` is enough.
             let _ = std::fs::remove_dir(&self.path);
         }
     }
 }
 
-pub fn make(state: &State, id: &str) -> Result<Own, Fault> {
+pub fn make(state: &State, id: &str) -> Result<OwnBase, Fault> {
     let failed = |e: io::Error| {
-        // A full disk is told as what it is, as for whoever brings a directory.
+        // A full disk is reported as such, as it is for other sandboxes.
         if let Err(full) = state::directory::check_space(&state.dir, &state.path) {
             return full;
         }
@@ -54,10 +55,10 @@ pub fn make(state: &State, id: &str) -> Result<Own, Fault> {
     }
     let all = state.dir.dir(&Rel::top().join(BASES.as_bytes())).map_err(failed)?;
     rustix::fs::mkdirat(&all, id, mode).map_err(|e| failed(e.into()))?;
-    Ok(Own { path: state.path.join(BASES).join(id), kept: false })
+    Ok(OwnBase { path: state.path.join(BASES).join(id), kept: false })
 }
 
-/// Those that nothing stands on.
+/// Lists the directories that no record refers to.
 pub fn unused(state: &State) -> Result<Vec<String>, Fault> {
     let Ok(all) = state.dir.dir(&Rel::top().join(BASES.as_bytes())) else { return Ok(Vec::new()) };
     let mut names: Vec<String> = names(&all);
@@ -75,7 +76,7 @@ pub fn unused(state: &State) -> Result<Vec<String>, Fault> {
     Ok(names)
 }
 
-/// Those of them that nobody can be about to make a record for.
+/// Lists the unused directories that are too old to be in the making.
 pub fn left(state: &State) -> Result<Vec<String>, Fault> {
     const MAKING_MS: u64 = 600_000;
     let mut names = unused(state)?;
@@ -92,13 +93,13 @@ fn names(all: &Dir) -> Vec<String> {
     names
 }
 
-/// What stood on a directory is gone; where that was one of these, and nothing else stands on it, it goes as well.
+/// Removes a base directory whose sandbox is gone, if it is one of these and no other record refers to it.
 pub fn leave(state: &State, base: &Path) -> Result<bool, Fault> {
     let own = base.strip_prefix(state.path.join(BASES)).ok().and_then(Path::to_str);
     own.map_or(Ok(false), |id| drop_unused(state, id))
 }
 
-/// Takes the directory of a sandbox that is gone away, unless something else stands on it.
+/// Removes the base directory of a sandbox that is gone, unless another record refers to it.
 pub fn drop_unused(state: &State, id: &str) -> Result<bool, Fault> {
     if !unused(state)?.iter().any(|name| name == id) {
         return Ok(false);

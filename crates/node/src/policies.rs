@@ -2,5 +2,5 @@
 
 mod explain;
 
-pub use explain::{Decided, Explained, Look, Matching, NOWHERE, explain, explain_sandbox, explain_sources};
+pub use explain::{NOWHERE, PathLookup, explain, explain_sandbox, explain_sources};
 pub use runtime::policies::*;

@@ -1,12 +1,12 @@
 //! `export` and `import`: workspaces as files.
 
 use crate::snapshots::take::unmade;
-use crate::snapshots::{discard, earlier, look, note, running};
+use crate::snapshots::{discard, earlier, note, running, try_find};
 use crate::{create, own_bases};
+use api::{Driver, Exported, JournalStep, Rel, SandboxImported};
 use runtime::Node;
 use runtime::denied;
 use runtime::policies::{self, Flag, Source};
-use serde::{Deserialize, Serialize};
 use state::idempotency::Once;
 use state::names::check_name;
 use state::reach::{BaseFault, Reach};
@@ -15,32 +15,24 @@ use state::snapshot::covered;
 use state::{Caller, bounds, total};
 use std::io::{Read, Write};
 use std::path::Path;
-use store::{Entry, Step};
+use store::Entry;
 use terms::{Fault, Phase};
-use utoipa::ToSchema;
 use workspace::archive::{self, Bounds};
 use workspace::origin::Origin;
-use workspace::{Dir, Driver, Layer, Rel, copy, driver};
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Exported)]
-pub struct Written {
-    pub protocol_version: u32,
-    /// What was exported: a sandbox or a snapshot.
-    pub id: String,
-    pub digest: String,
-    pub entries: u64,
-    pub bytes: u64,
-}
+use workspace::{Dir, Layer, copy, driver};
 
 /// Writes the changes of a snapshot or of a sandbox without a live run.
-pub fn export(node: &Node, caller: &Caller, word: &str, out: &mut dyn Write) -> Result<Written, Fault> {
+pub fn export(node: &Node, caller: &Caller, word: &str, out: &mut dyn Write) -> Result<Exported, Fault> {
     let state = &node.states.lend(caller)?;
-    let written = match state.store.read(|tx| look(tx, word, caller))? {
+    let written = match state.store.read(|tx| try_find(tx, word, caller))? {
         Some(kept) => {
             let ground = &kept.record.ground;
-            let what =
-                What { id: &kept.id, driver: ground.driver, base: ground.base(), layers: ground.verified(state)? };
+            let what = ExportSource {
+                id: &kept.id,
+                driver: ground.driver,
+                base: ground.base(),
+                layers: ground.verified(state)?,
+            };
             let may = denied::may_export(&kept.id, (&ground.policy, &ground.base), caller)?;
             write(what, about(&ground.base, &ground.policy, &ground.limits), &may, out)?
         }
@@ -53,7 +45,7 @@ pub fn export(node: &Node, caller: &Caller, word: &str, out: &mut dyn Write) -> 
             let open = |id: &String| state.layers.get(id).map_err(|e| state::snapshot::lost(id, &e));
             let layers = kept.record.layers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
             let Sandbox { base, base_id, since, policy, limits, driver, .. } = &kept.record;
-            let what = What { id: &kept.id, driver: *driver, base: covered(base, *base_id, *since), layers };
+            let what = ExportSource { id: &kept.id, driver: *driver, base: covered(base, *base_id, *since), layers };
             let may = denied::may_export(&kept.id, (policy, base), caller)?;
             write(what, about(base, policy, limits), &may, out)?
         }
@@ -61,18 +53,18 @@ pub fn export(node: &Node, caller: &Caller, word: &str, out: &mut dyn Write) -> 
     let body = serde_json::json!({ "digest": written.digest, "entries": written.entries });
     state.store.write(|tx| {
         let (at_ms, actor) = (terms::clock::now_ms(), &caller.user);
-        tx.note(&Entry { at_ms, verb: "export", step: Step::Done, subject: &written.id, actor, body })
+        tx.note(&Entry { at_ms, verb: "export", step: JournalStep::Done, subject: &written.id, actor, body })
     })?;
     Ok(written)
 }
 
-/// Nothing that differs from one export of the same workspace to the next.
+/// Describes the export, without anything that differs between two exports of the same workspace.
 fn about(base: &Path, policy: &serde_json::Value, limits: &terms::Limits) -> serde_json::Value {
     serde_json::json!({ "base": base, "policy": policy, "limits": limits })
 }
 
-/// What is written, and the directory that it was laid over, where that is still there.
-struct What<'a> {
+/// The layers to write, and the directory they covered, if it still exists.
+struct ExportSource<'a> {
     id: &'a str,
     driver: Driver,
     base: Result<Dir, Fault>,
@@ -80,82 +72,67 @@ struct What<'a> {
 }
 
 fn write(
-    what: What<'_>,
+    what: ExportSource<'_>,
     about: serde_json::Value,
     may: &dyn Fn(&Rel) -> Result<(), Fault>,
     out: &mut dyn Write,
-) -> Result<Written, Fault> {
-    let What { id, driver, base, layers } = what;
+) -> Result<Exported, Fault> {
+    let ExportSource { id, driver, base, layers } = what;
     let of_it = |fault: Fault| fault.subject(id);
     let is_copy = driver != Driver::Overlay;
-    // Layers say themselves what changed; a copy only in comparison.
+    // Layers record their changes themselves; a copy has to be compared with its base.
     let base = if is_copy { Some(base.map_err(of_it)?) } else { base.ok() };
     let taking_part = if is_copy { layers.len().saturating_sub(1) } else { 0 };
     let source = archive::Source {
         layers: layers[taking_part..].iter().map(|l| &l.up).collect(),
-        marks: driver.marks(),
+        marks: workspace::Marks::of(driver),
         base: base.as_ref(),
         origin: layers.last().filter(|_| is_copy).and_then(Origin::read),
     };
     let done = archive::export(&source, about, may, out).map_err(of_it)?;
     let archive::Exported { digest, entries, bytes } = done;
-    Ok(Written { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Imported {
-    pub protocol_version: u32,
-    pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    pub digest: String,
-    pub entries: u64,
-    pub bytes: u64,
-    /// What the file says of where it comes from. Asked for again under a key it is told only where it is short.
-    #[schema(value_type = Object)]
-    pub about: serde_json::Value,
-    /// An earlier request under the same key made it.
-    #[serde(skip)]
-    #[schema(ignore)]
-    pub existed: bool,
+    Ok(Exported { protocol_version: terms::PROTOCOL_VERSION, id: id.to_owned(), digest, entries, bytes })
 }
 
 /// A longer `about` is not kept under a key: it is the sender's to choose, and keys are kept for a day.
 const LONGEST_KEPT: usize = 16 << 10;
 
-impl Imported {
-    /// What is kept under a key.
-    fn short(&self) -> Imported {
-        let is_short = self.about.to_string().len() <= LONGEST_KEPT;
-        Imported { about: if is_short { self.about.clone() } else { serde_json::Value::Null }, ..self.clone() }
-    }
+/// The answer to keep under an idempotency key.
+fn kept_answer(made: &SandboxImported) -> SandboxImported {
+    let is_short = made.about.to_string().len() <= LONGEST_KEPT;
+    SandboxImported { about: if is_short { made.about.clone() } else { serde_json::Value::Null }, ..made.clone() }
 }
 
-/// What a new sandbox gets beside what is in the file. The file's own policy is told and never obeyed.
+/// Options of the new sandbox that are not in the file. The policy in the file is reported but never applied.
 #[derive(Debug)]
-pub struct Onto<'a> {
-    /// An empty one of its own where none is given.
+pub struct ImportOptions<'a> {
+    /// The directory to cover; an empty one of its own by default.
     pub dir: Option<&'a Path>,
     pub name: Option<&'a str>,
     pub policies: Vec<Source>,
     pub flags: Vec<Flag>,
     pub bounds: Bounds,
-    /// The best that works, where none is given.
+    /// The workspace driver; the best one that works by default.
     pub driver: Option<Driver>,
-    /// Once under a key.
+    /// Idempotency key.
     pub once: Option<Once>,
 }
 
-/// A new sandbox over a directory, with the changes that a file holds. Of a file that is refused nothing stays.
-pub fn import(node: &Node, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read) -> Result<Imported, Fault> {
+/// Makes a sandbox over a directory, with the changes in a file. A refused file leaves nothing behind.
+pub fn import(
+    node: &Node,
+    caller: &Caller,
+    onto: ImportOptions<'_>,
+    input: &mut dyn Read,
+) -> Result<SandboxImported, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, onto.once.as_ref())? {
-        return Ok(Imported { existed: true, ..known });
+        return Ok(SandboxImported { existed: true, ..known });
     }
     onto.name.map_or(Ok(()), check_name)?;
     let id = terms::id("sbx", sys::random::id_bytes());
     let own = if onto.dir.is_none() { Some(own_bases::make(state, &id)?) } else { None };
-    let dir = onto.dir.or(own.as_ref().map(own_bases::Own::path)).unwrap_or(Path::new(""));
+    let dir = onto.dir.or(own.as_ref().map(own_bases::OwnBase::path)).unwrap_or(Path::new(""));
     let bad = |why: String| {
         let fault = Fault::invalid(format!("{}: {why}", dir.display())).phase(Phase::Admission);
         fault.hint("name a directory that exists and that you may read")
@@ -173,7 +150,7 @@ pub fn import(node: &Node, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read
     state::directory::check_space(&state.dir, &state.path)?;
     let (room, _) = total::left(&state.layers, &state.path, caller)?;
     let policy = policies::effective(&onto.policies, &onto.flags, caller)?.policy;
-    create::rules::validate(&policy, &create::Ask::default(), caller, &path)?;
+    create::rules::validate(&policy, &create::CreateSandbox::default(), caller, &path)?;
     let policy: serde_json::Value =
         serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let meta = base.meta(&Rel::top()).map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("it is gone".to_owned()))?;
@@ -201,11 +178,11 @@ pub fn import(node: &Node, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read
         let archive::Imported { about, digest, entries, bytes } = unpacked;
         let name = onto.name.map(str::to_owned);
         let (protocol_version, existed) = (terms::PROTOCOL_VERSION, false);
-        let made = Imported { protocol_version, id, name, digest, entries, bytes, about, existed };
+        let made = SandboxImported { protocol_version, id, name, digest, entries, bytes, about, existed };
         state.layers.settle_names(&layer).map_err(|e| unmade(&e))?;
         state.store.write(|tx| {
             tx.add(&made.id, sandbox)?;
-            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &made.short(), at_ms))?;
+            onto.once.as_ref().map_or(Ok(()), |once| once.keep(tx, &made.id, &kept_answer(&made), at_ms))?;
             note(tx, at_ms, "import", &made.id, &caller.user, body)
         })?;
         Ok(made)
@@ -215,7 +192,7 @@ pub fn import(node: &Node, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read
     }
     drop(lock);
     if made.is_ok() || state.store.is_in_doubt() {
-        own.into_iter().for_each(own_bases::Own::keep);
+        own.into_iter().for_each(own_bases::OwnBase::keep);
     }
     if made.is_ok() {
         create::wait_for_clock(&layer);
@@ -223,7 +200,8 @@ pub fn import(node: &Node, caller: &Caller, onto: Onto<'_>, input: &mut dyn Read
     made
 }
 
-/// Unpacks into a fresh layer, which a copying driver fills with the directory first; what that left out.
+/// Unpacks into a fresh layer, which a copying driver fills with the directory first; returns the notes on what the copy left
+/// out.
 fn fill(
     base: &Dir,
     layer: &Layer,
@@ -235,5 +213,5 @@ fn fill(
         Driver::Overlay => None,
         Driver::Reflink | Driver::Copy => copy::into_layer(base, layer, driver, &mut |_| {})?.left_out(),
     };
-    Ok((archive::import(input, &layer.up, driver.marks(), bounds)?, left_out))
+    Ok((archive::import(input, &layer.up, workspace::Marks::of(driver), bounds)?, left_out))
 }

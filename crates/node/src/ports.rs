@@ -1,12 +1,12 @@
-//! Ports inside a live sandbox, for those who pass bytes on.
+//! Connections to ports inside a live sandbox.
 
 use runtime::Node;
 use state::Caller;
 use std::os::fd::OwnedFd;
 use terms::{Fault, Phase};
 
-/// A stream to a port that something inside listens on, and the whole id of the sandbox. One that is not live becomes live: what
-/// it was told to keep running may be what listens. Where that has only begun, the fault says to ask again at once.
+/// Connects to a port inside a sandbox; returns the stream and the whole id of the sandbox. A sandbox that is not live becomes
+/// live, as the listener may be one of its services. If that service is still starting, the fault says to retry at once.
 pub fn connect(node: &Node, caller: &Caller, word: &str, port: u16) -> Result<(String, OwnedFd), Fault> {
     if port == 0 {
         return Err(Fault::invalid("port 0: there is none of that number").phase(Phase::Admission));

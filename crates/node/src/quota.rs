@@ -1,7 +1,8 @@
-//! Quotas: what a tenant, or the whole node, may have at most. What is used is asked of records and of the kernel each time, so
-//! that nothing is lost when a daemon dies; what layers take on disk is measured by walking them, which the caller does seldom.
+//! Quotas: the most that a tenant, or the whole node, may use. Usage is read from records and the kernel each time, so that a
+//! crash of the daemon loses nothing; the disk usage of layers is measured by a walk, which the caller does seldom.
 
 use crate::snapshots;
+use api::Rel;
 use enclosure::Nameless;
 use runtime::Node;
 use state::config::Quota;
@@ -10,33 +11,33 @@ use state::sandbox::{Run, Sandbox};
 use state::snapshot::{Snapshot, Template};
 use state::{Caller, State};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use store::Kept;
 use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
-use workspace::Rel;
 use workspace::disk_usage;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
-/// How long processes are looked at for files without a name.
+/// Most time to search processes for unlinked files.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
-/// What is there now.
+/// Current usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Used {
+pub struct Usage {
     pub sandboxes: u64,
-    /// Those in which something runs or stands ready.
+    /// Sandboxes that are live, spares included.
     pub live: u64,
-    /// The sum of their limits; those that have none are not in it.
+    /// Sum of the memory limits; sandboxes without a limit are not in it.
     pub memory_mb: f64,
     pub cpus: f64,
     pub runs: u64,
-    /// Those included that were taken on the way to something else.
+    /// Automatic snapshots included.
     pub snapshots: u64,
     pub templates: u64,
 }
 
-impl std::ops::AddAssign for Used {
-    fn add_assign(&mut self, other: Used) {
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
         self.sandboxes += other.sandboxes;
         self.live += other.live;
         self.memory_mb += other.memory_mb;
@@ -47,40 +48,40 @@ impl std::ops::AddAssign for Used {
     }
 }
 
-/// What is asked for in addition.
+/// Additional usage of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum More {
+pub enum AddedUsage {
     Sandboxes(u64),
     Snapshots(u64),
     Templates(u64),
-    /// One that was not live becomes live, with its limits.
+    /// A sandbox becomes live, with its limits.
     Live {
         memory_mb: Option<f64>,
         cpus: Option<f64>,
     },
 }
 
-impl More {
-    /// What becomes live with the limits of a sandbox.
-    pub(crate) fn of(sandbox: &Sandbox) -> More {
+impl AddedUsage {
+    /// Returns the usage that a sandbox adds by becoming live.
+    pub(crate) fn of(sandbox: &Sandbox) -> AddedUsage {
         let (memory_mb, cpus) = bounds_of(sandbox);
-        More::Live { memory_mb, cpus }
+        AddedUsage::Live { memory_mb, cpus }
     }
 }
 
-/// Counts what a tenant has, with what stands ready.
-pub fn used(node: &Node, caller: &Caller) -> Result<Used, Fault> {
+/// Counts the usage of a tenant, spares included.
+pub fn used(node: &Node, caller: &Caller) -> Result<Usage, Fault> {
     let state = node.states.open(caller)?;
     let (mut sandboxes, spares, open) =
         state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list::<Spare>()?, tx.list_open::<Run>()?)))?;
     let (snapshots, templates) = state.store.read(|tx| {
-        // Those that nothing needs any more are about to be collected.
+        // Unneeded snapshots are about to be collected.
         let needed = tx.count::<Snapshot>()?.saturating_sub(snapshots::unneeded(tx)?.len() as u64);
         Ok((needed, tx.count::<Template>()?))
     })?;
     let as_sandbox = |kept: Kept<Spare>| Kept { id: kept.id, version: kept.version, record: kept.record.sandbox };
     sandboxes.extend(spares.into_iter().map(as_sandbox));
-    let mut used = Used { sandboxes: sandboxes.len() as u64, snapshots, templates, ..Used::default() };
+    let mut used = Usage { sandboxes: sandboxes.len() as u64, snapshots, templates, ..Usage::default() };
     for sandbox in &sandboxes {
         if !is_live(&state, &sandbox.record) {
             continue;
@@ -94,24 +95,23 @@ pub fn used(node: &Node, caller: &Caller) -> Result<Used, Fault> {
     Ok(used)
 }
 
-/// What a sandbox that is named would add by becoming live; nothing where it is live already.
-pub fn by_starting(node: &Node, caller: &Caller, word: &str) -> Result<Option<More>, Fault> {
+/// Returns the usage that a named sandbox would add by becoming live; none if it is live already.
+pub fn by_starting(node: &Node, caller: &Caller, word: &str) -> Result<Option<AddedUsage>, Fault> {
     let state = node.states.open(caller)?;
     let kept = state.store.read(|tx| state::sandbox::find(tx, Some(word), caller))?;
-    Ok((!is_live(&state, &kept.record)).then(|| More::of(&kept.record)))
+    Ok((!is_live(&state, &kept.record)).then(|| AddedUsage::of(&kept.record)))
 }
 
-/// What the layers of a tenant take, those of snapshots and templates among them, and what is kept of the output of its runs; by
-/// walking them.
+/// Measures the layers of a tenant, including those of snapshots and templates, and the kept output of its runs, by walking them.
 pub fn disk_bytes(node: &Node, caller: &Caller) -> Result<u64, Fault> {
     let state = node.states.open(caller)?;
     let layers: u64 = state.layer_names()?.iter().map(|id| disk_usage::layer(&state.layers, id).bytes).sum();
     let output = state.dir.dir(&Rel::top().join(b"keepers")).map_or(0, |dir| disk_usage::tree(&dir).bytes);
-    Ok(layers + output + nameless_bytes(&state)?)
+    Ok(layers + output + nameless_bytes(&state, &caller.home)?)
 }
 
-/// What processes in the sandboxes hold that has no name any more, and is in no layer that can be walked.
-fn nameless_bytes(state: &State) -> Result<u64, Fault> {
+/// Sums unlinked files that processes in the sandboxes hold open, which are in no layer that can be walked.
+fn nameless_bytes(state: &State, home: &Path) -> Result<u64, Fault> {
     let until = Instant::now() + LONGEST_LOOK;
     let (runs, sandboxes) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.list::<Sandbox>()?)))?;
     let mut supervisors = BTreeMap::new();
@@ -121,7 +121,8 @@ fn nameless_bytes(state: &State) -> Result<u64, Fault> {
             supervisors.insert(pid, &sandbox.record.base);
         }
     }
-    let found = supervisors.into_iter().filter_map(|(pid, base)| Nameless::of(pid, base)?.scan(until));
+    let found =
+        supervisors.into_iter().filter_map(|(pid, base)| Nameless::of(pid, &[base.as_path(), home])?.scan(until));
     Ok(found.map(|files| files.values().sum::<u64>()).sum())
 }
 
@@ -129,8 +130,8 @@ fn is_live(state: &State, sandbox: &Sandbox) -> bool {
     state::lock::is_held(state, sandbox)
 }
 
-/// Memory and processors that a sandbox may use, by its own word and its policy's. An amount that bounds nothing is none: less than
-/// nothing would make room for others.
+/// Returns the memory and processors that a sandbox may use, by its own limits and its policy's. An amount that bounds nothing is
+/// none: as 0 it would make room for others.
 fn bounds_of(sandbox: &Sandbox) -> (Option<f64>, Option<f64>) {
     let of_policy = sandbox.policy.get("limits").cloned();
     let of_policy: Limits = of_policy.and_then(|limits| serde_json::from_value(limits).ok()).unwrap_or_default();
@@ -138,8 +139,8 @@ fn bounds_of(sandbox: &Sandbox) -> (Option<f64>, Option<f64>) {
     (memory_mb.filter(|mb| *mb > 0.0), sandbox.cpus.filter(|cpus| *cpus > 0.0))
 }
 
-/// Refuses what would go over a quota; `whose` names it: `tenant blue` or `this node`. Exactly at the quota succeeds.
-pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), Fault> {
+/// Refuses usage over a quota; `whose` names the holder: `tenant blue` or `this node`. Usage of exactly the quota is allowed.
+pub fn check(whose: &str, quota: &Quota, used: &Usage, more: AddedUsage) -> Result<(), Fault> {
     let count = |kind: LimitKind, what: &str, (has, more): (u64, u64), most: Option<u64>| match most {
         Some(most) if has.saturating_add(more) > most => {
             Err(exceeded(kind, format!("{whose} has {has} {what}, and may have {most}")))
@@ -147,10 +148,16 @@ pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), 
         _ => Ok(()),
     };
     match more {
-        More::Sandboxes(more) => count(LimitKind::Sandboxes, "sandboxes", (used.sandboxes, more), quota.sandboxes),
-        More::Snapshots(more) => count(LimitKind::Snapshots, "snapshots", (used.snapshots, more), quota.snapshots),
-        More::Templates(more) => count(LimitKind::Templates, "templates", (used.templates, more), quota.templates),
-        More::Live { memory_mb, cpus } => {
+        AddedUsage::Sandboxes(more) => {
+            count(LimitKind::Sandboxes, "sandboxes", (used.sandboxes, more), quota.sandboxes)
+        }
+        AddedUsage::Snapshots(more) => {
+            count(LimitKind::Snapshots, "snapshots", (used.snapshots, more), quota.snapshots)
+        }
+        AddedUsage::Templates(more) => {
+            count(LimitKind::Templates, "templates", (used.templates, more), quota.templates)
+        }
+        AddedUsage::Live { memory_mb, cpus } => {
             count(LimitKind::LiveSandboxes, "live sandboxes", (used.live, 1), quota.live_sandboxes)?;
             let most = quota.memory_bytes.map(|bytes| bytes as f64 / MEBIBYTE);
             amount(
@@ -165,7 +172,7 @@ pub fn check(whose: &str, quota: &Quota, used: &Used, more: More) -> Result<(), 
     }
 }
 
-/// The same for what layers take.
+/// Refuses new layers over the disk quota.
 pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fault> {
     let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
     match quota.disk_bytes {
@@ -179,8 +186,7 @@ pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fau
     }
 }
 
-/// The same for bodies on their way, which lie on the disk until they are taken: as much again as layers may take, so that whatever is
-/// kept can be exported, and no more.
+/// Refuses spooled bodies over the disk quota. They may take as much again as layers, so that any kept workspace can be exported.
 pub fn check_spooled(whose: &str, quota: &Quota, bytes: u64) -> Result<(), Fault> {
     let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
     match quota.disk_bytes {
@@ -194,7 +200,7 @@ pub fn check_spooled(whose: &str, quota: &Quota, bytes: u64) -> Result<(), Fault
     }
 }
 
-/// A sum of limits; what has no limit fits under none.
+/// Checks a sum of limits; an amount without a limit fits under no quota.
 fn amount(
     whose: &str,
     (kind, what, field): (LimitKind, &str, &str),
@@ -248,31 +254,31 @@ mod test {
 
     #[test]
     fn exactly_at_the_quota_succeeds() {
-        let check = |used: Used, more| kind(check("tenant blue", &QUOTA, &used, more));
-        let one = Used { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1, snapshots: 2, templates: 0 };
-        let live = |memory_mb, cpus| More::Live { memory_mb: Some(memory_mb), cpus: Some(cpus) };
-        assert_eq!(check(one, More::Sandboxes(1)), None);
-        assert_eq!(check(one, More::Sandboxes(2)), Some(LimitKind::Sandboxes));
-        assert_eq!((check(one, More::Snapshots(1)), check(one, More::Templates(1))), (None, None));
-        assert_eq!(check(one, More::Snapshots(2)), Some(LimitKind::Snapshots));
-        assert_eq!(check(Used { templates: 1, ..one }, More::Templates(1)), Some(LimitKind::Templates));
+        let check = |used: Usage, more| kind(check("tenant blue", &QUOTA, &used, more));
+        let one = Usage { sandboxes: 1, live: 1, memory_mb: 256.0, cpus: 1.0, runs: 1, snapshots: 2, templates: 0 };
+        let live = |memory_mb, cpus| AddedUsage::Live { memory_mb: Some(memory_mb), cpus: Some(cpus) };
+        assert_eq!(check(one, AddedUsage::Sandboxes(1)), None);
+        assert_eq!(check(one, AddedUsage::Sandboxes(2)), Some(LimitKind::Sandboxes));
+        assert_eq!((check(one, AddedUsage::Snapshots(1)), check(one, AddedUsage::Templates(1))), (None, None));
+        assert_eq!(check(one, AddedUsage::Snapshots(2)), Some(LimitKind::Snapshots));
+        assert_eq!(check(Usage { templates: 1, ..one }, AddedUsage::Templates(1)), Some(LimitKind::Templates));
         assert_eq!(check(one, live(256.0, 1.0)), None);
         assert_eq!(check(one, live(256.5, 1.0)), Some(LimitKind::MemoryMb));
         assert_eq!(check(one, live(256.0, 1.5)), Some(LimitKind::Cpus));
-        assert_eq!(check(Used { live: 2, ..one }, live(1.0, 0.1)), Some(LimitKind::LiveSandboxes));
+        assert_eq!(check(Usage { live: 2, ..one }, live(1.0, 0.1)), Some(LimitKind::LiveSandboxes));
         assert_eq!(kind(check_disk("this node", &QUOTA, 1 << 20)), None);
         assert_eq!(kind(check_disk("this node", &QUOTA, (1 << 20) + 1)), Some(LimitKind::DiskMb));
     }
 
     #[test]
     fn what_has_no_limit_fits_under_none() {
-        let more = More::Live { memory_mb: None, cpus: Some(1.0) };
-        let fault = check("tenant blue", &QUOTA, &Used::default(), more).unwrap_err();
+        let more = AddedUsage::Live { memory_mb: None, cpus: Some(1.0) };
+        let fault = check("tenant blue", &QUOTA, &Usage::default(), more).unwrap_err();
         assert_eq!((fault.limit_kind, fault.retry), (Some(LimitKind::MemoryMb), Retry::Never));
         assert!(fault.hint.unwrap().contains("limits.max_memory_mb"));
-        assert_eq!(check("tenant blue", &Quota::default(), &Used::default(), more), Ok(()));
-        let more = More::Live { memory_mb: Some(1024.0), cpus: Some(1.0) };
-        assert_eq!(check("tenant blue", &QUOTA, &Used::default(), more).unwrap_err().retry, Retry::Never);
+        assert_eq!(check("tenant blue", &Quota::default(), &Usage::default(), more), Ok(()));
+        let more = AddedUsage::Live { memory_mb: Some(1024.0), cpus: Some(1.0) };
+        assert_eq!(check("tenant blue", &QUOTA, &Usage::default(), more).unwrap_err().retry, Retry::Never);
     }
     #[test]
     fn what_bounds_nothing_makes_no_room() {
@@ -284,7 +290,8 @@ mod test {
         assert_eq!(bounds_of(&of(256.0, 0.5)), (Some(256.0), Some(0.5)), "the control");
         for nonsense in [-100.0, 0.0, f64::NAN] {
             assert_eq!(bounds_of(&of(nonsense, nonsense)), (None, None), "{nonsense}");
-            let fault = check("tenant blue", &QUOTA, &Used::default(), More::of(&of(nonsense, nonsense))).unwrap_err();
+            let fault =
+                check("tenant blue", &QUOTA, &Usage::default(), AddedUsage::of(&of(nonsense, nonsense))).unwrap_err();
             assert_eq!((fault.limit_kind, fault.retry), (Some(LimitKind::MemoryMb), Retry::Never));
         }
     }

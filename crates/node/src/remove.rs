@@ -1,44 +1,31 @@
-//! Remove: the record becomes a tombstone in one transaction, then the layers that nobody else has are taken away. Killed in
-//! between, it leaves layers that the tombstone names, and `gc` takes those.
+//! Remove: turns the record into a tombstone in one transaction, then removes the layers that no other record refers to. A crash
+//! in between leaves layers that the tombstone names, which `gc` removes.
 
-use crate::ended::Ended;
 use crate::own_bases;
-use crate::review::Reviewed;
-use crate::stop::quiet;
+use crate::stop::end_runs;
+use api::{DiskUsage, JournalStep, SandboxRemoved, SandboxState};
 use runtime::Node;
 use runtime::keeper::client::{GREETING, LISTING};
 use runtime::keeper::place::Place;
 use runtime::liveness;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use state::admission::{Standing, Verb, check};
+use state::admission::{Verb, check};
 use state::conflicted::Conflicted;
 use state::journal::note;
 use state::layer_meta::drop_layer;
 use state::lock::LockResult;
-use state::sandbox::{Anchored, Sandbox, Tombstone, layers_in_use};
+use state::sandbox::{Anchored, Reviewed, Sandbox, Tombstone, layers_in_use};
 use state::sandbox::{Which, pick};
 use state::snapshot::Frozen;
 use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{Kept, Step, Tx};
+use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
-use workspace::disk_usage::{self, Size};
+use workspace::disk_usage;
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Removed {
-    pub id: String,
-    /// False when it was removed already.
-    pub changed: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub ended: Vec<Ended>,
-    pub freed: Size,
-}
-
-/// By force, what runs in it is ended first; without, that is a conflict.
-pub fn remove(node: &Node, caller: &Caller, which: &Which, force: Option<Duration>) -> Result<Removed, Fault> {
+/// Removes a sandbox. With `force` its runs are ended first; without, a run is a conflict.
+pub fn remove(node: &Node, caller: &Caller, which: &Which, force: Option<Duration>) -> Result<SandboxRemoved, Fault> {
     let state = node.states.lend(caller)?;
     let verb = if force.is_some() { Verb::RemoveByForce } else { Verb::Remove };
     let found = state.store.read(|tx| match buried(tx, which, caller)? {
@@ -54,30 +41,30 @@ pub fn remove(node: &Node, caller: &Caller, which: &Which, force: Option<Duratio
         Err((id, left)) => {
             let (freed, failed) = drop_all(&state, &left);
             return match failed.is_empty() {
-                true => Ok(Removed { id, changed: false, ended: Vec::new(), freed }),
+                true => Ok(SandboxRemoved { id, changed: false, ended: Vec::new(), freed }),
                 false => Err(in_part(&id, &failed)),
             };
         }
     };
-    // By force, whatever it does is ended: it matters little whether its keeper answers.
+    // With force every run is ended, whether the keeper answers or not.
     let standing = liveness::standing(node, &state, &kept, if force.is_some() { LISTING } else { GREETING });
     check(standing, verb, &kept.id)?;
     let whose = match standing {
-        Standing::Silent => LockResult::Busy,
+        SandboxState::Silent => LockResult::Busy,
         _ => liveness::lock_patiently(node, &state, &kept.id)?.result,
     };
     let (ended, _lock) = match (force, whose) {
         (_, LockResult::Locked(lock)) => (Vec::new(), lock),
-        (Some(patience), LockResult::Busy) => quiet(node, &state, &kept, patience)?,
+        (Some(patience), LockResult::Busy) => end_runs(node, &state, &kept, patience)?,
         (None, LockResult::Busy) => return Err(busy(&kept.id)),
     };
     let Kept { id, version, .. } = kept;
     let same = |now: &Kept<Sandbox>| now.version == version || which.version.is_none();
     let (changed, freed) = take(&state, &id, "removed", caller, |now| if same(now) { Ok(()) } else { Err(busy(&id)) })?;
-    Ok(Removed { id, changed, ended, freed })
+    Ok(SandboxRemoved { id, changed, ended, freed })
 }
 
-/// What is gone is gone: where none was named and several could be meant, nobody guesses.
+/// Refuses if the sandbox was not named and several could be meant: a removal cannot be reverted.
 fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>, caller: &Caller) -> Result<(), Fault> {
     let Some(base) = kept.record.base.to_str().filter(|_| which.word.is_none()) else { return Ok(()) };
     let mut here = tx.list_in::<Sandbox>(base)?;
@@ -90,7 +77,7 @@ fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>, caller: &Caller
     Err(Fault::invalid(message).hint("say which to remove").phase(Phase::Admission))
 }
 
-/// The id that is meant, if it was removed already, and the layers that a removal which was cut short has left.
+/// Returns the id of a sandbox that was removed already, and the layers that an interrupted removal left.
 fn buried(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Option<(String, Vec<String>)>, Fault> {
     let Some(word) = &which.word else { return Ok(None) };
     let gone = tx.get::<Tombstone>(word)?.filter(|gone| caller.sees(word, &gone.record.sandbox));
@@ -100,9 +87,9 @@ fn buried(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Option<(String,
     Ok(Some((id, left)))
 }
 
-/// Takes layers away that are still there; what was freed, and what could not be taken.
-fn drop_all(state: &State, layers: &[String]) -> (Size, Vec<String>) {
-    let mut freed = Size::default();
+/// Removes layers that still exist; returns the freed size and the faults.
+fn drop_all(state: &State, layers: &[String]) -> (DiskUsage, Vec<String>) {
+    let mut freed = DiskUsage::default();
     let mut failed = Vec::new();
     for layer in layers {
         let size = disk_usage::layer(&state.layers, layer);
@@ -121,32 +108,33 @@ fn in_part(id: &str, failed: &[String]) -> Fault {
 }
 
 fn busy(id: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: somebody else uses or changed it meanwhile"));
-    fault.phase(Phase::Admission).subject(id).hint("look at it again, then repeat")
+    let message = format!("cannot remove {id}: another process uses it or has changed it meanwhile");
+    let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission).subject(id);
+    fault.hint("see `cofferdam inspect`, then repeat")
 }
 
-/// Takes a sandbox away that nothing runs in, whose top layer the caller holds. `agree` is asked about the record as it is
-/// then; false where it is gone already.
+/// Removes a sandbox without runs, whose top layer the caller has locked. `agree` checks the record within the transaction;
+/// returns false if the sandbox is gone already.
 pub fn take(
     state: &State,
     id: &str,
     why: &str,
     caller: &Caller,
     agree: impl FnOnce(&Kept<Sandbox>) -> Result<(), Fault>,
-) -> Result<(bool, Size), Fault> {
+) -> Result<(bool, DiskUsage), Fault> {
     let gone = state.store.write(|tx| {
         let Some(kept) = tx.get::<Sandbox>(id)? else { return Ok(None) };
         agree(&kept)?;
         let base = kept.record.base.clone();
         bury(tx, kept, why, caller).map(|gone| Some((gone, base)))
     })?;
-    let Some((gone, base)) = gone else { return Ok((false, Size::default())) };
+    let Some((gone, base)) = gone else { return Ok((false, DiskUsage::default())) };
     let (freed, failed) = drop_all(state, &gone);
     own_bases::leave(state, &base)?;
     Place::of(&state.path, id).remove();
-    // The tombstone is on the disk, and names what is to be taken away.
+    // The tombstone is on the disk, and names the layers to remove.
     state.store.write_soon(|tx| {
-        let step = if failed.is_empty() { Step::Done } else { Step::Failed };
+        let step = if failed.is_empty() { JournalStep::Done } else { JournalStep::Failed };
         let body = json!({"bytes": freed.bytes, "files": freed.files, "failed": failed});
         note(tx, "rm", step, id, caller, body)
     })?;
@@ -156,11 +144,11 @@ pub fn take(
     }
 }
 
-/// The record goes, a tombstone comes; the layers that nobody refers to any more.
+/// Replaces the record by a tombstone; returns the layers that no other record refers to.
 fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<Vec<String>, Fault> {
     let Kept { id, record: sandbox, .. } = kept;
     let gone: Vec<String> = alone(&sandbox, &layers_in_use(tx)?).cloned().collect();
-    note(tx, "rm", Step::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
+    note(tx, "rm", JournalStep::Intent, &id, caller, json!({"layers": gone, "why": why, "name": sandbox.name}))?;
     tx.remove::<Sandbox>(&id)?;
     tx.remove::<Anchored>(&id)?;
     tx.remove::<Reviewed>(&id)?;
@@ -171,7 +159,7 @@ fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<
     Ok(gone)
 }
 
-/// The layers that no other record refers to.
+/// Returns the layers that no other record refers to.
 pub fn alone<'a>(sandbox: &'a Sandbox, referred: &'a BTreeMap<String, u64>) -> impl Iterator<Item = &'a String> {
     sandbox.layers.iter().filter(|layer| referred.get(*layer).is_none_or(|records| *records <= 1))
 }

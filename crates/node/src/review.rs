@@ -1,9 +1,13 @@
-//! Review: what changed in a sandbox, and what of it lands on its base. One file per verb; here is what they share.
+//! Review: the changes in a sandbox, and which of them land on its base. One file per verb; shared parts are here.
 
 pub mod approve;
 pub mod commit;
+pub mod commits;
 pub mod conflicts;
 pub mod diff;
+pub mod fetch;
+pub mod history;
+pub mod home;
 pub(crate) mod merge_base;
 pub mod provenance;
 pub mod prune;
@@ -12,74 +16,55 @@ mod receipt;
 pub mod reject;
 pub mod undo;
 
-pub use receipt::{LandedChange, Receipt};
+use api::Rel;
 pub use workspace::hunks::split;
-pub use workspace::name::is_invisible;
-pub use workspace::select::{Left, NEEDS_NAME, NOT_CHOSEN};
+pub use workspace::select::{NEEDS_NAME, NOT_CHOSEN};
 pub use workspace::text::{Stretch, words};
-pub use workspace::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind};
-pub use workspace::{Rel, Target, Withheld};
 
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::Caller;
-use state::sandbox::Sandbox;
-use state::sandbox::{self, Which};
+use state::sandbox::{self, Sandbox, Which};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
-use store::{Kept, Record, Tx};
+use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
 
-/// The diff that its user was last shown of a sandbox as a whole; the id is the sandbox's.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Reviewed {
-    pub digest: String,
-    /// Of the last one with nothing withheld.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub all: Option<String>,
-    pub at_ms: u64,
-}
-
-impl Record for Reviewed {
-    const KIND: &'static store::Kind = state::records::kind("reviewed");
-}
-
-/// Which sandbox is meant, and what in it.
+/// The sandbox and the paths in it that a request is about.
 #[derive(Clone, Debug)]
-pub enum Of {
-    /// `[ID] [PATH…]` as a person types them, seen from where they stand.
+pub enum ReviewScope {
+    /// `[ID] [PATH…]` as a person types them, relative to the current directory.
     Words(Vec<OsString>),
-    /// One sandbox, and paths from its top. Nothing is guessed.
+    /// A sandbox, and paths from its top; resolved without guessing.
     Sandbox { which: Which, paths: Vec<Rel> },
 }
 
-impl Of {
-    /// All of one sandbox.
-    pub fn sandbox(which: Which) -> Of {
-        Of::Sandbox { which, paths: Vec::new() }
+impl ReviewScope {
+    /// Selects the whole of a sandbox.
+    pub fn sandbox(which: Which) -> ReviewScope {
+        ReviewScope::Sandbox { which, paths: Vec::new() }
     }
 
-    /// Refuses where there is no such sandbox.
+    /// Fails if there is no such sandbox.
     pub fn is_there(&self, node: &Node, caller: &Caller) -> Result<(), Fault> {
         node.states.open(caller)?.store.read(|tx| self.find(tx, caller).map(drop))
     }
 
-    /// The sandbox, with the paths as they are called in it.
+    /// Finds the sandbox, and turns the paths into paths from its top.
     fn find(&self, tx: &Tx<'_>, caller: &Caller) -> Result<(Kept<Sandbox>, Vec<Rel>), Fault> {
         match self {
-            Of::Words(words) => {
-                let (found, words) = told_apart(words, |word| sandbox::find(tx, word, caller))?;
+            ReviewScope::Words(words) => {
+                let (found, words) = split_sandbox_and_paths(words, |word| sandbox::find(tx, word, caller))?;
                 let paths = words.iter().map(|word| rel_of(word, &found.record.base, &caller.cwd));
                 let paths = paths.collect::<Result<_, _>>()?;
                 Ok((found, paths))
             }
-            Of::Sandbox { which, paths } => Ok((state::sandbox::pick(tx, which, caller)?, paths.clone())),
+            ReviewScope::Sandbox { which, paths } => Ok((state::sandbox::pick(tx, which, caller)?, paths.clone())),
         }
     }
 }
 
-/// Refuses an empty path: it would be where one stands, and with it everything there, for a script whose variable is not set.
+/// Refuses an empty path: from a script whose variable is not set it would mean the whole current directory.
 pub fn check_named(word: &OsStr) -> Result<(), Fault> {
     match word.is_empty() {
         true => Err(Fault::invalid("an empty path").hint("name one; `.` is where you stand").phase(Phase::Admission)),
@@ -87,9 +72,9 @@ pub fn check_named(word: &OsStr) -> Result<(), Fault> {
     }
 }
 
-/// Tells `[ID] [PATH…]` apart: the first word is a sandbox if there is such a one, and else a path in the one that is meant
-/// without a word.
-pub fn told_apart<T>(
+/// Separates `[ID] [PATH…]`: the first word is a sandbox if one matches, and else a path in the sandbox that covers the current
+/// directory.
+pub fn split_sandbox_and_paths<T>(
     words: &[OsString],
     find: impl Fn(Option<&str>) -> Result<T, Fault>,
 ) -> Result<(T, &[OsString]), Fault> {
@@ -108,7 +93,8 @@ pub fn told_apart<T>(
     }
 }
 
-/// A path as a person types it, as one of the workspace: from where they stand, if that is inside it, and else from its top.
+/// Turns a path as a person types it into one from the top of the workspace: relative to the current directory if that is inside
+/// it, and else to its top.
 pub fn rel_of(word: &OsStr, base: &Path, cwd: &Path) -> Result<Rel, Fault> {
     check_named(word)?;
     let outside = || {

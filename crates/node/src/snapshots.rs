@@ -1,8 +1,8 @@
 //! Snapshots, forks, templates, and workspaces as files.
 //!
-//! A snapshot is a list of frozen layers: nobody writes to one again, and each has a digest over all that is in it, which is compared
-//! before anything is built upon it. Layers come before the records that refer to them, so whatever ends in the middle leaves at most
-//! a layer that nobody refers to, which `gc` collects.
+//! A snapshot is a list of frozen layers, which are never written to again. Each has a digest of its contents, which is verified
+//! before a sandbox is built on it. Layers are made before the records that refer to them, so a crash in between leaves at most a
+//! layer without a record, which `gc` collects.
 
 pub(crate) mod fork;
 mod restore;
@@ -11,38 +11,36 @@ mod seed;
 mod squash;
 pub(crate) mod take;
 
-pub use fork::{Forked, fork, fork_once};
-pub use restore::{Restored, Since, restore};
+use api::{JournalStep, SnapshotSummary};
+pub use fork::{fork, fork_once};
+pub use restore::{ChangesSince, restore};
 pub use seed::{Seed, find_template, from_template};
 pub(crate) use squash::merge;
 pub use squash::{DEEP, DEEPEST, squash};
-pub use take::{Taken, remove, take, take_once, take_to_disk};
+pub use take::{remove, take, take_once, take_to_disk};
 pub use workspace::archive::Bounds;
 
 use runtime::Node;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use state::idempotency::Once;
 use state::layer_meta::drop_layer;
 use state::sandbox::{self, Anchored, Sandbox, layers_in_use};
 pub use state::snapshot::{Frozen, Ground, Snapshot, Template};
 use state::{Caller, State};
-use std::path::PathBuf;
-use store::{Entry, Kept, Step, Tx};
+use store::{Entry, Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
 use workspace::Anchors;
 
-/// Automatic snapshots whose sandbox is gone and that nothing was built upon: `gc` removes their records.
+/// Lists automatic snapshots whose sandbox is gone: `gc` removes their records.
 pub fn unneeded(tx: &Tx<'_>) -> Result<Vec<Kept<Snapshot>>, Fault> {
     let sandboxes = tx.list::<Sandbox>()?;
     let needed = |s: &Kept<Snapshot>| !s.record.automatic || sandboxes.iter().any(|b| b.id == s.record.sandbox);
     Ok(tx.list::<Snapshot>()?.into_iter().filter(|s| !needed(s)).collect())
 }
 
-/// The snapshot that is meant: by id, by name, or by the beginning of an id that no other has.
+/// Finds a snapshot by id, by name, or by an unambiguous beginning of an id.
 pub fn find(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Snapshot>, Fault> {
-    match look(tx, word, caller)? {
+    match try_find(tx, word, caller)? {
         Some(found) => Ok(found),
         None => {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no snapshot {word:?}")).subject(word);
@@ -51,7 +49,7 @@ pub fn find(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Snapshot>, 
     }
 }
 
-pub(crate) fn look(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Kept<Snapshot>>, Fault> {
+pub(crate) fn try_find(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Kept<Snapshot>>, Fault> {
     for found in [tx.get::<Snapshot>(word)?, tx.get_named::<Snapshot>(word)?].into_iter().flatten() {
         if caller.sees_id(tx, &found.record.sandbox)? {
             return Ok(Some(found));
@@ -71,71 +69,49 @@ pub(crate) fn look(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Ke
     }
 }
 
-/// A snapshot at a glance.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SnapshotListed)]
-pub struct Listed {
-    pub id: String,
-    pub name: Option<String>,
-    /// The sandbox that it was taken of; it may be gone.
-    pub sandbox: String,
-    /// Made on the way to something else, and collected when nothing needs it.
-    pub automatic: bool,
-    #[schema(value_type = String)]
-    pub base: PathBuf,
-    /// Over the digests of all its layers.
-    pub digest: String,
-    pub layers: usize,
-    /// Of files in all its layers.
-    pub bytes: u64,
-    pub created_ms: u64,
+fn summary(Kept { id, record, .. }: Kept<Snapshot>) -> SnapshotSummary {
+    let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
+    let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
+    SnapshotSummary { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
 }
 
-impl Listed {
-    pub fn of(Kept { id, record, .. }: Kept<Snapshot>) -> Listed {
-        let (layers, bytes) = (record.ground.layers.len(), record.ground.bytes());
-        let Snapshot { name, sandbox, automatic, digest, created_ms, ground } = record;
-        Listed { id, name, sandbox, automatic, base: ground.base, digest, layers, bytes, created_ms }
-    }
-}
-
-/// All snapshots, or those of one sandbox, oldest first.
-fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<Listed>, Fault> {
+/// Lists all snapshots, or those of one sandbox, oldest first.
+fn list(state: &State, sandbox: Option<&str>) -> Result<Vec<SnapshotSummary>, Fault> {
     let all = state.store.read(|tx| match sandbox {
         Some(id) => tx.list_in::<Snapshot>(id),
         None => tx.list::<Snapshot>(),
     })?;
-    let mut all: Vec<Listed> = all.into_iter().map(Listed::of).collect();
+    let mut all: Vec<SnapshotSummary> = all.into_iter().map(summary).collect();
     all.sort_by(|a, b| (a.created_ms, &a.id).cmp(&(b.created_ms, &b.id)));
     Ok(all)
 }
 
-/// Those of all sandboxes that are there for the caller.
-pub fn list_all(node: &Node, caller: &Caller) -> Result<Vec<Listed>, Fault> {
+/// Lists the snapshots of all sandboxes that the caller may see.
+pub fn list_all(node: &Node, caller: &Caller) -> Result<Vec<SnapshotSummary>, Fault> {
     let state = &node.states.lend(caller)?;
     let mut all = list(state, None)?;
     state.store.read(|tx| caller.keep_own(tx, &mut all, |snapshot| &snapshot.sandbox))?;
     Ok(all)
 }
 
-/// Those of one sandbox.
-pub fn list_of(node: &Node, caller: &Caller, word: &str) -> Result<Vec<Listed>, Fault> {
+/// Lists the snapshots of one sandbox.
+pub fn list_of(node: &Node, caller: &Caller, word: &str) -> Result<Vec<SnapshotSummary>, Fault> {
     let state = &node.states.lend(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     list(state, Some(&id))
 }
 
 /// Describes one snapshot.
-pub fn describe(node: &Node, caller: &Caller, word: &str) -> Result<Listed, Fault> {
-    node.states.lend(caller)?.store.read(|tx| find(tx, word, caller)).map(Listed::of)
+pub fn describe(node: &Node, caller: &Caller, word: &str) -> Result<SnapshotSummary, Fault> {
+    node.states.lend(caller)?.store.read(|tx| find(tx, word, caller)).map(summary)
 }
 
-/// Returns whether a word means a snapshot.
+/// Returns true if a word names a snapshot.
 pub fn is_snapshot(node: &Node, caller: &Caller, word: &str) -> Result<bool, Fault> {
     Ok(node.states.lend(caller)?.store.read(|tx| find(tx, word, caller)).is_ok())
 }
 
-/// The id of a sandbox, or of a snapshot of it where one is named.
+/// Returns the id of a sandbox, or of its named snapshot.
 pub fn of_sandbox(node: &Node, caller: &Caller, word: &str, snapshot: Option<&str>) -> Result<String, Fault> {
     node.states.lend(caller)?.store.read(|tx| {
         let sandbox = sandbox::find(tx, Some(word), caller)?.id;
@@ -149,7 +125,7 @@ pub fn of_sandbox(node: &Node, caller: &Caller, word: &str, snapshot: Option<&st
     })
 }
 
-/// What an earlier request under the same key was answered with.
+/// Returns the response to an earlier request under the same key.
 pub(crate) fn earlier<T: DeserializeOwned>(state: &State, once: Option<&Once>) -> Result<Option<T>, Fault> {
     match once {
         Some(once) => state.store.read(|tx| once.answer(tx, terms::clock::now_ms())),
@@ -157,7 +133,7 @@ pub(crate) fn earlier<T: DeserializeOwned>(state: &State, once: Option<&Once>) -
     }
 }
 
-/// What was noted of a verb that only adds records: its intent and its result become true together.
+/// Writes the journal entries of a verb that only adds records: intent and result are in one transaction.
 pub(crate) fn note(
     tx: &Tx<'_>,
     at_ms: u64,
@@ -166,7 +142,7 @@ pub(crate) fn note(
     actor: &str,
     body: serde_json::Value,
 ) -> Result<(), Fault> {
-    for step in [Step::Intent, Step::Done] {
+    for step in [JournalStep::Intent, JournalStep::Done] {
         tx.note(&Entry { at_ms, verb, step, subject, actor, body: body.clone() })?;
     }
     Ok(())
@@ -176,7 +152,7 @@ pub(crate) fn anchors_of(tx: &Tx<'_>, sandbox: &str) -> Result<Anchors, Fault> {
     Ok(tx.get::<Anchored>(sandbox)?.map(|kept| kept.record.anchors).unwrap_or_default())
 }
 
-/// Sets what a sandbox knows of its base.
+/// Sets the sandbox's knowledge of its base.
 pub(crate) fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Result<(), Fault> {
     match tx.get::<Anchored>(sandbox)? {
         Some(mut kept) if kept.record.anchors != *anchors => {
@@ -191,8 +167,8 @@ pub(crate) fn set_anchors(tx: &Tx<'_>, sandbox: &str, anchors: &Anchors) -> Resu
     Ok(())
 }
 
-/// Layers that are to be built upon are still somebody's: whoever forgot the last record of one is about to take it away.
-pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
+/// Checks that records still refer to the layers: one without a record is about to be removed.
+pub fn check_in_use(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
     let used = layers_in_use(tx)?;
     match layers.iter().find(|id| !used.contains_key(*id)) {
         None => Ok(()),
@@ -203,15 +179,14 @@ pub fn still_there(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
     }
 }
 
-/// Takes away a layer that was made for records which were not written. Where the disk left open whether they were, it is for
-/// `gc` to say.
+/// Removes a layer whose records were not written. If a disk fault leaves that open, `gc` decides.
 pub(crate) fn discard(state: &State, layer: &str) {
     if !state.store.is_in_doubt() {
         let _ = state.layers.remove(layer);
     }
 }
 
-/// Takes away layers that nothing refers to any more. What fails is left to `gc`.
+/// Removes layers that no record refers to. Failures are left to `gc`.
 pub(crate) fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fault> {
     let used = state.store.read(layers_in_use)?;
     let unused: Vec<&String> = candidates.iter().filter(|id| !used.contains_key(*id)).collect();

@@ -1,8 +1,7 @@
-//! Stop and start. To stop is to end what runs, whatever it did to stay: the supervisor is asked, then killed, and its guest cannot
-//! outlive it.
+//! Stop and start. A stop ends every process of a sandbox: the supervisor is asked, then killed, and its guest cannot outlive it.
 
-pub use crate::ended::Ended;
 use crate::suspend;
+use api::{EndedRun, JournalStep, Lifecycle, SandboxStateChanged};
 use runtime::Node;
 use runtime::keeper::client::{GREETING, LISTING};
 use runtime::keeper::place::{Card, Place};
@@ -10,46 +9,34 @@ use runtime::keeper::{Contact, Keeper, lost};
 use runtime::liveness;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use state::admission::{Verb, check};
 use state::journal::note;
 use state::lock::{LockAttempt, LockResult};
 use state::reservations;
-use state::sandbox::{Lifecycle, Run, Sandbox, Which, pick};
+use state::sandbox::{Run, Sandbox, Which, pick};
 use state::{Caller, State};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use store::{Kept, Step};
+use store::Kept;
 use terms::{ErrorKind, Fault, Phase, Retry};
-use utoipa::ToSchema;
 use workspace::Lock;
 
-/// How long a killed supervisor's guest may take to vanish.
+/// Most time for the guest of a killed supervisor to end.
 const VANISHING: Duration = Duration::from_secs(30);
 const TERM: i32 = 15;
 const KILL: i32 = 9;
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Moved {
-    pub id: String,
-    pub version: u64,
-    pub state: Lifecycle,
-    /// False when it was so already.
-    pub changed: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub ended: Vec<Ended>,
-}
-
-pub fn start(node: &Node, caller: &Caller, which: &Which) -> Result<Moved, Fault> {
+pub fn start(node: &Node, caller: &Caller, which: &Which) -> Result<SandboxStateChanged, Fault> {
     let state = node.states.open(caller)?;
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
     if !check(liveness::standing(node, &state, &kept, GREETING), Verb::Start, &kept.id)? {
         return Ok(moved(kept, false, Vec::new()));
     }
     if kept.record.state == Lifecycle::Active && lost::reason(&state.path, &kept.id).is_none() {
-        // It is suspended.
+        // The sandbox is suspended.
         let resumed = suspend::resume(node, caller, which)?;
         let kept = state.store.read(|tx| pick(tx, &Which { word: Some(resumed.id), version: None }, caller))?;
         return Ok(moved(kept, resumed.changed, Vec::new()));
@@ -60,17 +47,17 @@ pub fn start(node: &Node, caller: &Caller, which: &Which) -> Result<Moved, Fault
         let mut kept = pick(tx, which, caller)?;
         kept.record.state = Lifecycle::Active;
         kept.record.used_ms = terms::clock::now_ms();
-        // What was let go by stop may be somebody else's by now.
+        // Another sandbox may have reserved the paths that stop released.
         reservations::check(tx, &kept.id, &kept.record, caller)?;
-        note(tx, "start", Step::Intent, &kept.id, caller, Value::Null)?;
+        note(tx, "start", JournalStep::Intent, &kept.id, caller, Value::Null)?;
         let kept = tx.change(kept)?;
-        note(tx, "start", Step::Done, &kept.id, caller, Value::Null)?;
+        note(tx, "start", JournalStep::Done, &kept.id, caller, Value::Null)?;
         Ok(moved(kept, true, Vec::new()))
     })
 }
 
-/// The same, and it is live from now on until it is stopped, with its services.
-pub fn start_live(node: &Node, caller: &Caller, which: &Which) -> Result<Moved, Fault> {
+/// Starts a sandbox and keeps it live until it is stopped, with its services.
+pub fn start_live(node: &Node, caller: &Caller, which: &Which) -> Result<SandboxStateChanged, Fault> {
     let moved = start(node, caller, which)?;
     let state = node.states.open(caller)?;
     let (kept, changed) = state.store.write(|tx| {
@@ -79,74 +66,74 @@ pub fn start_live(node: &Node, caller: &Caller, which: &Which) -> Result<Moved, 
             return Ok((kept, false));
         }
         kept.record.stays = true;
-        note(tx, "start", Step::Done, &kept.id, caller, json!({ "live": true }))?;
+        note(tx, "start", JournalStep::Done, &kept.id, caller, json!({ "live": true }))?;
         Ok((tx.change(kept)?, true))
     })?;
     let before = Place::of(&state.path, &kept.id).has_keeper();
     Keeper::ensure(node, caller, &state.path, &kept.id)?.stay()?;
-    Ok(Moved { version: kept.version, changed: moved.changed || changed || !before, ..moved })
+    Ok(SandboxStateChanged { version: kept.version, changed: moved.changed || changed || !before, ..moved })
 }
 
-/// `patience` is how long a command may take to end once it was asked to.
-pub fn stop(node: &Node, caller: &Caller, which: &Which, patience: Duration) -> Result<Moved, Fault> {
+/// Stops a sandbox. `patience` is the time that a command has to end after the request.
+pub fn stop(node: &Node, caller: &Caller, which: &Which, patience: Duration) -> Result<SandboxStateChanged, Fault> {
     let state = node.states.open(caller)?;
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
-    // Whatever it does is ended, so that it matters little whether its keeper answers.
+    // All runs are ended, whether the keeper answers or not.
     if !check(liveness::standing(node, &state, &kept, LISTING), Verb::Stop, &kept.id)? {
         return Ok(moved(kept, false, Vec::new()));
     }
-    // Marked first: from now on no other command starts in it. No keeper is asked while others wait for the store.
+    // Marked first, so that no other command starts in it. No keeper is asked while the store is locked.
     let kept = state.store.write(|tx| {
         let mut kept = pick(tx, which, caller)?;
-        note(tx, "stop", Step::Intent, &kept.id, caller, Value::Null)?;
+        note(tx, "stop", JournalStep::Intent, &kept.id, caller, Value::Null)?;
         kept.record.state = Lifecycle::Stopped;
         (kept.record.stays, kept.record.suspended) = (false, None);
         kept.record.used_ms = terms::clock::now_ms();
         tx.change(kept)
     })?;
-    let quiet = quiet(node, &state, &kept, patience);
-    // That it is stopped is on the disk, and a power failure ends what runs.
+    let end_runs = end_runs(node, &state, &kept, patience);
+    // The mark is on the disk, and a power failure ends all runs.
     state.store.write_soon(|tx| {
-        let (step, body) = match &quiet {
-            Ok((ended, _)) => (Step::Done, json!({ "ended": ended })),
-            Err(fault) => (Step::Failed, json!({ "message": fault.message })),
+        let (step, body) = match &end_runs {
+            Ok((ended, _)) => (JournalStep::Done, json!({ "ended": ended })),
+            Err(fault) => (JournalStep::Failed, json!({ "message": fault.message })),
         };
         note(tx, "stop", step, &kept.id, caller, body)?;
         Ok(())
     })?;
-    let (ended, _lock) = quiet?;
+    let (ended, _lock) = end_runs?;
     Ok(moved(kept, true, ended))
 }
 
-fn moved(kept: Kept<Sandbox>, changed: bool, ended: Vec<Ended>) -> Moved {
-    Moved { id: kept.id, version: kept.version, state: kept.record.state, changed, ended }
+fn moved(kept: Kept<Sandbox>, changed: bool, ended: Vec<EndedRun>) -> SandboxStateChanged {
+    SandboxStateChanged { id: kept.id, version: kept.version, state: kept.record.state, changed, ended }
 }
 
-/// Ends whatever runs in a sandbox. Afterwards nobody does, and nobody can while the lock is held.
-pub fn quiet(
+/// Ends every run in a sandbox. No other can start while the lock is held.
+pub fn end_runs(
     node: &Node,
     state: &State,
     sandbox: &Kept<Sandbox>,
     patience: Duration,
-) -> Result<(Vec<Ended>, Option<Lock>), Fault> {
+) -> Result<(Vec<EndedRun>, Option<Lock>), Fault> {
     let end = Instant::now() + patience + VANISHING;
-    let mut ended: Vec<Ended> = Vec::new();
+    let mut ended: Vec<EndedRun> = Vec::new();
     loop {
         if let LockAttempt { result: LockResult::Locked(lock), .. } = state::lock::try_lock(state, &sandbox.id)? {
             lost::settle_open(state, &sandbox.id)?;
             lost::forget(&state.path, &sandbox.id);
             return Ok((ended, lock));
         }
-        // Looked for before: the runs of a keeper that has to be killed are gone with it.
+        // Listed first: the runs of a keeper that has to be killed are gone with it.
         let runs = state.store.read(|tx| state::process::runs(tx, &sandbox.id))?;
         if let Some(killed) = end_keeper(node, &state.path, &sandbox.id, patience, &mut ended) {
             let of_it = runs.iter().filter(|run| run.record.pid == killed.pid);
-            ended.extend(of_it.map(|run| Ended { run: run.id.clone(), pid: killed.pid, killed: true }));
+            ended.extend(of_it.map(|run| EndedRun { run: run.id.clone(), pid: killed.pid, killed: true }));
         }
         for run in state.store.read(|tx| state::process::runs(tx, &sandbox.id))? {
             let killed = end_run(&run, patience);
             if !ended.iter().any(|e| e.run == run.id) {
-                ended.push(Ended { run: run.id, pid: run.record.pid, killed });
+                ended.push(EndedRun { run: run.id, pid: run.record.pid, killed });
             }
         }
         if Instant::now() > end {
@@ -154,19 +141,19 @@ pub fn quiet(
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).retry(Retry::Later);
             return Err(fault.hint("`cofferdam ps` shows what runs; try again").phase(Phase::Close));
         }
-        // Somebody who holds the layer without a run is about to begin one, or has just ended it.
+        // A process that holds the layer without a run is about to start one, or has just ended it.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Has a sandbox's keeper end all that it keeps, and then itself. One that is silent, or does not, is killed, and its guest with it;
-/// which that was.
+/// Has a sandbox's keeper end all its runs, which are added to `ended`, and then itself. A silent keeper, or one that stays, is killed,
+/// and its guest with it. Returns the card of a killed keeper.
 pub(crate) fn end_keeper(
     node: &Node,
     state: &Path,
     sandbox: &str,
     patience: Duration,
-    ended: &mut Vec<Ended>,
+    ended: &mut Vec<EndedRun>,
 ) -> Option<Card> {
     let card = match Keeper::contact(node, state, sandbox, GREETING) {
         Contact::Absent => return None,
@@ -174,7 +161,7 @@ pub(crate) fn end_keeper(
             let card = keeper.card.clone();
             match keeper.end(&node.keepers, patience) {
                 Ok(left) => {
-                    let of = |(run, killed)| Ended { run, pid: card.pid, killed };
+                    let of = |(run, killed)| EndedRun { run, pid: card.pid, killed };
                     ended.extend(left.ended.into_iter().map(of));
                     return None;
                 }
@@ -190,10 +177,11 @@ pub(crate) fn end_keeper(
     Some(card)
 }
 
-/// Asks the supervisor to end its run, kills it when it does not, and waits until its guest is gone; whether it was killed.
+/// Asks the supervisor to end its run, kills it after `patience`, and waits until its guest is gone; returns whether it was
+/// killed.
 fn end_run(run: &Kept<Run>, patience: Duration) -> bool {
     let Some(supervisor) = state::process::handle(&run.record) else { return false };
-    // A guest's first process is a child of the supervisor; when it is gone, so is all that was in its namespace.
+    // The guest's first process is a child of the supervisor; its end is the end of its namespace.
     let children = children(run.record.pid);
     sys::process::signal(supervisor.as_fd(), TERM);
     let in_time = has_ended_within(&supervisor, patience);

@@ -1,76 +1,40 @@
-//! What sandboxes use now: asked of keepers where sandboxes live, and of the kernel where a run has no keeper.
+//! Current resource usage of sandboxes, from keepers of live sandboxes and from the kernel for runs without a keeper.
 
 use crate::list;
+use api::{SandboxState, SandboxSummary, TopReport, TopSandbox};
 use runtime::Node;
 use runtime::keeper::client::{LISTING, silence};
 use runtime::keeper::survey::{Reply, Subject, survey};
 use runtime::keeper::wire::{self, Request, Used};
-use serde::{Deserialize, Serialize};
-use state::admission::Standing;
 use state::sandbox::{Run, Sandbox};
 use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use store::Kept;
 use terms::Fault;
-use utoipa::ToSchema;
 use workspace::disk_usage;
 
-/// What a sandbox takes on the disk is walked for at most so often.
+/// Least time between two walks for the disk usage of a sandbox.
 const WALKED: Duration = Duration::from_secs(10);
-/// What the kernel counts processor time in for everybody outside of it: so many microseconds.
+/// Unit in which the kernel reports processor time to other processes, in microseconds.
 const TICK_US: u64 = 10_000;
-/// Processes that are looked at.
+/// Most processes that are read.
 const MOST: usize = 100_000;
 
-/// One sandbox as it is now.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = TopRow)]
-pub struct Row {
-    pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    pub state: Standing,
-    /// A keeper holds it.
-    pub live: bool,
-    /// Which keeper did not answer, where its state is `silent`: figures are then what the kernel knows of its processes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub silent: Option<String>,
-    pub runs: u64,
-    pub processes: u64,
-    /// Processors' worth of time since the look before, in percent of one; none at the first look.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cpu_percent: Option<f64>,
-    pub cpu_us: u64,
-    pub memory_bytes: u64,
-    pub disk_bytes: u64,
-    /// None where nobody counts it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub net_bytes: Option<u64>,
-}
-
-/// All of them at one moment, the busiest first.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = TopLook)]
-pub struct Look {
-    pub at_ms: u64,
-    pub sandboxes: Vec<Row>,
-}
-
-/// Looks again and again.
+/// Looks series of samples.
 #[derive(Default)]
 pub struct Top {
-    /// When each was looked at last, and what it had used by then.
+    /// Time of the last sample of each sandbox, and its processor time by then.
     before: BTreeMap<String, (u64, u64)>,
     disk: BTreeMap<String, (Instant, u64)>,
 }
 
 impl Top {
-    pub fn look(&mut self, node: &Node, caller: &Caller) -> Result<Look, Fault> {
+    pub fn look(&mut self, node: &Node, caller: &Caller) -> Result<TopReport, Fault> {
         let state = node.states.open(caller)?;
         let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
         let rows = list::list(node, caller, false)?;
-        let listed: BTreeMap<&str, &list::Row> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
+        let listed: BTreeMap<&str, &SandboxSummary> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
         let sandboxes: Vec<&Kept<Sandbox>> =
             sandboxes.iter().filter(|kept| listed.contains_key(kept.id.as_str())).collect();
         let subjects: Vec<Subject> = sandboxes.iter().map(|kept| Subject::new(&state.path, &kept.id)).collect();
@@ -85,29 +49,29 @@ impl Top {
             all.push(row);
         }
         self.disk.retain(|id, _| all.iter().any(|row| row.id == *id));
-        Ok(self.compare(Look { at_ms: terms::clock::now_ms(), sandboxes: all }))
+        Ok(self.compare(TopReport { at_ms: terms::clock::now_ms(), sandboxes: all }))
     }
 
-    /// Adds to a look what was used since the one before, wherever it was taken.
-    pub fn compare(&mut self, look: Look) -> Look {
-        let Look { at_ms, sandboxes: mut all } = look;
+    /// Adds to a sample the processor usage since the previous one, wherever that was taken.
+    pub fn compare(&mut self, look: TopReport) -> TopReport {
+        let TopReport { at_ms, sandboxes: mut all } = look;
         for row in &mut all {
             row.cpu_percent = self.percent(row, at_ms);
         }
         self.before.retain(|id, _| all.iter().any(|row| row.id == *id));
-        let busy = |row: &Row| (row.cpu_percent.unwrap_or(0.0), row.memory_bytes);
+        let busy = |row: &TopSandbox| (row.cpu_percent.unwrap_or(0.0), row.memory_bytes);
         all.sort_by(|a, b| {
             let (a_busy, b_busy) = (busy(a), busy(b));
             b_busy.0.total_cmp(&a_busy.0).then(b_busy.1.cmp(&a_busy.1)).then_with(|| a.id.cmp(&b.id))
         });
-        Look { at_ms, sandboxes: all }
+        TopReport { at_ms, sandboxes: all }
     }
 
-    fn percent(&mut self, row: &Row, now_ms: u64) -> Option<f64> {
+    fn percent(&mut self, row: &TopSandbox, now_ms: u64) -> Option<f64> {
         let (at, before) = self.before.insert(row.id.clone(), (now_ms, row.cpu_us))?;
-        // A clock that was set back tells nothing.
+        // After the clock was set back no usage can be computed.
         let passed = now_ms.saturating_sub(at) as f64 * 1000.0;
-        // What began anew counts from nothing.
+        // A counter that restarted counts from zero.
         let spent = row.cpu_us.checked_sub(before).unwrap_or(row.cpu_us) as f64;
         Some(if passed > 0.0 { (spent * 1000.0 / passed).round() / 10.0 } else { 0.0 })
     }
@@ -124,8 +88,8 @@ impl Top {
     }
 }
 
-fn used(listed: &list::Row, reply: Reply, runs: &[&Run], processes: &Processes) -> Row {
-    let mut row = Row {
+fn used(listed: &SandboxSummary, reply: Reply, runs: &[&Run], processes: &Processes) -> TopSandbox {
+    let mut row = TopSandbox {
         id: listed.id.clone(),
         name: listed.name.clone(),
         state: listed.state,
@@ -149,29 +113,27 @@ fn used(listed: &list::Row, reply: Reply, runs: &[&Run], processes: &Processes) 
             }
         }
         Reply::Silent(card) => {
-            (row.state, row.live, row.runs) = (Standing::Silent, true, runs.count() as u64);
+            (row.state, row.live, row.runs) = (SandboxState::Silent, true, runs.count() as u64);
             row.silent = Some(silence(&row.id, &card, LISTING));
-            row.add(processes.below(card.pid));
+            add(&mut row, processes.below(card.pid));
             return row;
         }
         Reply::Absent | Reply::Refused(_) | Reply::Answered(_, None) => {}
     }
     for run in runs {
         row.runs += 1;
-        row.add(processes.below(run.pid));
+        add(&mut row, processes.below(run.pid));
     }
     row
 }
 
-impl Row {
-    fn add(&mut self, sum: Sum) {
-        self.processes += sum.count;
-        self.cpu_us += sum.cpu_us;
-        self.memory_bytes += sum.memory_bytes;
-    }
+fn add(row: &mut TopSandbox, sum: Sum) {
+    row.processes += sum.count;
+    row.cpu_us += sum.cpu_us;
+    row.memory_bytes += sum.memory_bytes;
 }
 
-/// All processes of the host, each with its parent.
+/// The processes of the host, each with its parent.
 struct Processes(BTreeMap<u32, Process>);
 
 struct Process {
@@ -193,7 +155,7 @@ impl Processes {
         Processes(numbers.filter_map(|pid| Some((pid, process(pid)?))).collect())
     }
 
-    /// All that a process started, and what that started; without the process itself.
+    /// Sums the descendants of a process, without the process itself.
     fn below(&self, pid: u32) -> Sum {
         let mut sum = Sum::default();
         for (number, process) in &self.0 {
@@ -207,7 +169,7 @@ impl Processes {
     }
 
     fn is_below(&self, mut pid: u32, above: u32) -> bool {
-        // No line of parents is longer than there are processes.
+        // No chain of parents is longer than the number of processes.
         for _ in 0..=self.0.len() {
             match self.0.get(&pid) {
                 Some(process) if process.parent == above => return true,
@@ -219,10 +181,10 @@ impl Processes {
     }
 }
 
-/// With what its children that are gone have used.
+/// Reads a process, with the usage of its reaped children.
 fn process(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before the last bracket may hold anything.
+    // The name before the last bracket may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
     let ticks: u64 = (11..15).filter_map(number).sum();
@@ -235,7 +197,7 @@ fn resident(pid: u32) -> Option<u64> {
     Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Rows and columns of the terminal that we write to, as it is now; none where that is none.
+/// Returns the rows and columns of the terminal on standard output; none if it is no terminal.
 pub fn size() -> Option<(usize, usize)> {
     let out = rustix::stdio::stdout();
     let (rows, columns) = rustix::termios::isatty(out).then(|| enclosure::terminal::size(out))?;

@@ -1,5 +1,4 @@
-//! Sandboxes that stand ready: made from a template before anybody asks, live, with nothing run in them, and taken over whole by a
-//! `create` that wants just such a one.
+//! Spares: sandboxes that are made from a template in advance, live and without runs. A `create` that matches one exactly takes it.
 //!
 //! ```text
 //!  template warm ──▶ Pool ── a daemon fills it ──▶ Spare (layers and a keeper) ── create ──▶ Sandbox, the caller's
@@ -8,19 +7,19 @@
 //!                                                   leaving ──▶ gone
 //! ```
 //!
-//! A spare is no sandbox: no verb finds it, and its keeper runs nothing. What cannot be given to one that stands already is part
-//! of its key; where the key differs a sandbox is made as usual. One that was taken over is never a spare again.
+//! A spare is not a sandbox yet: no verb finds it, and its keeper runs nothing. Everything that is fixed when an enclosure is built is
+//! part of its key; a `create` with another key makes a sandbox as usual. A spare that was taken never becomes a spare again.
 
 mod fill;
 mod leave;
 mod set;
 
-pub use fill::{Lack, hinder, make_one, marked, pressure, sweep};
+pub use fill::{MissingSpares, make_spare, marked, memory_shortage, set_trouble, sweep};
 pub use leave::take_away;
-pub(crate) use leave::{drop_one, give_up, idle};
-pub use set::{Ask, Set, Warmth, set, warmth};
+pub(crate) use leave::{drop_spare, idle, mark_leaving};
+pub use set::{KeepSpares, set, warmth};
 
 pub use state::pool::{Pool, Spare, Stage};
 
-/// Spares of one template.
+/// Most spares of one template.
 pub const MOST: u32 = 64;

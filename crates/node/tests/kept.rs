@@ -1,9 +1,10 @@
 //! Stored secrets, the tail of the journal, and paged diffs, through the library's API.
 
+use api::{ChangeBody, WorkspaceDiff};
 use node::audit::{self, Tail, Wanted};
 use node::create;
-use node::review::diff::{self, Page, Reader};
-use node::review::{Body, Of};
+use node::review::ReviewScope;
+use node::review::diff::{self, DiffPage, DiffReader};
 use node::sandbox::Which;
 use node::secrets::kept;
 use node::{Caller, Node};
@@ -36,19 +37,19 @@ impl NodeFixture {
 
     /// A sandbox over the base, and the directory of its changes.
     fn sandbox(&self) -> (String, PathBuf) {
-        let made = create::create(&self.node, &self.caller, &create::Ask::default()).unwrap();
+        let made = create::create(&self.node, &self.caller, &create::CreateSandbox::default()).unwrap();
         let state = self.node.states.open(&self.caller).unwrap();
         let kept = state.store.read(|tx| node::sandbox::find(tx, Some(&made.id), &self.caller)).unwrap();
         let top = kept.record.layers.last().unwrap().clone();
         (made.id, self.root.join("state/layers").join(top).join("up"))
     }
 
-    fn diff(&self, id: &str, page: Page) -> Result<diff::Answer, terms::Fault> {
-        let of = Of::sandbox(Which { word: Some(id.to_owned()), version: None });
+    fn diff(&self, id: &str, page: DiffPage) -> Result<WorkspaceDiff, terms::Fault> {
+        let of = ReviewScope::sandbox(Which { word: Some(id.to_owned()), version: None });
         diff::diff(
             &self.node,
             &self.caller,
-            &diff::Ask { of, everything: false, reader: Reader::Program, page: Some(page) },
+            &diff::ReadDiff { of, everything: false, reader: DiffReader::Program, page: Some(page) },
         )
     }
 }
@@ -142,7 +143,7 @@ fn pages_of_a_diff_make_up_the_whole_and_never_mix_two() {
     }
     let (mut names, mut after, mut digests) = (Vec::new(), None, Vec::new());
     loop {
-        let page = fixture.diff(&id, Page { files: 3, after, lines: true }).unwrap();
+        let page = fixture.diff(&id, DiffPage { files: 3, after, lines: true }).unwrap();
         names.extend(page.diff.files.iter().map(|f| f.change.path.to_string()));
         digests.push(page.diff.digest.clone());
         after = page.next;
@@ -153,19 +154,19 @@ fn pages_of_a_diff_make_up_the_whole_and_never_mix_two() {
     assert_eq!(names, (0..7).map(|n| format!("f{n}")).collect::<Vec<_>>());
     digests.dedup();
     assert_eq!(digests.len(), 1);
-    let first = fixture.diff(&id, Page { files: 3, after: None, lines: false }).unwrap();
+    let first = fixture.diff(&id, DiffPage { files: 3, after: None, lines: false }).unwrap();
     for file in &first.diff.files {
-        let Body::Text(hunks) = &file.body else { panic!("{file:?}") };
+        let ChangeBody::Text(hunks) = &file.body else { panic!("{file:?}") };
         assert!(hunks.len() == 1 && hunks[0].lines.is_empty() && !hunks[0].id.is_empty(), "{hunks:?}");
     }
     std::fs::write(up.join("f9"), "new\n").unwrap();
-    let fault = fixture.diff(&id, Page { files: 3, after: first.next, lines: true }).unwrap_err();
+    let fault = fixture.diff(&id, DiffPage { files: 3, after: first.next, lines: true }).unwrap_err();
     assert_eq!(fault.error_kind, ErrorKind::Conflict);
     for bad in ["", "x", "x.y", "."] {
-        let fault = fixture.diff(&id, Page { files: 3, after: Some(bad.into()), lines: true }).unwrap_err();
+        let fault = fixture.diff(&id, DiffPage { files: 3, after: Some(bad.into()), lines: true }).unwrap_err();
         assert_eq!(fault.error_kind, ErrorKind::InvalidRequest, "{bad}");
     }
-    assert!(fixture.diff(&id, Page { files: 0, after: None, lines: true }).is_err());
+    assert!(fixture.diff(&id, DiffPage { files: 0, after: None, lines: true }).is_err());
 }
 
 #[test]
@@ -175,10 +176,9 @@ fn answers_can_be_read_back_whatever_the_names() {
     let (id, up) = fixture.sandbox();
     std::fs::write(up.join(std::ffi::OsStr::from_bytes(b"odd\xff")), "x\n").unwrap();
     std::fs::write(up.join("plain"), "x\n").unwrap();
-    let answer = fixture.diff(&id, Page { files: 10, after: None, lines: true }).unwrap();
+    let answer = fixture.diff(&id, DiffPage { files: 10, after: None, lines: true }).unwrap();
     let text = serde_json::to_string(&answer).unwrap();
-    let again: diff::Answer = serde_json::from_str(&text).unwrap();
+    let again: WorkspaceDiff = serde_json::from_str(&text).unwrap();
     assert_eq!(again.diff, answer.diff);
     assert_eq!(serde_json::to_string(&again).unwrap(), text);
-    assert!(again.patch(&mut Vec::new()).is_err(), "what came from elsewhere has no files");
 }

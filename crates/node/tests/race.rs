@@ -2,8 +2,8 @@
 
 use node::create;
 use node::liveness;
-use node::review::approve::{self, Seen};
-use node::review::{Of, prune, rebase, reject, undo};
+use node::review::approve::{self, ReviewedDiff};
+use node::review::{ReviewScope, prune, rebase, reject, undo};
 use node::sandbox::Which;
 use node::snapshots;
 use node::{Caller, Node};
@@ -46,21 +46,21 @@ impl NodeFixture {
     }
 
     fn approve(&self, id: &str) -> Result<(), Fault> {
-        let ask = approve::Ask {
-            of: Of::Words(vec![id.into()]),
+        let ask = approve::ApproveChanges {
+            of: ReviewScope::Words(vec![id.into()]),
             everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
             runs_on_host: false,
-            seen: Seen::Unseen,
+            seen: ReviewedDiff::Unseen,
             commit: None,
         };
         approve::approve(&self.node, &self.caller, &ask).map(drop)
     }
 
     fn reject(&self, id: &str, path: &str) -> Result<(), Fault> {
-        let ask = reject::Ask {
-            of: Of::Words(vec![id.into(), path.into()]),
+        let ask = reject::RejectChanges {
+            of: ReviewScope::Words(vec![id.into(), path.into()]),
             hunks: Vec::new(),
             everything: false,
             digest: None,
@@ -116,7 +116,7 @@ fn read(path: &Path) -> String {
 #[test]
 fn verbs_that_meet_lose_nothing_and_leave_what_is_frozen_alone() {
     let fixture = NodeFixture::new();
-    let id = create::create(&fixture.node, &fixture.caller, &create::Ask::default()).unwrap().id;
+    let id = create::create(&fixture.node, &fixture.caller, &create::CreateSandbox::default()).unwrap().id;
     let over = AtomicBool::new(false);
     let (fixture, id, over) = (&fixture, id.as_str(), &over);
     std::thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn verbs_that_meet_lose_nothing_and_leave_what_is_frozen_alone() {
         again(Box::new(move || fine(fixture.approve(id))));
         again(Box::new(move || fine(undo::undo(&fixture.node, &fixture.caller, Some(id)).map(drop))));
         again(Box::new(move || {
-            let ask = rebase::Ask { which: which(id.to_owned()), dry_run: false };
+            let ask = rebase::RebaseSandbox { which: which(id.to_owned()), dry_run: false };
             fine(rebase::rebase(&fixture.node, &fixture.caller, &ask).map(drop));
             fine(prune::prune(&fixture.node, &fixture.caller, &which(id.to_owned())).map(drop));
             fine(snapshots::squash(&fixture.node, &fixture.caller, id).map(drop));

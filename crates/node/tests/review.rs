@@ -1,10 +1,11 @@
 //! Review verbs on sandboxes with hand-written layers, without a guest.
 
-use node::review::Of;
-use node::review::approve::{self, Seen, approve};
+use api::{CommitAuthor, RebaseFate, Receipt, Rel};
+use node::review::ReviewScope;
+use node::review::approve::{self, ReviewedDiff, approve};
 use node::review::commit;
 use node::review::diff;
-use node::review::rebase::{self, Fate, rebase};
+use node::review::rebase::{self, rebase};
 use node::review::undo::undo;
 use node::sandbox::Sandbox;
 use node::sandbox::Which;
@@ -57,7 +58,7 @@ impl Bench {
         let number = u8::try_from(name.len()).unwrap();
         let (layer, _lock) = state.layers.make(&base, [number; 16]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        let meta = base.meta(&workspace::Rel::top()).unwrap().unwrap();
+        let meta = base.meta(&Rel::top()).unwrap().unwrap();
         let record: Sandbox = serde_json::from_value(serde_json::json!({
             "name": name, "base": self.base, "base_id": [meta.dev, meta.ino], "driver": "overlay", "layers": [layer.id],
             "since": layer.made_at().unwrap(), "state": "active", "policy": {}, "created_ms": 1, "used_ms": 1,
@@ -69,14 +70,14 @@ impl Bench {
         (id, state.path.join("layers").join(&layer.id).join("up"))
     }
 
-    fn approve(&self, id: &str, commit: Option<commit::Wish>) -> node::review::Receipt {
-        let ask = approve::Ask {
-            of: Of::Words(vec![id.into()]),
+    fn approve(&self, id: &str, commit: Option<commit::CommitOptions>) -> Receipt {
+        let ask = approve::ApproveChanges {
+            of: ReviewScope::Words(vec![id.into()]),
             everything: false,
             exact: Vec::new(),
             hunks: Vec::new(),
             runs_on_host: false,
-            seen: Seen::Unseen,
+            seen: ReviewedDiff::Unseen,
             commit,
         };
         approve(&self.node, &self.caller, &ask).unwrap()
@@ -104,8 +105,9 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
     bench.approve(&two, None);
     assert_eq!(std::fs::read_to_string(bench.base.join("a.txt")).unwrap(), TEN.replace("9\n", "nine\n"));
     let answer =
-        rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(one.clone()), dry_run: false }).unwrap();
-    assert_eq!(answer.files.iter().map(|f| &f.fate).collect::<Vec<_>>(), [&Fate::Merged], "{answer:?}");
+        rebase(&bench.node, &bench.caller, &rebase::RebaseSandbox { which: which(one.clone()), dry_run: false })
+            .unwrap();
+    assert_eq!(answer.files.iter().map(|f| &f.fate).collect::<Vec<_>>(), [&RebaseFate::Merged], "{answer:?}");
     let both = TEN.replace("2\n", "two\n").replace("9\n", "nine\n");
     assert_eq!(std::fs::read_to_string(up_one.join("a.txt")).unwrap(), both);
     bench.approve(&one, None);
@@ -118,8 +120,8 @@ fn a_copy_that_an_approval_kept_is_the_past_of_a_merge() {
 }
 
 fn has_drifted(bench: &Bench, id: &str) -> bool {
-    let of = Of::sandbox(which(id.to_owned()));
-    let ask = diff::Ask { of, everything: false, reader: diff::Reader::Program, page: None };
+    let of = ReviewScope::sandbox(which(id.to_owned()));
+    let ask = diff::ReadDiff { of, everything: false, reader: diff::DiffReader::Program, page: None };
     diff::diff(&bench.node, &bench.caller, &ask).unwrap().diff.files[0].change.drifted
 }
 
@@ -199,7 +201,7 @@ fn only_what_a_sandbox_knew_counts_as_what_it_was() {
     assert!(!has_drifted(&bench, &two), "the control, and a look");
     std::fs::remove_file(up_two.join("a.txt")).unwrap();
     touch(&bench, "again by hand\n");
-    rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(two.clone()), dry_run: false }).unwrap();
+    rebase(&bench.node, &bench.caller, &rebase::RebaseSandbox { which: which(two.clone()), dry_run: false }).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     write(&up_two, "a.txt", "two\n");
     touch(&bench, "by hand\n");
@@ -225,7 +227,7 @@ fn nobodys_word_is_taken_for_what_a_file_was() {
         std::fs::write(&list, text).unwrap();
         assert!(has_drifted(&bench, &id), "{text:?}");
     }
-    let ask = rebase::Ask { which: which(id.clone()), dry_run: false };
+    let ask = rebase::RebaseSandbox { which: which(id.clone()), dry_run: false };
     assert_eq!(rebase(&bench.node, &bench.caller, &ask).unwrap().conflicts, 1, "and a rebase tells");
 }
 
@@ -242,7 +244,8 @@ fn what_was_there_before_the_sandbox_is_not_what_it_knew() {
     assert!(!has_drifted(&bench, &two), "the control");
     write(&bench.base, "a.txt", TEN);
     assert!(has_drifted(&bench, &two), "it knew what landed");
-    let answer = rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(two), dry_run: true }).unwrap();
+    let answer =
+        rebase(&bench.node, &bench.caller, &rebase::RebaseSandbox { which: which(two), dry_run: true }).unwrap();
     assert_eq!(answer.conflicts, 1, "both changed it: {answer:?}");
 }
 
@@ -287,7 +290,7 @@ fn what_lands_is_committed_and_the_batch_knows_as_what() {
     write(&up, "a.txt", &TEN.replace("2\n", "two\n"));
     std::fs::create_dir(up.join("new")).unwrap();
     write(&up.join("new"), "b.txt", "b\n");
-    let wish = commit::Wish { message: "Two".into(), author: commit::Author::Agent };
+    let wish = commit::CommitOptions { message: "Two".into(), author: CommitAuthor::Agent };
     let receipt = bench.approve(&id, Some(wish));
     assert_eq!(receipt.commit.as_deref(), Some(git(&bench, &["rev-parse", "HEAD"]).as_str()), "{receipt:?}");
     assert_eq!(
@@ -308,14 +311,14 @@ fn a_commit_that_cannot_be_made_keeps_everything_from_landing() {
     let (id, up) = bench.sandbox("agent");
     write(&up, "a.txt", "changed\n");
     write(&bench.base.join(".git"), "MERGE_HEAD", "");
-    let wish = Some(commit::Wish { message: "x".into(), author: commit::Author::Reviewer });
-    let ask = approve::Ask {
-        of: Of::Words(vec![id.into()]),
+    let wish = Some(commit::CommitOptions { message: "x".into(), author: CommitAuthor::Reviewer });
+    let ask = approve::ApproveChanges {
+        of: ReviewScope::Words(vec![id.into()]),
         everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
-        seen: Seen::Unseen,
+        seen: ReviewedDiff::Unseen,
         commit: wish,
     };
     let fault = approve(&bench.node, &bench.caller, &ask).unwrap_err();
@@ -332,7 +335,9 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
     write(&up, "a.txt", &TEN.replace("5\n", "ours\n"));
     write(&up, "b.txt", "b\n");
     write(&bench.base, "a.txt", &TEN.replace("5\n", "theirs\n"));
-    let answer = rebase(&bench.node, &bench.caller, &rebase::Ask { which: which(id.clone()), dry_run: false }).unwrap();
+    let answer =
+        rebase(&bench.node, &bench.caller, &rebase::RebaseSandbox { which: which(id.clone()), dry_run: false })
+            .unwrap();
     assert_eq!(answer.conflicts, 1, "{answer:?}");
     let receipt = bench.approve(&id, None);
     assert_eq!(receipt.landed.iter().map(|l| l.path.to_string()).collect::<Vec<_>>(), ["b.txt"], "{receipt:?}");
@@ -341,13 +346,13 @@ fn marks_of_a_conflict_land_only_when_their_file_is_named() {
         "{receipt:?}"
     );
     let words = vec![id.into(), "a.txt".into()];
-    let ask = approve::Ask {
-        of: Of::Words(words),
+    let ask = approve::ApproveChanges {
+        of: ReviewScope::Words(words),
         everything: false,
         exact: Vec::new(),
         hunks: Vec::new(),
         runs_on_host: false,
-        seen: Seen::Unseen,
+        seen: ReviewedDiff::Unseen,
         commit: None,
     };
     approve(&bench.node, &bench.caller, &ask).unwrap();

@@ -4,14 +4,14 @@
 use crate::document::{ExecRule, FsRule};
 use crate::path::RulePath;
 use crate::perms::{Perm, Perms};
-use crate::private;
 use crate::resolve::{FileRule, Resolved};
 use crate::write;
 use std::path::Path;
 use terms::Action;
 
-/// Label of the rule that ends an allowance from above at a private directory.
+/// Labels of the rules that end an allowance from above at a private directory.
 const PRIVATE_PLACE: &str = "private /tmp";
+const PRIVATE_HOME: &str = "private home";
 
 /// The decision about one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,19 +70,22 @@ impl Resolved {
         let matches = self.file_rules().filter(|r| r.perms.contains(perm) && r.covers(path)).map(matched).collect();
         let (action, rule) = match (self.default_perms_at(path).contains(perm), perm) {
             (true, _) => (Action::Allow, "defaults.fs"),
-            (false, _) if self.is_cut_off_by_private_dir(path, perm) => (Action::Deny, PRIVATE_PLACE),
+            (false, _) if self.is_cut_off_by_private_dir(path, perm) => match self.private.is_in_home(path) {
+                true => (Action::Deny, PRIVATE_HOME),
+                false => (Action::Deny, PRIVATE_PLACE),
+            },
             (false, Perm::Execute) if self.policy.default_exec() == Action::Deny => (Action::Deny, "defaults.exec"),
             (false, _) => (Action::Deny, "defaults.fs"),
         };
         Decision::of(matches, (action, rule)).with_hint(|| match perm {
             Perm::Execute if rule == "defaults.exec" => exec_hint(path),
-            _ => fs_hint(path, perm),
+            _ => self.fs_hint(path, perm),
         })
     }
 
     /// Returns true if a rule from above would grant `perm` at `path` without the private directory in between.
     fn is_cut_off_by_private_dir(&self, path: &Path, perm: Perm) -> bool {
-        let Some(above) = private::private_place(path).and_then(Path::parent) else { return false };
+        let Some(above) = self.private.place_of(path).and_then(Path::parent) else { return false };
         let from_above = |r: &FileRule| r.grants() && r.perms.contains(perm) && r.covers(above);
         self.default_perms().contains(perm) || self.file_rules().any(from_above)
     }
@@ -124,6 +127,44 @@ impl Resolved {
 
 pub(crate) fn matched(rule: &FileRule) -> Matched {
     Matched { rule: rule.label.clone(), action: rule.action, text: rule.text.clone() }
+}
+
+impl Resolved {
+    /// Returns true for directories that no hint offers: the home directory, those above it, and those right below the
+    /// root, such as `/etc`.
+    pub fn is_too_wide(&self, path: &Path) -> bool {
+        const ROOT_AND_ONE: usize = 2;
+        self.home.starts_with(path) || path.components().count() <= ROOT_AND_ONE
+    }
+
+    /// Returns how to allow that a name appears or disappears in a directory that no hint offers: only for a name that
+    /// exists on the host, or is made there first.
+    pub fn name_hint(&self, path: &Path, perm: Perm) -> Option<String> {
+        let literal = RulePath::literal(path)?;
+        let make = match perm {
+            Perm::MakeDir => format!("mkdir {literal}"),
+            Perm::MakeReg => format!("touch {literal}"),
+            _ => return wide_hint(path.parent()?),
+        };
+        if self.is_too_wide(path) && perm != Perm::MakeReg {
+            return wide_hint(path.parent()?);
+        }
+        Some(format!("it does not exist on the host: make it there with `{make}`, then run with --write {literal}"))
+    }
+
+    /// Returns the rule that allows the access, and the flag that does the same for one run.
+    fn fs_hint(&self, path: &Path, perm: Perm) -> Option<String> {
+        // A file right below the root is as narrow as any other.
+        let may_be_a_file = perm == Perm::ReadFile && !self.home.starts_with(path);
+        match self.is_too_wide(path) && !may_be_a_file {
+            true => wide_hint(path),
+            false => fs_hint(path, perm),
+        }
+    }
+}
+
+fn wide_hint(path: &Path) -> Option<String> {
+    Some(format!("all of {} is too much to allow; name a file or directory below it", RulePath::literal(path)?))
 }
 
 /// Returns the rule that allows the access, and the flag that does the same for one run.

@@ -46,6 +46,7 @@ pub fn diff(a: &Policy, b: &Policy) -> Diff {
     diff.rules("fs.rules", &a.fs, &b.fs, |r| (r.action, write::fs_rule(r)));
     diff.rules("net.rules", &a.net, &b.net, |r| (r.action, write::net_rule(r)));
     diff.rules("exec.rules", &a.exec, &b.exec, |r| (r.action, write::exec_rule(r)));
+    diff.rules("home.copy", &a.home_copy, &b.home_copy, |path| (Action::Allow, Node::text(path.to_string())));
     diff.rules("secrets", &a.secrets, &b.secrets, |s| (Action::Allow, write::secret(s)));
     diff.names("syscalls.deny", &a.syscalls_deny, &b.syscalls_deny, (Effect::Less, Effect::More));
     diff.names("env.pass", &passed(a), &passed(b), (Effect::More, Effect::Less));

@@ -48,6 +48,8 @@ pub struct Document {
     pub exec: Vec<ExecRule>,
     pub syscalls_deny: Vec<String>,
     pub env: Option<Env>,
+    /// Paths below the home that are copied into the sandbox's own.
+    pub home_copy: Vec<RulePath>,
     pub secrets: Vec<Secret>,
     pub audit_events: Vec<String>,
     pub limits: Limits,
@@ -69,6 +71,7 @@ impl Document {
             exec: Vec::new(),
             syscalls_deny: Vec::new(),
             env: None,
+            home_copy: Vec::new(),
             secrets: Vec::new(),
             audit_events: Vec::new(),
             limits: Limits::default(),
@@ -139,6 +142,16 @@ pub enum Target {
     Unix(RulePath),
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Host(host) => write!(f, "{host}"),
+            Target::Cidr(range) => write!(f, "{range}"),
+            Target::Unix(path) => write!(f, "{path}"),
+        }
+    }
+}
+
 impl Target {
     /// Returns true for a target by address, independent of names.
     pub fn is_address(&self) -> bool {
@@ -159,6 +172,8 @@ pub struct NetRule {
     pub paths: Option<Vec<UrlPath>>,
     /// Only address and port decide: the host name in the client's first bytes is ignored.
     pub opaque: bool,
+    /// Refusals by this rule are expected: they are recorded, and neither shown at the end nor counted for the verdict.
+    pub quiet: bool,
 }
 
 /// A pattern over a URL's path: the wildcards of file paths, matched against the whole path.
@@ -186,6 +201,8 @@ pub struct Secret {
     pub header: String,
     /// `{}` stands for the secret.
     pub format: String,
+    /// A run without a value for it goes on without the secret.
+    pub optional: bool,
 }
 
 /// The right to call a capability, with a budget.

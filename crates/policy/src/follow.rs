@@ -5,7 +5,6 @@ use crate::error::PlanError;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
 use crate::plan::{Host, Kind, Link, ResolvedPath};
-use crate::private;
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
@@ -24,14 +23,6 @@ pub(crate) struct FollowedLink {
     pub(crate) link: Link,
     pub(crate) real: PathBuf,
     rule: String,
-}
-
-impl Resolved {
-    /// Resolves the policy on this host: rules reach the real paths behind links; allowances of missing paths, and of
-    /// programs with another digest than named, have no effect. Decisions then equal what a plan enforces.
-    pub fn follow(&self, host: &dyn Host) -> Result<Resolved, PlanError> {
-        follow(self, host).map(|followed| followed.resolved)
-    }
 }
 
 pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
@@ -105,7 +96,7 @@ impl Follower<'_> {
     /// directory.
     fn private_workspace_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
         let island = rule.private_workspace.as_ref().filter(|island| self.is_real_dir(island))?;
-        let above = |real: &Real| island.starts_with(&real.path) && !private::reaches(&real.path, island);
+        let above = |real: &Real| island.starts_with(&real.path) && !rule.private.reaches(&real.path, island);
         reals.iter().any(above).then(|| Real { path: island.clone(), kind: Kind::Dir })
     }
 

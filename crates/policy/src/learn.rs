@@ -226,7 +226,7 @@ fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule 
     });
     // A rule without a protocol covers TCP connections.
     let proto = Some(proto).filter(|proto| *proto != Proto::Tcp);
-    NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None, opaque: false }
+    NetRule { action: Action::Allow, proto, to, ports, methods: None, paths: None, opaque: false, quiet: false }
 }
 
 /// Returns the reason why a refused connection gets no rule.

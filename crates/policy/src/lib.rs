@@ -6,6 +6,7 @@
 //!                                                                      └─ fs, exec, net ──▶ Decision
 //! ```
 
+pub mod agents;
 mod cidr;
 mod component;
 mod cursor;
@@ -60,7 +61,7 @@ pub use plan::*;
 pub use policy::{Labelled, Policy, effective, merge};
 pub use ports::Ports;
 pub use presets::{PRESETS, preset, preset_document};
-pub use private::{PRIVATE, private_place};
+pub use private::{PRIVATE, PrivateDirs, private_place};
 pub use reference::reference;
 pub use resolve::{Context, Resolved, resolve};
 pub use schema::{AUDIT_EVENTS, DEGRADES, nearest};

@@ -136,6 +136,39 @@ impl Resolved {
         !barred && (!known.special || rules.any(|rule| rule.action != Action::Deny && known.names(rule)))
     }
 
+    /// Returns how to let an allowed name lead to its addresses, which no rule covers: a rule for the first of them, at
+    /// the ports of the rules that allow the name.
+    pub fn covering(&self, name: &str, addresses: &[IpAddr]) -> Option<String> {
+        let host = Host::parse(name).ok()?;
+        let addr = addresses.first()?.to_canonical();
+        let barred = |rule: &NetRule| {
+            rule.action == Action::Deny
+                && match &rule.to {
+                    Target::Cidr(cidr) => cidr.contains(addr),
+                    Target::Host(pattern) => pattern.matches(&Host::Addr(addr)),
+                    Target::Unix(_) => false,
+                }
+        };
+        if let Some(rule) = self.policy.net.iter().find(|r| barred(&r.rule)) {
+            return Some(format!("an allow rule cannot lift {}; remove or narrow it", rule.label));
+        }
+        let about = |rule: &&NetRule| {
+            grants(rule.action) && matches!(&rule.to, Target::Host(pattern) if pattern.matches(&host))
+        };
+        let ports: Vec<_> = self.policy.net.iter().map(|r| &r.rule).filter(about).map(|r| r.ports.as_ref()).collect();
+        // Ports of this host's loopback are opened one by one.
+        let ports = match ports.first().copied().flatten().filter(|_| ports.len() == 1) {
+            Some(ports) => Some(ports.to_string()),
+            None => addr.is_loopback().then(|| HTTPS_PORT.to_string()),
+        };
+        let (key, flag) = match ports {
+            Some(ports) => (format!(r#","ports":"{ports}""#), format!("{}:{ports}", bracketed(addr))),
+            None => (String::new(), addr.to_string()),
+        };
+        let cidr = crate::cidr::Cidr::of(addr);
+        Some(format!(r#"add {{"action":"allow","cidr":"{cidr}"{key}}} to net.rules, or run with --net {flag}"#))
+    }
+
     /// Decides about datagrams: only a rule with `proto: "udp"` permits them, because most rules for a host mean its
     /// web server, and QUIC cannot be told from other datagrams. Likewise echo requests need a rule with `proto:
     /// "icmp"`.
@@ -273,9 +306,11 @@ impl<'a> CanonicalRequest<'a> {
         let rule = match (self.addr, &self.host) {
             (Some(addr), _) if self.special => {
                 let cidr = crate::cidr::Cidr::of(addr);
-                let proto = if self.ask.proto == Proto::Icmp { proto.as_str() } else { "" };
+                let proto = if self.ask.proto == Proto::Tcp { "" } else { proto.as_str() };
+                let flag = self.flag_for(&bracketed(addr)).map(|flag| format!(", or run with --net {flag}"));
+                let flag = flag.unwrap_or_default();
                 return Some(format!(
-                    r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow",{proto}"cidr":"{cidr}"{port}}} to net.rules"#
+                    r#"{addr} is a special address, which only a rule that names it covers: add {{"action":"allow",{proto}"cidr":"{cidr}"{port}}} to net.rules{flag}"#
                 ));
             }
             (_, Some(host)) => format!(r#"{{"action":"allow",{proto}"host":"{host}"{port}}}"#),
@@ -289,14 +324,17 @@ impl<'a> CanonicalRequest<'a> {
         Some(format!("add {rule} to net.rules{flag}"))
     }
 
-    /// Returns the value of `--net` for this target. The flag has no syntax for datagrams, and a bare IPv6 address is
-    /// ambiguous.
+    /// Returns the value of `--net` for this target.
     fn flag(&self) -> Option<String> {
-        let host = match (&self.host, self.addr) {
-            (Some(host @ Host::Name(_)), _) => host.to_string(),
-            (_, Some(IpAddr::V4(addr))) => addr.to_string(),
-            _ => return None,
-        };
+        match (&self.host, self.addr) {
+            (Some(host @ Host::Name(_)), _) => self.flag_for(&host.to_string()),
+            (_, Some(addr)) => self.flag_for(&bracketed(addr)),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of `--net` for a host; there is none for datagrams.
+    fn flag_for(&self, host: &str) -> Option<String> {
         match self.ask.proto {
             Proto::Tcp => Some(format!("{host}:{}", self.ask.port)),
             Proto::Icmp => Some(format!("icmp:{host}")),
@@ -304,6 +342,14 @@ impl<'a> CanonicalRequest<'a> {
         }
     }
 }
+
+/// Formats an address as the flag takes it before a port.
+fn bracketed(addr: IpAddr) -> String {
+    if addr.is_ipv6() { format!("[{addr}]") } else { addr.to_string() }
+}
+
+/// Port that a name most probably is asked for.
+const HTTPS_PORT: u16 = 443;
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;

@@ -143,7 +143,9 @@ fn addresses_have_a_flag_where_it_can_be_written() {
         policy("", "deny").net(&ask).hint.unwrap()
     };
     assert!(hint("93.184.216.34").ends_with("or run with --net 93.184.216.34:80"));
-    assert!(hint("2606:2800:220:1::1").ends_with("to net.rules"));
+    assert!(hint("2606:2800:220:1::1").ends_with("or run with --net [2606:2800:220:1::1]:80"));
+    assert!(hint("10.1.2.3").ends_with("or run with --net 10.1.2.3:80"));
+    assert!(hint("fd00::1").ends_with("or run with --net [fd00::1]:80"));
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn hints_are_rules() {
     let hint = p.net(&ask).hint.unwrap();
     assert_eq!(
         hint,
-        r#"127.0.0.1 is a special address, which only a rule that names it covers: add {"action":"allow","cidr":"127.0.0.1/32","ports":"5432"} to net.rules"#
+        r#"127.0.0.1 is a special address, which only a rule that names it covers: add {"action":"allow","cidr":"127.0.0.1/32","ports":"5432"} to net.rules, or run with --net 127.0.0.1:5432"#
     );
 }
 
@@ -275,7 +277,7 @@ fn echo_requests_need_a_rule_that_says_so() {
         (
             "ping.example.org",
             "169.254.169.254",
-            r#"169.254.169.254 is a special address, which only a rule that names it covers: add {"action":"allow","proto":"icmp","cidr":"169.254.169.254/32"} to net.rules"#,
+            r#"169.254.169.254 is a special address, which only a rule that names it covers: add {"action":"allow","proto":"icmp","cidr":"169.254.169.254/32"} to net.rules, or run with --net icmp:169.254.169.254"#,
         ),
     ] {
         let web = ask(host, addr);

@@ -84,6 +84,16 @@ impl RulePath {
         }
     }
 
+    /// Returns the path relative to the home, for a plain path below it.
+    pub fn below_home(&self) -> Option<PathBuf> {
+        let name = |part: &Part| match part {
+            Part::Literal(name) => Some(name.clone()),
+            _ => None,
+        };
+        let below: PathBuf = self.parts.iter().map(name).collect::<Option<_>>()?;
+        (self.base == Base::Home && !self.parts.is_empty()).then_some(below)
+    }
+
     pub fn base(&self) -> Base {
         self.base
     }

@@ -3,7 +3,7 @@
 
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
-use crate::private;
+use crate::private::PrivateDirs;
 use std::path::{Path, PathBuf};
 
 /// File type at a path of the host.
@@ -66,12 +66,21 @@ pub struct Grant {
     pub perms: Perms,
     /// The rule behind the grant, for messages: `fs.rules[3]`.
     pub rule: String,
+    /// Private directories, which end the grant.
+    pub private: PrivateDirs,
 }
 
 impl Grant {
+    /// Returns true if mounts alone can hold the grant: it permits reading, and all changes or none.
+    pub fn is_whole(&self) -> bool {
+        let changes = self.perms.and(Perms::WRITE);
+        let reads = self.perms.and(Perms::READ) == Perms::READ;
+        self.kind != Kind::Dir || (reads && (changes.is_empty() || changes == Perms::WRITE))
+    }
+
     /// Returns true if the grant makes `path` visible. A grant from above a private directory shows nothing inside it.
     pub fn covers(&self, path: &Path) -> bool {
-        private::reaches(&self.path, path)
+        self.private.reaches(&self.path, path)
     }
 }
 
@@ -194,6 +203,8 @@ pub struct Plan {
     /// Symbolic links to make inside, where no grant already shows them.
     pub links: Vec<Link>,
     pub exec: ExecPlan,
+    /// Private directories: the sandbox's own home is among them if it has one.
+    pub private: PrivateDirs,
     /// Notes for `--explain`: rules that have no effect in this run, and why.
     pub notes: Vec<String>,
 }

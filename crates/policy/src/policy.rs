@@ -1,7 +1,7 @@
 //! A policy merged from several documents. Every rule keeps a label with its origin.
 //!
 //! Rules of merging; the grouping of documents does not change the result:
-//! - rules are concatenated; an allow of one document adds to the others, a deny of any of them holds;
+//! - rules, and paths that are copied into the home, are concatenated; an allow of one document adds to the others, a deny of any of them holds;
 //! - a default is the most restrictive of all, a limit the smallest, and so is a capability's budget;
 //! - `env.pass` and `degrade` keep what every document that has the key names; `env.set` keeps the later value;
 //! - refused system calls and recorded events add up.
@@ -13,6 +13,7 @@ use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, Net
 use crate::env;
 use crate::error::PolicyError;
 use crate::node::Node;
+use crate::path::RulePath;
 use crate::presets::{PRESETS, preset_document};
 use crate::schema::nearest;
 use crate::write::{self, Entries};
@@ -35,6 +36,7 @@ pub struct Policy {
     pub exec: Vec<Labelled<ExecRule>>,
     pub syscalls_deny: BTreeSet<String>,
     pub env: Env,
+    pub home_copy: Vec<Labelled<RulePath>>,
     pub secrets: Vec<Labelled<Secret>>,
     pub audit_events: BTreeSet<String>,
     pub limits: Limits,
@@ -65,6 +67,7 @@ pub fn merge(a: Policy, b: Policy) -> Policy {
         exec: chain(a.exec, b.exec),
         syscalls_deny: &a.syscalls_deny | &b.syscalls_deny,
         env: env::merge(a.env, b.env),
+        home_copy: chain(a.home_copy, b.home_copy),
         secrets: chain(a.secrets, b.secrets),
         audit_events: &a.audit_events | &b.audit_events,
         limits: a.limits.tightest(b.limits),
@@ -86,6 +89,7 @@ impl Policy {
             exec: labelled(doc, "exec.rules", &doc.exec),
             syscalls_deny: doc.syscalls_deny.iter().cloned().collect(),
             env: doc.env.clone().map(env::tidy).unwrap_or_default(),
+            home_copy: labelled(doc, "home.copy", &doc.home_copy),
             secrets: labelled(doc, "secrets", &doc.secrets),
             audit_events: doc.audit_events.iter().cloned().collect(),
             limits: doc.limits,
@@ -130,6 +134,7 @@ impl Policy {
             exec: self.exec.iter().map(|r| r.rule.clone()).collect(),
             syscalls_deny: self.syscalls_deny.iter().cloned().collect(),
             env: (!bare).then(|| self.env.clone()),
+            home_copy: self.home_copy.iter().map(|path| path.rule.clone()).collect(),
             secrets: self.secrets.iter().map(|s| s.rule.clone()).collect(),
             audit_events: self.audit_events.iter().cloned().collect(),
             limits: self.limits,
@@ -144,6 +149,7 @@ impl Policy {
         sort_unique(&mut doc.fs);
         sort_unique(&mut doc.net);
         sort_unique(&mut doc.exec);
+        sort_unique(&mut doc.home_copy);
         sort_unique(&mut doc.secrets);
         // An empty list and an absent key mean the same here: no mechanism may be missing.
         doc.degrade = Some(doc.degrade.unwrap_or_default());

@@ -3,7 +3,7 @@
 use crate::document::{Document, Format, parse};
 
 /// Presets with one line about each, in reading order.
-pub const PRESETS: [(&str, &str); 7] = [
+pub const PRESETS: [(&str, &str); 15] = [
     ("default", "the workspace, system programs and toolchains can be read and run; no other files, no network"),
     ("read-only", "like default, and no file of the host can be changed, even if another document allows it"),
     ("workspace-write", "like default, and the workspace can be changed"),
@@ -11,6 +11,14 @@ pub const PRESETS: [(&str, &str); 7] = [
     ("networked", "every public address, unless another document denies it"),
     ("strict", "nothing is allowed: every file and every program must be named"),
     ("package-install", "like workspace-write, and the usual package registries"),
+    ("claude", "like default, for Claude Code: its model, keys and settings"),
+    ("codex", "like default, for Codex: its model, keys and settings"),
+    ("opencode", "like default, for opencode: the usual models, keys and settings"),
+    ("gemini", "like default, for Gemini CLI: its model, keys and settings"),
+    ("aider", "like default, for aider: the usual models, keys and settings"),
+    ("mini", "like default, for mini-swe-agent: the usual models and keys"),
+    ("goose", "like default, for goose: the usual models, keys and settings"),
+    ("copilot", "like default, for GitHub Copilot CLI: its models, tokens and settings"),
 ];
 
 /// Returns the JSON text of a preset.
@@ -23,6 +31,14 @@ pub fn preset(name: &str) -> Option<&'static str> {
         "networked" => include_str!("presets/networked.json"),
         "strict" => include_str!("presets/strict.json"),
         "package-install" => include_str!("presets/package-install.json"),
+        "claude" => include_str!("presets/claude.json"),
+        "codex" => include_str!("presets/codex.json"),
+        "opencode" => include_str!("presets/opencode.json"),
+        "gemini" => include_str!("presets/gemini.json"),
+        "aider" => include_str!("presets/aider.json"),
+        "mini" => include_str!("presets/mini.json"),
+        "goose" => include_str!("presets/goose.json"),
+        "copilot" => include_str!("presets/copilot.json"),
         _ => return None,
     })
 }

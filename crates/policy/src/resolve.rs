@@ -9,7 +9,7 @@ use crate::path::{self, Base, RulePath};
 use crate::perms::{Perm, Perms};
 use crate::plan::Kind;
 use crate::policy::{Labelled, Policy};
-use crate::private;
+use crate::private::PrivateDirs;
 use crate::write;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,9 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
     let mut resolved = Resolved {
         policy: policy.clone(),
         workspace: ctx.workspace.clone(),
-        private_workspace: Some(ctx.workspace.clone()).filter(|workspace| private::is_in_private_dir(workspace)),
+        home: ctx.home.clone(),
+        private: PrivateDirs::default(),
+        private_workspace: Some(ctx.workspace.clone()).filter(|workspace| PrivateDirs::default().hold(workspace)),
         files: Vec::new(),
         programs: Vec::new(),
         sockets: Vec::new(),
@@ -76,6 +78,8 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
 pub struct Resolved {
     pub(crate) policy: Policy,
     pub(crate) workspace: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) private: PrivateDirs,
     /// The workspace, if it lies in a private directory; after `follow`, only if it exists.
     pub(crate) private_workspace: Option<PathBuf>,
     pub(crate) files: Vec<FileRule>,
@@ -102,6 +106,7 @@ pub(crate) struct FileRule {
     pub(crate) reals: Option<Vec<Real>>,
     /// For an ask rule: the paths that a person can be asked about. Known with `reals`, and a subset of them.
     pub(crate) asked: Vec<Real>,
+    pub(crate) private: PrivateDirs,
     /// The workspace, if it lies in a private directory: the rule applies in it even from above that directory.
     pub(crate) private_workspace: Option<PathBuf>,
 }
@@ -129,6 +134,7 @@ impl FileRule {
             patterns: vec![pattern],
             reals: None,
             asked: Vec::new(),
+            private: PrivateDirs::default(),
             private_workspace: None,
         }
     }
@@ -141,12 +147,17 @@ impl FileRule {
     /// above. A denial, and a rule that asks, applies everywhere.
     pub(crate) fn leads_to(&self, head: &Path, path: &Path) -> bool {
         !self.grants()
-            || private::may_enter(head, path)
+            || self.private.may_enter(head, path)
             || self.private_workspace.as_ref().is_some_and(|island| path.starts_with(island))
     }
 
     pub(crate) fn grants(&self) -> bool {
         grants(self.action)
+    }
+
+    /// Returns true if the rule allows something, at once or after a question.
+    fn opens(&self) -> bool {
+        self.grants() || self.asks()
     }
 
     pub(crate) fn asks(&self) -> bool {
@@ -182,7 +193,7 @@ impl FileRule {
     fn reaches(&self, path: &Path) -> bool {
         let reals = self.reals.as_deref().unwrap_or_default();
         let is_real = |at: &Path| reals.binary_search_by(|real| real.path.as_path().cmp(at)).is_ok();
-        path.ancestors().filter(|at| !self.grants() || private::reaches(at, path)).any(is_real)
+        path.ancestors().filter(|at| !self.grants() || self.private.reaches(at, path)).any(is_real)
     }
 }
 
@@ -192,6 +203,41 @@ pub(crate) fn grants(action: Action) -> bool {
 }
 
 impl Resolved {
+    /// Gives the sandbox a home of its own at `home`, a real path: rules from above end there. A rule that names the
+    /// home itself means the host's; then there is none.
+    pub fn with_own_home(mut self, home: &Path) -> Resolved {
+        let names = |rule: &FileRule| rule.opens() && rule.patterns[0].as_path().is_some_and(|path| path == home);
+        if !self.every_rule().any(names) {
+            self.set_private(PrivateDirs::with_home(home.to_path_buf()));
+        }
+        self
+    }
+
+    /// Returns the private directories of the sandbox.
+    pub fn private(&self) -> &PrivateDirs {
+        &self.private
+    }
+
+    /// Returns true if some rule leads to the home itself on this host, so that the home is not the sandbox's own.
+    pub(crate) fn names_home(&self) -> bool {
+        let Some(home) = self.private.home() else { return false };
+        let leads = |rule: &FileRule| rule.reals.iter().flatten().chain(&rule.asked).any(|real| real.path == home);
+        self.every_rule().any(|rule| rule.opens() && leads(rule))
+    }
+
+    pub(crate) fn set_private(&mut self, private: PrivateDirs) {
+        let island = Some(self.workspace.clone()).filter(|workspace| private.hold(workspace));
+        let programs = self.programs.iter_mut().map(|p| &mut p.file);
+        for rule in self.files.iter_mut().chain(programs).chain(&mut self.sockets) {
+            (rule.private, rule.private_workspace) = (private.clone(), island.clone());
+        }
+        (self.private, self.private_workspace) = (private, island);
+    }
+
+    fn every_rule(&self) -> impl Iterator<Item = &FileRule> {
+        self.files.iter().chain(self.programs.iter().map(|p| &p.file)).chain(&self.sockets)
+    }
+
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -202,6 +248,7 @@ impl Resolved {
         let rule = FsRule { action, path: RulePath::literal(path)?, perms };
         let text = write::fs_rule(&rule).to_compact_json();
         let rule = FileRule::new(label, action, perms, &text, Pattern::literal(path)?);
+        let rule = FileRule { private: self.private.clone(), ..rule };
         self.files.push(rule.with_private_workspace(&self.private_workspace));
         Some(self)
     }
@@ -273,7 +320,7 @@ impl Resolved {
     /// Returns the default permissions at one path: the default is a rule from above, so it ends at private
     /// directories.
     pub(crate) fn default_perms_at(&self, path: &Path) -> Perms {
-        let own = private::private_place(path).is_some();
+        let own = self.private.place_of(path).is_some();
         let in_island = || self.private_workspace.as_ref().is_some_and(|island| path.starts_with(island));
         if own && !in_island() { Perms::NONE } else { self.default_perms() }
     }

@@ -26,7 +26,7 @@ const fn key(
     Key { name, kind, default, meaning, example }
 }
 
-pub(crate) const SECTIONS: [&Section; 15] = [
+pub(crate) const SECTIONS: [&Section; 16] = [
     &DOCUMENT,
     &DEFAULTS,
     &FS,
@@ -37,6 +37,7 @@ pub(crate) const SECTIONS: [&Section; 15] = [
     &EXEC_RULE,
     &SYSCALLS,
     &ENV,
+    &HOME,
     &SECRET,
     &INJECT,
     &AUDIT,
@@ -57,6 +58,7 @@ pub(crate) const DOCUMENT: Section = Section {
         key("exec", "object", "{}", "Programs.", r#"{"rules": []}"#),
         key("syscalls", "object", "{}", "System calls refused beyond those that are always refused.", r#"{"deny": ["ptrace"]}"#),
         key("env", "object", "the built-in list passes", "Environment variables.", r#"{"pass": ["LANG"]}"#),
+        key("home", "object", "{}", "The sandbox's own home.", r#"{"copy": ["~/.config/tool"]}"#),
         key("secrets", "list of objects", "[]", "Secrets that the broker adds to requests; they never enter the guest.", "[]"),
         key("audit", "object", "{}", "What is recorded.", r#"{"events": ["fs.write"]}"#),
         key("limits", "object", "{}", "Bounds on what a run may use. Absent means no limit of ours.", r#"{"max_wall_ms": 30000}"#),
@@ -115,6 +117,7 @@ pub(crate) const NET_RULE: Section = Section {
         key("methods", "list of strings", "all", "HTTP methods. A rule with methods needs a connection the broker can read.", r#"["GET"]"#),
         key("paths", "list of strings", "all", "Patterns over the URL's whole path: `*` within a segment, `**` over segments.", r#"["/v1/*"]"#),
         key("opaque", "boolean", "false", "Only address and port decide: traffic is not read, and the host name in it is ignored. For protocols that look like HTTP and are not; only with `host`, and not with `methods` or `paths`.", "true"),
+        key("quiet", "boolean", "false", "Refusals by this rule are expected, as of telemetry: the outcome lists them, but they are not shown when the run ends and do not make it `denied`. Only with `deny`.", "true"),
     ],
 };
 
@@ -154,12 +157,22 @@ pub(crate) const ENV: Section = Section {
 };
 
 #[rustfmt::skip]
+pub(crate) const HOME: Section = Section {
+    path: "home",
+    about: "The sandbox's own home, which stands in the place of the host's.",
+    keys: &[
+        key("copy", "list of strings", "[]", "Files and directories below `~` that are copied into the home when the sandbox is made. Files with credentials are copied only when they are named themselves.", r#"["~/.config/tool"]"#),
+    ],
+};
+
+#[rustfmt::skip]
 pub(crate) const SECRET: Section = Section {
     path: "secrets[]",
     about: "A secret that the broker holds.",
     keys: &[
         key("name", "string", "required", "The name under which the host keeps it.", r#""API_KEY""#),
         key("inject", "object", "required", "Where it is added.", "{}"),
+        key("optional", "boolean", "false", "Without a value for it, the run goes on without the secret. It is required if another entry of its name is, or if its source is named.", "true"),
     ],
 };
 
@@ -224,7 +237,7 @@ pub const AUDIT_EVENTS: [(&str, &str); 8] = [
 
 /// Names for `degrade`: mechanisms that this host may lack. The name of a limit's field is accepted too.
 pub const DEGRADES: [(&str, &str); 7] = [
-    ("namespaces", "no namespaces and no root of its own: landlock and seccomp alone confine the run"),
+    ("namespaces", "no namespaces, no root and no home of its own: landlock and seccomp alone confine the run"),
     (
         "ask",
         "rules may ask for permissions that cannot be asked for (all but opening files and directories); those are refused",

@@ -51,7 +51,7 @@ impl Resolved {
         let path = RulePath::literal(path)?;
         let to = Target::Unix(path.clone());
         let (action, proto) = (Action::Allow, Some(Proto::Unix));
-        let rule = NetRule { action, proto, to, ports: None, methods: None, paths: None, opaque: false };
+        let rule = NetRule { action, proto, to, ports: None, methods: None, paths: None, opaque: false, quiet: false };
         Some(format!("add {} to net.rules, or run with --net unix:{path}", write::net_rule(&rule).to_compact_json()))
     }
 

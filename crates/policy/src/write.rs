@@ -16,6 +16,8 @@ pub(crate) fn document(doc: &Document) -> Node {
     out.put_some("exec", rules(doc.exec.iter().map(exec_rule)));
     out.put_some("syscalls", list_in("deny", &doc.syscalls_deny));
     out.put_some("env", doc.env.as_ref().map(env));
+    let copied: Vec<String> = doc.home_copy.iter().map(ToString::to_string).collect();
+    out.put_some("home", list_in("copy", &copied));
     out.put_some("secrets", (!doc.secrets.is_empty()).then(|| Node::List(doc.secrets.iter().map(secret).collect())));
     out.put_some("audit", list_in("events", &doc.audit_events));
     out.put_some("limits", limits(&doc.limits));
@@ -95,6 +97,7 @@ pub(crate) fn net_rule(rule: &NetRule) -> Node {
     out.put_some("methods", rule.methods.as_ref().map(Node::texts));
     out.put_some("paths", rule.paths.as_ref().map(|paths| Node::texts(paths.iter().map(ToString::to_string))));
     out.put_some("opaque", rule.opaque.then_some(Node::Bool(true)));
+    out.put_some("quiet", rule.quiet.then_some(Node::Bool(true)));
     out.into_node()
 }
 
@@ -114,6 +117,7 @@ pub(crate) fn secret(secret: &Secret) -> Node {
     let mut out = Entries::default();
     out.put("name", Node::text(&secret.name));
     out.put("inject", inject.into_node());
+    out.put_some("optional", secret.optional.then_some(Node::Bool(true)));
     out.into_node()
 }
 

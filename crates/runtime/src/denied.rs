@@ -3,6 +3,7 @@
 //! such a file never lands, and verbs that act for the guest from outside do not create it.
 
 use crate::policies;
+use api::{ChangeBody, ChangeClass, Diff, Rel};
 use enclosure::LocalHost;
 use policy::{Action, Format, Perm, Perms, Resolved};
 use serde_json::Value;
@@ -12,7 +13,6 @@ use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::files::ChangeRules;
-use workspace::{Body, Class, Diff, Rel};
 
 /// The file rules of one sandbox, resolved, where at least one denies or asks.
 #[derive(Debug)]
@@ -103,10 +103,10 @@ pub fn mark(sandbox: &Kept<Sandbox>, caller: &Caller, diff: &mut Diff) -> Result
         let unread = paths().find_map(|at| denied.unread(at, caller));
         let unchanged = paths().find_map(|at| denied.rule(at, Perms::CHANGES, &[Action::Deny]));
         if unread.is_some() {
-            (change.before, change.after, file.body) = (None, None, Body::None);
+            (change.before, change.after, file.body) = (None, None, ChangeBody::None);
         }
         if let Some(rule) = unchanged.or(unread) {
-            change.class = Class::Never { why: format!("{rule} denies it") };
+            change.class = ChangeClass::Never { why: format!("{rule} denies it") };
         }
     }
     Ok(())

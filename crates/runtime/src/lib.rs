@@ -11,6 +11,7 @@ pub mod liveness;
 pub mod network;
 mod node;
 pub mod output;
+pub mod own_home;
 mod owned_file;
 pub mod policies;
 pub mod publish;

@@ -4,11 +4,11 @@ use crate::Node;
 use crate::keeper::client::{GREETING, LISTING, silence, silent};
 use crate::keeper::survey::{self, Reply, survey};
 use crate::keeper::{Contact, Keeper, lost};
+use api::{Lifecycle, SandboxState};
 use state::State;
-use state::admission::Standing;
 use state::lock::{LockAttempt, LockResult, is_held, try_lock};
 use state::process::runs;
-use state::sandbox::{Lifecycle, Sandbox};
+use state::sandbox::Sandbox;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::Kept;
@@ -43,14 +43,14 @@ pub fn lock_patiently(node: &Node, state: &State, id: &str) -> Result<LockAttemp
 }
 
 /// Returns the standing of a sandbox. Its keeper has `deadline` to answer.
-pub fn standing(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> Standing {
+pub fn standing(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> SandboxState {
     look(node, state, kept, deadline).standing
 }
 
-/// Standing of a sandbox, and whether it is live.
+/// SandboxState of a sandbox, and whether it is live.
 #[derive(Clone, Debug)]
 pub struct Look {
-    pub standing: Standing,
+    pub standing: SandboxState,
     pub live: bool,
     /// Reason of the loss, where the sandbox is lost.
     pub lost: Option<String>,
@@ -108,7 +108,7 @@ impl Facts {
             Reply::Answered(hello, _) => Some(hello),
             Reply::Silent(card) => {
                 let silent = Some(silence(&self.id, &card, deadline));
-                return Look { standing: Standing::Silent, live: true, lost: None, silent };
+                return Look { standing: SandboxState::Silent, live: true, lost: None, silent };
             }
             Reply::Absent | Reply::Refused(_) => None,
         };
@@ -117,16 +117,16 @@ impl Facts {
         let keeper = keeper.filter(|hello| !hello.rests);
         let lost = if is_held { None } else { lost::reason(&self.state, &self.id) };
         let standing = match (self.lifecycle, is_held) {
-            (Lifecycle::Active, false) if self.is_suspended => Standing::Hibernated,
-            (Lifecycle::Active, false) if lost.is_some() => Standing::Lost,
-            (Lifecycle::Active, false) => Standing::Active,
+            (Lifecycle::Active, false) if self.is_suspended => SandboxState::Hibernated,
+            (Lifecycle::Active, false) if lost.is_some() => SandboxState::Lost,
+            (Lifecycle::Active, false) => SandboxState::Active,
             (Lifecycle::Active, true) => match &keeper {
-                Some(hello) if hello.frozen => Standing::Frozen,
-                Some(hello) if hello.running == 0 => Standing::Active,
-                _ => Standing::Running,
+                Some(hello) if hello.frozen => SandboxState::Frozen,
+                Some(hello) if hello.running == 0 => SandboxState::Active,
+                _ => SandboxState::Running,
             },
-            (Lifecycle::Stopped, false) => Standing::Stopped,
-            (Lifecycle::Stopped, true) => Standing::Stopping,
+            (Lifecycle::Stopped, false) => SandboxState::Stopped,
+            (Lifecycle::Stopped, true) => SandboxState::Stopping,
         };
         Look { standing, live: keeper.is_some(), lost, silent: None }
     }

@@ -3,21 +3,27 @@
 use crate::events::{EventFile, without_query};
 use crate::questions::Questions;
 use crate::roster::{Roster, Runs};
-use crate::secrets::Secrets;
+use crate::secrets::{self, Secrets};
 use egress::broker::{Broker, ProcessLookup, RunContext, RunLookup, Setup};
 use egress::event::{Event, Op, Socket, Stage};
 use egress::guest_ca::GuestCa;
+use egress::refuser;
 use enclosure::{NetPlan, NetReport, Network, Opening};
 use policy::{Proto, Resolved};
 use state::Caller;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use terms::{Action, ErrorKind, Fault, Phase};
 
-/// Network part of a run's plan; empty where the policy gives no network.
+/// Queries of a guest without a network that are answered in one turn of the supervisor.
+const MAX_QUERIES: usize = 64;
+/// Longest query read; clients announce less than this with EDNS.
+const MAX_QUERY: usize = 4096;
+
+/// Network part of a run's plan. Where the policy gives no network, a name server alone; empty where there can be none.
 #[derive(Default)]
 pub(crate) struct Planned {
     plan: Option<NetPlan>,
@@ -42,17 +48,19 @@ pub(crate) enum Purpose {
     Watching,
 }
 
-/// Plans the network; `secrets` name the sources of values.
+/// Plans the network; `words` name the sources of secrets.
 pub(crate) fn plan(
     resolved: &Resolved,
-    secrets: &[String],
+    words: &[String],
     caller: &Caller,
     purpose: Purpose,
+    namespaces: bool,
 ) -> Result<Planned, Fault> {
-    let named: BTreeSet<&str> = resolved.policy().secrets.iter().map(|s| s.rule.name.as_str()).collect();
-    let secrets = Secrets::find(&named, secrets, caller)?;
+    let needs = secrets::needs(resolved.policy().secrets.iter().map(|s| &s.rule));
+    let secrets = Secrets::find(&needs, words, caller)?;
     if resolved.needs_network().is_none() && purpose == Purpose::Rules {
-        return Ok(Planned::default());
+        let plan = namespaces.then(|| NetPlan { names_only: true, ..NetPlan::default() });
+        return Ok(Planned { plan, secrets, ..Planned::default() });
     }
     let loopback = resolved.loopback_places(sys::doors::MOST_LOOPBACK).map_err(crate::policies::unsupported)?;
     let echoes = match resolved.sends_echoes() {
@@ -66,7 +74,7 @@ pub(crate) fn plan(
     let pem = authority.as_ref().map(|a| a.certificate_pem().to_owned());
     let fakes_addresses = purpose == Purpose::Watching;
     Ok(Planned {
-        plan: Some(NetPlan { loopback, echoes, asks: asks(resolved), authority: pem }),
+        plan: Some(NetPlan { names_only: false, loopback, echoes, asks: asks(resolved), authority: pem }),
         authority,
         secrets,
         fakes_addresses,
@@ -82,8 +90,11 @@ impl Planned {
     /// Splits the plan into the part for the guest's setup and the part for the broker.
     pub(crate) fn divide(self, policy: &Resolved, max_net_bytes: Option<u64>) -> (Option<NetPlan>, Option<Wanted>) {
         let Planned { plan, authority, secrets, fakes_addresses } = self;
+        let names_only = plan.as_ref().is_some_and(|plan| plan.names_only);
+        let own = || if names_only { Vec::new() } else { sys::net::own_addresses() };
         let wanted = plan.is_some().then(|| Wanted {
-            policy: policy.clone().on_host(sys::net::own_addresses()),
+            names_only,
+            policy: policy.clone().on_host(own()),
             secrets,
             authority,
             max_net_bytes,
@@ -114,6 +125,8 @@ fn may_echo(rule: &str) -> Result<bool, Fault> {
 
 /// Arguments of the broker, which is started once the doors exist.
 pub(crate) struct Wanted {
+    /// A name server that refuses, and no broker.
+    pub(crate) names_only: bool,
     policy: Resolved,
     pub(crate) secrets: Secrets,
     authority: Option<Arc<GuestCa>>,
@@ -168,6 +181,8 @@ impl Shape {
 pub(crate) struct Brokered<'a> {
     wanted: Option<Wanted>,
     broker: Option<Broker>,
+    /// The name server of a guest without a network.
+    refuser: Option<NameServer>,
     events: Option<Rc<RefCell<EventFile>>>,
     ear: Option<EventObserver<'a>>,
     rules_handle: RulesHandle,
@@ -187,6 +202,7 @@ impl<'a> Brokered<'a> {
         Brokered {
             wanted: Some(wanted),
             broker: None,
+            refuser: None,
             events,
             ear,
             rules_handle,
@@ -209,7 +225,11 @@ impl<'a> Brokered<'a> {
         if let Some(ear) = &mut self.ear {
             events.iter().for_each(ear);
         }
-        events.iter().filter_map(|event| report(event, &self.roster)).collect()
+        let is_quiet = |rule: &str| {
+            let handle = self.rules_handle.borrow();
+            handle.as_ref().is_some_and(|handle| handle.is_quiet(rule))
+        };
+        events.iter().filter_map(|event| report(event, &self.roster, is_quiet(&event.rule))).collect()
     }
 }
 
@@ -246,12 +266,59 @@ fn run_lookup(actors: Actors, roster: Roster) -> RunLookup {
     })
 }
 
+/// The name server of a guest without a network: refuses every name. Works in the supervisor's thread, because a guest
+/// that resolves nothing costs it nothing.
+struct NameServer {
+    socket: UdpSocket,
+    policy: Resolved,
+    revision: u64,
+    actors: Option<enclosure::Actors>,
+}
+
+impl NameServer {
+    /// Answers the waiting queries, and returns what was refused. Each is taken down before the guest has its reply.
+    fn refuse(&mut self, roster: &Roster) -> Vec<Event> {
+        let Ok(own) = self.socket.local_addr() else { return Vec::new() };
+        let mut refused = Vec::new();
+        let mut buffer = [0; MAX_QUERY];
+        for _ in 0..MAX_QUERIES {
+            let Ok((len, peer)) = self.socket.recv_from(&mut buffer) else { break };
+            let socket = Socket { proto: Proto::Udp, own: peer, to: own };
+            let (reply, event) = refuser::refuse(&buffer[..len], &self.policy, self.revision, socket);
+            refused.extend(event.map(|event| self.attribute(event, peer, roster)));
+            if let Some(reply) = reply {
+                let _ = self.socket.send_to(&reply, peer); // The client retries.
+            }
+        }
+        refused
+    }
+
+    /// Adds the process and the run that asked, as far as they are found.
+    fn attribute(&mut self, event: Event, peer: SocketAddr, roster: &Roster) -> Event {
+        let actor = self.actors.as_mut().and_then(|actors| actors.of_datagrams(peer));
+        let run = match roster.now() {
+            Runs::None => None,
+            Runs::One(run) => Some(run),
+            Runs::Several(among) => {
+                let first = self.actors.as_mut().and_then(|actors| actors.datagrams_below(peer, &among));
+                first.and_then(|first| roster.below(first))
+            }
+        };
+        Event { actor, run, ..event }
+    }
+}
+
 impl Network for Brokered<'_> {
     fn open(&mut self, opening: Opening) -> Result<(), Fault> {
         let Some(wanted) = self.wanted.take() else { return Ok(()) };
         let Wanted { policy, secrets, authority, max_net_bytes, fakes_addresses, questions, revision, roster, .. } =
             wanted;
-        let Opening { doors, actors, published } = opening;
+        let Opening { doors, resolver, actors, published } = opening;
+        let Some(doors) = doors else {
+            let socket = resolver.map(UdpSocket::from);
+            self.refuser = socket.map(|socket| NameServer { socket, policy, revision, actors });
+            return Ok(());
+        };
         let mut run_context = RunContext::default();
         let actors = actors.map(|actors| Arc::new(Mutex::new(actors)));
         (run_context.process_lookup, run_context.reserved_descriptors, run_context.fakes_addresses) =
@@ -266,10 +333,15 @@ impl Network for Brokered<'_> {
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.broker.as_ref().map(Broker::wake)
+        let refuser = self.refuser.as_ref().map(|server| server.socket.as_fd());
+        self.broker.as_ref().map(Broker::wake).or(refuser)
     }
 
     fn happened(&mut self) -> Vec<NetReport> {
+        if let Some(server) = &mut self.refuser {
+            let refused = server.refuse(&self.roster);
+            return self.dispatch((refused, 0));
+        }
         let taken = self.broker.as_mut().map(Broker::events).unwrap_or_default();
         self.dispatch(taken)
     }
@@ -283,11 +355,15 @@ impl Network for Brokered<'_> {
     }
 
     fn close(&mut self) -> Vec<NetReport> {
+        if let Some(mut server) = self.refuser.take() {
+            let refused = server.refuse(&self.roster);
+            return self.dispatch((refused, 0));
+        }
         let Some(broker) = self.broker.take() else { return Vec::new() };
-        self.rules_handle.take();
         (self.used, self.is_over_limit) = (broker.net_bytes(), broker.is_over_limit());
-        let last = broker.stop();
-        self.dispatch(last)
+        let last = self.dispatch(broker.stop());
+        self.rules_handle.take();
+        last
     }
 }
 
@@ -297,8 +373,9 @@ impl Drop for Brokered<'_> {
     }
 }
 
-/// Builds the outcome's entry for an event: refusals, and once for traffic that passed with a warning.
-fn report(event: &Event, roster: &Roster) -> Option<NetReport> {
+/// Builds the outcome's entry for an event: refusals, and once for traffic that passed with a warning. `quiet` says that the rule calls its
+/// refusals expected.
+fn report(event: &Event, roster: &Roster, quiet: bool) -> Option<NetReport> {
     let action = match (event.stage, event.action) {
         // A rule may have allowed it before another check refused it.
         (Stage::Refused, Action::Allow | Action::Warn) => Action::Deny,
@@ -311,7 +388,7 @@ fn report(event: &Event, roster: &Roster) -> Option<NetReport> {
     };
     let (target, rule, actor) = (target(event), event.rule.clone(), event.actor.clone());
     let shepherd = event.run.as_ref().and_then(|run| roster.first_of(run));
-    event.is_notable().then(|| NetReport { op: event.op.name(), target, rule, action, hint, actor, shepherd })
+    event.is_notable().then(|| NetReport { op: event.op.name(), target, rule, action, hint, quiet, actor, shepherd })
 }
 
 /// Formats `host:port`, `icmp:host`, or a URL without its query, which may hold secrets.
@@ -365,7 +442,7 @@ pub(crate) mod test {
     #[test]
     fn refusals_and_warnings_are_told_once() {
         let told = |stage, action| {
-            report(&event(Op::Connect, stage, action), &Roster::default()).map(|r| (r.action, r.target))
+            report(&event(Op::Connect, stage, action), &Roster::default(), false).map(|r| (r.action, r.target))
         };
         let place = "example.org:443".to_owned();
         assert_eq!(told(Stage::Refused, Action::Deny), Some((Action::Deny, place.clone())));

@@ -1,6 +1,10 @@
 //! Sources of policies: presets by name, files in our own or an imported format, flags.
 
+pub mod secret_entry;
+
+use crate::own_home::with_own_home;
 use enclosure::LocalHost;
+pub use policy::agents::{AGENTS, Agent, agent_of_command};
 use policy::{
     Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath,
     Target,
@@ -156,6 +160,8 @@ fn of_flag(flag: &Flag, caller: &Caller) -> Result<Document, Fault> {
             document.exec.push(ExecRule { action: *action, path, sha256: None });
         }
         Flag::Net(action, host) => document.net.push(net_rule(&name, *action, host, caller)?),
+        Flag::Secret(text) => document.secrets.push(secret_entry::parse(text)?),
+        Flag::CopyIn(path) => document.home_copy.push(copied_path(&name, path, caller)?),
     }
     Ok(document)
 }
@@ -168,6 +174,7 @@ fn check_no_pattern(name: &str, flag: &Flag, caller: &Caller) -> Result<(), Faul
             Some(path) => (*action, path),
             None => return Ok(()),
         },
+        Flag::Secret(_) | Flag::CopyIn(_) => return Ok(()),
     };
     let is_meant = action == Action::Allow || text.starts_with(['/', '~', '$']) || !text.contains(['*', '?', '[']);
     if is_meant || caller.cwd.join(text).symlink_metadata().is_ok() {
@@ -187,6 +194,8 @@ fn flag_name(flag: &Flag) -> String {
         Flag::Write(a, _) => (a, "write"),
         Flag::Exec(a, _) => (a, "exec"),
         Flag::Net(a, _) => (a, "net"),
+        Flag::Secret(_) => return "--secret".to_owned(),
+        Flag::CopyIn(_) => return "--copy-in".to_owned(),
     };
     match action {
         Action::Deny => format!("--deny-{what}"),
@@ -226,6 +235,30 @@ fn rule_path(flag: &str, text: &str, caller: &Caller) -> Result<RulePath, Fault>
     RulePath::literal(&whole).ok_or_else(|| refuse("cannot be written as a rule".into()))
 }
 
+/// Parses a path that is copied into the home, as typed: a plain path below the home.
+fn copied_path(flag: &str, text: &str, caller: &Caller) -> Result<RulePath, Fault> {
+    let typed = match text.strip_prefix("~/") {
+        Some(below) => caller.home.join(below),
+        None => caller.cwd.join(text),
+    };
+    let mut plain = PathBuf::new();
+    for part in typed.components() {
+        match part {
+            std::path::Component::ParentDir => drop(plain.pop()),
+            std::path::Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    let below = plain.strip_prefix(&caller.home).ok().filter(|below| !below.as_os_str().is_empty());
+    let path = below.and_then(|below| RulePath::literal(&Path::new("/").join(below)));
+    let path = path.and_then(|path| RulePath::parse(&format!("~{path}")).ok());
+    path.ok_or_else(|| {
+        let message = format!("{flag} {text:?}: it is no path below the home, {}", caller.home.display());
+        let hint = "name a file or directory such as ~/.config/tool; --read shows other paths of the host";
+        Fault::invalid(message).hint(hint).phase(Phase::Admission)
+    })
+}
+
 fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
     match hint {
         Some(hint) => fault.hint(hint),
@@ -245,6 +278,7 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
             methods: None,
             paths: None,
             opaque: false,
+            quiet: false,
         });
     }
     if let Some((scheme, rest)) = text.split_once("://") {
@@ -272,7 +306,7 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
         };
         return Err(invalid(why).hint(format!("write {flag} {place}")));
     }
-    Ok(NetRule { action, proto, to, ports, methods: None, paths: None, opaque })
+    Ok(NetRule { action, proto, to, ports, methods: None, paths: None, opaque, quiet: false })
 }
 
 /// Merges the policy of a run: the named sources (the `default` preset when there are none), then the flags.
@@ -389,7 +423,7 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
     let digest = effective.digest();
     let around = surroundings(&mut effective, caller, &caller.cwd, None);
     let mut notes = around.notes;
-    let resolved = policy::resolve(&effective, &around.context)?;
+    let resolved = with_own_home(policy::resolve(&effective, &around.context)?, caller, &caller.cwd);
     check_supported(&resolved, false)?;
     let host = LocalHost::default();
     let plan = resolved.follow(&host)?.plan(&host)?;
@@ -402,7 +436,8 @@ pub fn check(document: &Document, caller: &Caller) -> Result<Checked, Fault> {
 pub fn shown(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
     let mut effective = effective(&[], &[], caller)?.policy;
     let around = surroundings(&mut effective, caller, &caller.cwd, None);
-    let plan = policy::resolve(&effective, &around.context)?.plan(&LocalHost::default())?;
+    let resolved = with_own_home(policy::resolve(&effective, &around.context)?, caller, &caller.cwd);
+    let plan = resolved.plan(&LocalHost::default())?;
     Ok(plan.grants.into_iter().map(|g| g.path).collect())
 }
 

@@ -1,56 +1,33 @@
 //! Requests to a live sandbox as front ends and keepers exchange them: a command to start, values of secrets, a change of policy.
 
 use crate::watch::Watch;
+use api::{PathText, SecretValue};
 use serde::{Deserialize, Serialize};
 use state::Caller;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use terms::Limits;
-use utoipa::ToSchema;
-use workspace::Target;
 
 /// A name, an argument or a value: text, or base64 where it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Word(Target);
+pub struct Word(PathText);
 
 impl Word {
     pub fn of(text: impl AsRef<OsStr>) -> Word {
-        Word(Target::of(text.as_ref().as_bytes()))
+        Word(PathText::of(text.as_ref().as_bytes()))
     }
 
     /// Wraps a document's spelling.
-    pub fn spelled(target: &Target) -> Word {
+    pub fn spelled(target: &PathText) -> Word {
         Word(target.clone())
     }
 
     /// Decodes the word; `None` where it is not spelled as `of` spells it.
     pub fn text(&self) -> Option<OsString> {
         self.0.bytes().map(OsString::from_vec)
-    }
-}
-
-/// A value that nobody is to see: it is sent, and shown nowhere.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-#[schema(as = SecretValue)]
-pub struct Hidden(Target);
-
-impl Hidden {
-    pub fn of(bytes: &[u8]) -> Hidden {
-        Hidden(Target::of(bytes))
-    }
-
-    /// Decodes the value; `None` where it is not spelled as `of` spells it.
-    pub fn bytes(&self) -> Option<Vec<u8>> {
-        self.0.bytes()
-    }
-}
-
-impl std::fmt::Debug for Hidden {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Hidden(…)")
     }
 }
 
@@ -105,7 +82,7 @@ pub struct Start {
     pub request: Option<String>,
     /// Values of secrets, for as long as the command runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub secrets: BTreeMap<String, Hidden>,
+    pub secrets: BTreeMap<String, SecretValue>,
     /// Waits for the end on the same connection: `Started` is followed by `Waited`, with the log as payload where it is short. A keeper of
     /// an older version ignores this, and does not confirm it.
     #[serde(default, skip_serializing_if = "is_not")]

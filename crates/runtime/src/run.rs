@@ -4,6 +4,8 @@ mod aside;
 mod disk_meter;
 mod explanation;
 pub mod hidden;
+pub(crate) mod home;
+mod home_copy;
 mod inside;
 pub mod layer;
 mod mode;
@@ -11,12 +13,14 @@ mod phases;
 pub mod place;
 mod plan;
 pub mod record;
+mod registration;
+pub mod repository;
 mod request;
 mod resident;
 pub mod sandboxed;
 mod view;
 
-pub use self::explanation::Explained;
+pub use self::home_copy::copy_in;
 pub use self::mode::{check_read_only, check_readable};
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
@@ -69,11 +73,12 @@ pub fn run<'a>(
     };
     let asking = asking(plan.questions, plan.person);
     let (mut tracked, mut timer) = (plan.tracked, plan.timer);
-    if let Some(tracked) = &tracked {
-        tracked.begin()?;
-    }
+    let lasting = match &mut tracked {
+        Some(tracked) => tracked.begin()?,
+        None => None,
+    };
     let gauge = tracked.as_ref().and_then(Tracked::gauge);
-    let ended = plan.guest.run(Beside { observer, network, publish: plan.publish, asking, gauge });
+    let ended = plan.guest.run(Beside { observer, network, publish: plan.publish, asking, gauge, lasting });
     if let Ok(outcome) = &ended {
         let began = Instant::now().checked_sub(Duration::from_millis(outcome.usage.wall_ms));
         timer.enter_at(Phase::Execution, began.unwrap_or_else(Instant::now));

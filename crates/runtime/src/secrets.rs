@@ -10,10 +10,9 @@ pub mod kept;
 pub use brought::{Carried, brought, carry, told};
 pub use brought::{check_recorded, refuse_brought};
 
-use crate::request::Hidden;
 use egress::broker::SecretValue;
 use state::{Caller, SecretSources};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -81,10 +80,31 @@ struct NamedSecret {
     held: Option<OpenedSource>,
 }
 
+/// Necessity of a secret's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// A run without a value goes on without the secret.
+    Optional,
+    Required,
+}
+
+/// Returns the names of a policy's secrets. A name is optional if every entry says so.
+pub fn needs<'a>(secrets: impl IntoIterator<Item = &'a policy::Secret>) -> BTreeMap<&'a str, Need> {
+    let mut needs = BTreeMap::new();
+    for secret in secrets {
+        let need = if secret.optional { Need::Optional } else { Need::Required };
+        let most = needs.entry(secret.name.as_str()).or_insert(need);
+        *most = need.max(*most);
+    }
+    needs
+}
+
 /// The secrets of one run before their values are known.
 #[derive(Default)]
 pub struct Secrets {
     named: Vec<NamedSecret>,
+    /// Names of optional secrets without a value; the guest has no placeholder for them.
+    left_out: Vec<String>,
     cwd: PathBuf,
     /// Late read of variables; see `Caller::read_late`.
     read_late: Option<fn(&OsStr) -> Option<OsString>>,
@@ -93,8 +113,8 @@ pub struct Secrets {
 impl Secrets {
     /// Determines the sources of the secrets that the policy names, without reading them. `words` are `NAME=env:VAR`, `NAME=file:PATH`,
     /// `NAME=cmd:COMMAND` or `NAME=store:NAME`; without a word, a secret is the caller's variable of its name, or else the one that is
-    /// kept.
-    pub fn find(wanted: &BTreeSet<&str>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+    /// kept. An optional secret that is neither, and has no word, is left out.
+    pub fn find(wanted: &BTreeMap<&str, Need>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
         let only_kept = caller.secret_sources == SecretSources::KeptOnly;
         let mut sources = BTreeMap::new();
         for word in words {
@@ -102,8 +122,8 @@ impl Secrets {
             if only_kept && !matches!(source, Source::Kept { .. } | Source::Brought) {
                 return Err(kept_only(name));
             }
-            if !wanted.contains(name) {
-                let known: Vec<&str> = wanted.iter().copied().collect();
+            if !wanted.contains_key(name) {
+                let known: Vec<&str> = wanted.keys().copied().collect();
                 return Err(Fault::invalid(format!(
                     "--secret {name}: no policy of this run has a secret of that name"
                 ))
@@ -113,8 +133,8 @@ impl Secrets {
             sources.insert(name, source);
         }
         let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
-        let mut named = Vec::new();
-        for name in wanted {
+        let (mut named, mut left_out) = (Vec::new(), Vec::new());
+        for (name, need) in wanted {
             let own = (*name).to_owned();
             let source = match sources.remove(name) {
                 Some(Source::Env { variable, .. }) => Source::Env { is_set: is_set(&variable), variable },
@@ -123,23 +143,35 @@ impl Secrets {
                 Some(source) => source,
                 None if !only_kept && is_set(name) => Source::Env { variable: own, is_set: true },
                 None => match kept::find(caller, name) {
+                    None if *need == Need::Optional => {
+                        left_out.push(own);
+                        continue;
+                    }
                     None if !only_kept => Source::Env { variable: own, is_set: false },
                     file => Source::Kept { name: own, file },
                 },
             };
             named.push(NamedSecret { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
         }
-        Ok(Secrets { named, cwd: caller.cwd.clone(), read_late: Some(caller.read_late) })
+        Ok(Secrets { named, left_out, cwd: caller.cwd.clone(), read_late: Some(caller.read_late) })
     }
 
     /// Describes the source of each secret.
     pub fn explain(&self) -> Vec<String> {
-        self.named.iter().map(|s| format!("{}: {}", s.name, s.source)).collect()
+        let named = self.named.iter().map(|s| format!("{}: {}", s.name, s.source));
+        let left_out = self.left_out.iter().map(|name| format!("{name}: left out, it is neither set nor kept"));
+        named.chain(left_out).collect()
     }
 
-    /// Returns whether all values come from kept secrets, which are the same for every caller.
+    /// Returns a note where the policy has optional secrets and no secret has a value.
+    pub fn note_left_out(&self) -> Option<String> {
+        let names = Some(self.left_out.join(", ")).filter(|names| !names.is_empty() && self.named.is_empty())?;
+        Some(format!("no secret has a value, and the command runs without: {names}"))
+    }
+
+    /// Returns whether all values come from kept secrets, which are the same for every caller. One that was left out may be kept later.
     pub fn are_kept(&self) -> bool {
-        self.named.iter().all(|secret| matches!(secret.source, Source::Kept { .. }))
+        self.left_out.is_empty() && self.named.iter().all(|secret| matches!(secret.source, Source::Kept { .. }))
     }
 
     /// Returns the secrets kept under these names now, with the same placeholders: for a spare, which was started before its owner was
@@ -151,7 +183,11 @@ impl Secrets {
             source: Source::Kept { name: secret.name.clone(), file: kept::find(caller, &secret.name) },
             held: None,
         };
-        Secrets { named: self.named.iter().map(now).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+        self.with(self.named.iter().map(now).collect())
+    }
+
+    fn with(&self, named: Vec<NamedSecret>) -> Secrets {
+        Secrets { named, left_out: self.left_out.clone(), cwd: self.cwd.clone(), read_late: self.read_late }
     }
 
     /// Returns an unopened copy; empty where no secret comes with a command.
@@ -165,11 +201,11 @@ impl Secrets {
             source: secret.source.clone(),
             held: None,
         };
-        Secrets { named: self.named.iter().map(again).collect(), cwd: self.cwd.clone(), read_late: self.read_late }
+        self.with(self.named.iter().map(again).collect())
     }
 
     /// Returns all values, with these added; a fault for a name that does not come with a command.
-    pub fn bring(&self, values: &BTreeMap<String, Hidden>) -> Result<Vec<SecretValue>, Fault> {
+    pub fn bring(&self, values: &BTreeMap<String, api::SecretValue>) -> Result<Vec<SecretValue>, Fault> {
         let mut again = self.brought();
         let waits = |name: &String| self.named.iter().find(|s| s.name == *name && s.source == Source::Brought);
         let mut all = Vec::new();
@@ -388,7 +424,7 @@ mod test {
 
     fn find(words: &[&str]) -> Result<Secrets, Fault> {
         let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-        Secrets::find(&BTreeSet::from(["TOKEN"]), &words, &caller())
+        Secrets::find(&BTreeMap::from([("TOKEN", Need::Required)]), &words, &caller())
     }
 
     fn value(words: &[&str]) -> Result<String, Fault> {
@@ -404,7 +440,7 @@ mod test {
             Caller { secret_sources: SecretSources::KeptOnly, ..caller().in_state(Path::new("/nonexistent")) };
         let find = |words: &[&str], caller: &Caller| {
             let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-            Secrets::find(&BTreeSet::from(["TOKEN"]), &words, caller)
+            Secrets::find(&BTreeMap::from([("TOKEN", Need::Required)]), &words, caller)
         };
         for word in ["TOKEN=env:TOKEN", "TOKEN=file:/etc/hostname", "TOKEN=cmd:true"] {
             assert!(find(&[word], &caller()).is_ok(), "{word}: the control");

@@ -1,22 +1,22 @@
-//! Who may have more: requests in a minute, sandboxes, snapshots and templates, live sandboxes with their memory and processors, disk, runs at a time; for
-//! each tenant and for the whole node. What is over a quota is refused with its name and when to ask again, and what has to wait
-//! for its turn waits behind its own tenant's, never behind another's.
+//! Admission: request rates, and quotas of sandboxes, snapshots, templates, live sandboxes with their memory and processors, disk, and
+//! concurrent runs, for each tenant and for the whole node. A request above a quota is refused with the quota's name and a Retry-After;
+//! a request that has to wait is queued behind its own tenant's, never behind another's.
 
 mod fair;
 mod rate;
 mod start_queue;
 
-pub use fair::{Fair, Shares, Turn, has_share};
-pub use start_queue::StartTurn;
+pub use fair::{FairSemaphore, FairShares, Permit, has_share};
+pub use start_queue::StartPermit;
 
-use crate::ask::Key;
+use crate::extract::Key;
 use crate::refuse::Refusal;
-use crate::{Shared, Who};
+use crate::{Principal, Shared};
+use api::DEFAULT_TENANT;
 use fair::Busy;
 use node::config::Quota;
 use node::idempotency;
-use node::quota::{self, More, Used};
-use node::tokens::DEFAULT_TENANT;
+use node::quota::{self, AddedUsage, Usage};
 use node::{Caller, Node, bounds};
 use rate::Rate;
 use start_queue::StartQueue;
@@ -25,18 +25,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
-/// How long a request waits for its turn.
+/// Longest wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a measure of what layers take is good for. Walking them is slow, and a quota is no wall: `max_disk_mb` is.
+/// Lifetime of a measured layer size. Walking layers is slow, and a quota need not be exact: `max_disk_mb` is the hard limit.
 const MEASURED: Duration = Duration::from_secs(30);
-/// When to ask again where nobody can know.
+/// Retry-After where the time cannot be computed.
 const LATER: Duration = Duration::from_secs(5);
-/// Directories of tenants that are looked into for what the node has.
-const MOST_TENANTS: usize = 4096;
-/// The node's own bucket; no tenant has such a name.
+/// Maximum number of tenants that are added up for the node.
+const MAX_TENANTS: usize = 4096;
+/// Key of the node's own bucket; no tenant has this name.
 const NODE: &str = "";
 
-/// The quotas that were set.
+/// The configured quotas.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     pub node: Quota,
@@ -52,16 +52,16 @@ impl Quotas {
 pub struct Admission {
     quotas: Quotas,
     rate: Rate,
-    runs: Arc<Fair>,
+    runs: Arc<FairSemaphore>,
     starts: StartQueue,
-    /// One at a time counts and takes: what two count at once they would both take.
-    taking: Arc<Fair>,
+    /// Serializes counting and creating: two requests that count at the same time could exceed the quota together.
+    taking: Arc<FairSemaphore>,
     disk: Mutex<BTreeMap<String, (Instant, u64)>>,
-    /// Bytes of bodies that lie on the disk on their way out or in.
+    /// Bytes of spooled bodies by tenant, in either direction.
     spooled: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
-/// Bytes of one body on the disk. They are counted until this is dropped.
+/// Bytes of one spooled body, counted until this is dropped.
 pub struct Spooled {
     all: Arc<Mutex<BTreeMap<String, u64>>>,
     tenant: String,
@@ -71,7 +71,7 @@ pub struct Spooled {
 }
 
 impl Spooled {
-    /// So many more; refused where the tenant's bodies together would take more than its layers may.
+    /// Counts more bytes. Refused where the tenant's bodies together would exceed the quota of its layers.
     pub fn grow(&mut self, bytes: u64) -> Result<(), Fault> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.get(&self.tenant).copied().unwrap_or_default() + bytes;
@@ -95,8 +95,8 @@ impl Drop for Spooled {
 
 impl Admission {
     pub fn new(quotas: Quotas) -> Admission {
-        let (runs, taking) = (Fair::new(quotas.node.runs), Fair::new(Some(1)));
-        let starts = StartQueue::new(start_queue::at_a_time());
+        let (runs, taking) = (FairSemaphore::new(quotas.node.runs), FairSemaphore::new(Some(1)));
+        let starts = StartQueue::new(start_queue::max_starts());
         Admission {
             quotas,
             rate: Rate::default(),
@@ -108,7 +108,7 @@ impl Admission {
         }
     }
 
-    /// One more request.
+    /// Counts a request against the rates of its tenant and of the node.
     pub fn request(&self, tenant: &str) -> Result<(), Refusal> {
         let now = Instant::now();
         let own = self.quotas.of(tenant).requests_per_minute;
@@ -124,94 +124,102 @@ impl Admission {
         Ok(())
     }
 
-    /// A turn to run a command, to be held as long as it runs.
-    pub async fn run(&self, tenant: &str) -> Result<Turn, Refusal> {
+    /// Waits for a permit to run a command; held as long as the command runs.
+    pub async fn run(&self, tenant: &str) -> Result<Permit, Refusal> {
         let most = self.quotas.of(tenant).runs;
         if most == Some(0) {
-            return Err(exceeded(LimitKind::Runs, format!("{} may run nothing", tenant_of(tenant)), LATER));
+            return Err(exceeded(LimitKind::Runs, format!("{} may not run commands", tenant_of(tenant)), LATER));
         }
-        self.runs.turn(tenant, most, PATIENCE).await.map_err(|busy| {
+        self.runs.acquire(tenant, most, PATIENCE).await.map_err(|busy| {
             let message = match busy {
                 Busy::Tenant(most) => format!("{} may run {most} commands at a time", tenant_of(tenant)),
                 Busy::Node(most) => format!("{} runs {most} commands at a time", node_itself()),
-                Busy::Queue => format!("{} requests of {} wait already", fair::MOST_WAITING, tenant_of(tenant)),
+                Busy::Queue => format!("{} requests of {} wait already", fair::MAX_WAITING, tenant_of(tenant)),
             };
             exceeded(LimitKind::Runs, message, Duration::from_secs(1))
         })
     }
 
-    /// A body that will lie on the disk for a while.
+    /// Returns a counter for a body that is spooled to the disk.
     pub fn spool(&self, tenant: &str) -> Spooled {
         let (own, node) = (self.quotas.of(tenant), self.quotas.node);
         Spooled { all: self.spooled.clone(), tenant: tenant.to_owned(), bytes: 0, own, node }
     }
 
-    /// A turn to begin a command, which ends soon by itself. None where too many wait: then it goes without.
-    pub async fn begin(&self, tenant: &str) -> Option<StartTurn> {
-        self.starts.turn(tenant).await
+    /// Waits for a permit to start a command, which expires soon. None where the queue is full: the command then starts without a permit.
+    pub async fn begin(&self, tenant: &str) -> Option<StartPermit> {
+        self.starts.acquire(tenant).await
     }
 
-    /// A turn for a run that was begun before there was this daemon.
-    pub fn adopt(&self, tenant: &str) -> Turn {
+    /// Returns a permit for a run that was started before this daemon.
+    pub fn adopt(&self, tenant: &str) -> Permit {
         self.runs.adopt(tenant)
     }
 
-    /// Runs that go on, and requests that wait for a turn to run.
-    pub fn figures(&self) -> (u64, usize) {
-        self.runs.figures()
+    /// Returns the number of running commands, and of requests that wait for a permit to run one.
+    pub fn counts(&self) -> (u64, usize) {
+        self.runs.counts()
     }
 }
 
 impl Shared {
-    /// Carries out a verb that makes sandboxes, snapshots or templates, under a key or not, if there may be so many more.
-    pub async fn making<T, F>(&self, who: &Who, more: Vec<More>, key: &Key, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that creates sandboxes, snapshots or templates, with or without an idempotency key, within the quotas.
+    pub async fn create_within_quota<T, F>(
+        &self,
+        principal: &Principal,
+        more: Vec<AddedUsage>,
+        key: &Key,
+        verb: F,
+    ) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        let (own, node) = (self.admission().quotas.of(&who.tenant), self.admission().quotas.node);
+        let (own, node) = (self.admission().quotas.of(&principal.tenant), self.admission().quotas.node);
         let counts = more.iter().any(|more| is_counted(&own, *more) || is_counted(&node, *more));
         let measures = own.disk_bytes.or(node.disk_bytes).is_some();
-        // What an earlier request under the key made is answered with, or refused as another's: nothing is made.
+        // Under a known key nothing is created: the earlier result is returned, or a different request is refused.
         let known = match key.0.clone().filter(|_| counts || measures) {
-            Some(key) => self.verb(who, move |node, caller| idempotency::is_known(&node.states, caller, &key)).await?,
+            Some(key) => {
+                self.verb(principal, move |node, caller| idempotency::is_known(&node.states, caller, &key)).await?
+            }
             None => false,
         };
         if known || !counts && !measures {
-            return self.verb(who, verb).await;
+            return self.verb(principal, verb).await;
         }
-        let _turn = self.turn_to_take(&who.tenant).await?;
+        let _permit = self.creation_permit(&principal.tenant).await?;
         if measures {
-            self.check_disk(who).await?;
+            self.check_disk(principal).await?;
         }
-        let checks: Vec<_> = more.into_iter().map(|more| (more, self.counting(who))).collect();
-        self.verb(who, move |node, caller| {
+        let checks: Vec<_> = more.into_iter().map(|more| (more, self.quota_check(principal))).collect();
+        self.verb(principal, move |node, caller| {
             checks.into_iter().try_for_each(|(more, check)| check(&|_, _| Ok(Some(more))))?;
             verb(node, caller)
         })
         .await
     }
 
-    /// Carries out a verb that makes a sandbox live, if there may be one more. One that is live already needs nothing.
-    pub async fn enlivening<T, F>(&self, who: &Who, sandbox: &str, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that makes a sandbox live, within the quotas. A sandbox that is live already is not counted again.
+    pub async fn make_live<T, F>(&self, principal: &Principal, sandbox: &str, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
         let sandbox = sandbox.to_owned();
-        let live = More::Live { memory_mb: None, cpus: None };
+        let live = AddedUsage::Live { memory_mb: None, cpus: None };
         let quotas = &self.admission().quotas;
-        if !is_counted(&quotas.of(&who.tenant), live) && !is_counted(&quotas.node, live) {
+        if !is_counted(&quotas.of(&principal.tenant), live) && !is_counted(&quotas.node, live) {
             let held = move |node: &Node, caller: &Caller| {
                 bounds::hold(&node.states, caller, &sandbox)?;
                 verb(node, caller)
             };
-            return self.verb(who, held).await;
+            return self.verb(principal, held).await;
         }
-        let _turn = self.turn_to_take(&who.tenant).await?;
-        let checks = self.counting(who);
-        self.verb(who, move |node, caller| {
-            // It counts with the limits that it is about to have.
+        let _permit = self.creation_permit(&principal.tenant).await?;
+        let checks = self.quota_check(principal);
+        self.verb(principal, move |node, caller| {
+            // The sandbox counts with the limits that it is about to have.
             bounds::hold(&node.states, caller, &sandbox)?;
             checks(&|node, own| quota::by_starting(node, own, &sandbox))?;
             verb(node, caller)
@@ -219,43 +227,49 @@ impl Shared {
         .await
     }
 
-    /// Carries out a verb that makes a sandbox that stands ready, which is live, if there may be one more.
-    pub async fn readying<T, F>(&self, who: &Who, each: More, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb that creates a warm sandbox, which is live, within the quotas.
+    pub async fn create_warm<T, F>(&self, principal: &Principal, each: AddedUsage, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        let _turn = self.turn_to_take(&who.tenant).await?;
-        self.check_disk(who).await?;
-        let (made, live) = (self.counting(who), self.counting(who));
-        self.verb(who, move |node, caller| {
-            made(&|_, _| Ok(Some(More::Sandboxes(1))))?;
+        let _permit = self.creation_permit(&principal.tenant).await?;
+        self.check_disk(principal).await?;
+        let (made, live) = (self.quota_check(principal), self.quota_check(principal));
+        self.verb(principal, move |node, caller| {
+            made(&|_, _| Ok(Some(AddedUsage::Sandboxes(1))))?;
             live(&|_, _| Ok(Some(each)))?;
             verb(node, caller)
         })
         .await
     }
 
-    async fn turn_to_take(&self, tenant: &str) -> Result<Turn, Refusal> {
-        let turn = self.admission().taking.turn(tenant, Some(1), PATIENCE).await;
-        turn.map_err(|_| {
-            let message = "others are being served, and it was not this request's turn in time";
-            exceeded(LimitKind::Waiting, message.to_owned(), Duration::from_secs(1))
+    async fn creation_permit(&self, tenant: &str) -> Result<Permit, Refusal> {
+        let permit = self.admission().taking.acquire(tenant, Some(1), PATIENCE).await;
+        permit.map_err(|_| {
+            let message =
+                format!("waited {} s behind other requests that create or start something", PATIENCE.as_secs());
+            exceeded(LimitKind::Waiting, message, Duration::from_secs(1))
         })
     }
 
-    /// What counts, on a thread that may block, and refuses what is too much.
-    fn counting(&self, who: &Who) -> impl FnOnce(&Wanted<'_>) -> Result<(), Fault> + Send + use<> {
-        let (shared, who) = (self.clone(), who.clone());
+    /// Returns the quota check, which blocks and runs on a thread of the pool.
+    fn quota_check(&self, principal: &Principal) -> impl FnOnce(&Wanted<'_>) -> Result<(), Fault> + Send + use<> {
+        let (shared, principal) = (self.clone(), principal.clone());
         move |wanted| {
-            let own = shared.caller(&who);
+            let own = shared.caller(&principal);
             let Some(more) = wanted(shared.node(), &own)? else { return Ok(()) };
             let quotas = &shared.admission().quotas;
-            quota::check(&tenant_of(&who.tenant), &quotas.of(&who.tenant), &quota::used(shared.node(), &own)?, more)?;
+            quota::check(
+                &tenant_of(&principal.tenant),
+                &quotas.of(&principal.tenant),
+                &quota::used(shared.node(), &own)?,
+                more,
+            )?;
             if is_counted(&quotas.node, more) {
-                let mut used = Used::default();
+                let mut used = Usage::default();
                 for tenant in shared.tenants() {
-                    used += quota::used(shared.node(), &shared.caller(&Who { tenant, ..who.clone() }))?;
+                    used += quota::used(shared.node(), &shared.caller(&Principal { tenant, ..principal.clone() }))?;
                 }
                 quota::check(&node_itself(), &quotas.node, &used, more)?;
             }
@@ -263,55 +277,57 @@ impl Shared {
         }
     }
 
-    /// Every tenant that has anything.
+    /// Returns all tenants that have a state directory.
     pub fn tenants(&self) -> Vec<String> {
         let dirs = std::fs::read_dir(self.state().join("tenants")).into_iter().flatten().flatten();
-        let names = dirs.filter_map(|dir| dir.file_name().into_string().ok()).take(MOST_TENANTS);
+        let names = dirs.filter_map(|dir| dir.file_name().into_string().ok()).take(MAX_TENANTS);
         std::iter::once(DEFAULT_TENANT.to_owned()).chain(names).collect()
     }
 
-    async fn check_disk(&self, who: &Who) -> Result<(), Refusal> {
-        let (shared, of) = (self.clone(), who.clone());
-        self.blocking_for(who, move || {
+    async fn check_disk(&self, principal: &Principal) -> Result<(), Refusal> {
+        let (shared, of) = (self.clone(), principal.clone());
+        self.blocking_for(principal, move || {
             let quotas = &shared.admission().quotas;
-            let own = shared.layers_of(&of)?;
+            let own = shared.layer_bytes(&of)?;
             quota::check_disk(&tenant_of(&of.tenant), &quotas.of(&of.tenant), own)?;
             if quotas.node.disk_bytes.is_none() {
                 return Ok(());
             }
             let mut all = 0;
             for tenant in shared.tenants() {
-                all += shared.layers_of(&Who { tenant, ..of.clone() })?;
+                all += shared.layer_bytes(&Principal { tenant, ..of.clone() })?;
             }
             quota::check_disk(&node_itself(), &quotas.node, all)
         })
         .await
     }
 
-    /// What a tenant's layers take, as it was a little while ago.
-    fn layers_of(&self, who: &Who) -> Result<u64, Fault> {
+    /// Returns the size of a tenant's layers, at most `MEASURED` old.
+    fn layer_bytes(&self, principal: &Principal) -> Result<u64, Fault> {
         let known = || self.admission().disk.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, bytes)) = known().get(&who.tenant).filter(|(at, _)| at.elapsed() < MEASURED) {
+        if let Some((_, bytes)) = known().get(&principal.tenant).filter(|(at, _)| at.elapsed() < MEASURED) {
             return Ok(*bytes);
         }
-        let bytes = quota::disk_bytes(self.node(), &self.caller(who))?;
+        let bytes = quota::disk_bytes(self.node(), &self.caller(principal))?;
         let mut known = known();
         known.retain(|_, (at, _)| at.elapsed() < MEASURED);
-        known.insert(who.tenant.clone(), (Instant::now(), bytes));
+        known.insert(principal.tenant.clone(), (Instant::now(), bytes));
         Ok(bytes)
     }
 }
 
-/// What would be added, as the tenant's own records say it.
-type Wanted<'a> = dyn Fn(&Node, &Caller) -> Result<Option<More>, Fault> + 'a;
+/// Computes the addition from the tenant's records.
+type Wanted<'a> = dyn Fn(&Node, &Caller) -> Result<Option<AddedUsage>, Fault> + 'a;
 
-/// Whether a quota bounds it at all.
-fn is_counted(quota: &Quota, more: More) -> bool {
+/// Returns true if the quota limits this kind of addition.
+fn is_counted(quota: &Quota, more: AddedUsage) -> bool {
     match more {
-        More::Sandboxes(_) => quota.sandboxes.is_some(),
-        More::Snapshots(_) => quota.snapshots.is_some(),
-        More::Templates(_) => quota.templates.is_some(),
-        More::Live { .. } => quota.live_sandboxes.is_some() || quota.memory_bytes.is_some() || quota.cpus.is_some(),
+        AddedUsage::Sandboxes(_) => quota.sandboxes.is_some(),
+        AddedUsage::Snapshots(_) => quota.snapshots.is_some(),
+        AddedUsage::Templates(_) => quota.templates.is_some(),
+        AddedUsage::Live { .. } => {
+            quota.live_sandboxes.is_some() || quota.memory_bytes.is_some() || quota.cpus.is_some()
+        }
     }
 }
 
@@ -325,5 +341,5 @@ fn node_itself() -> String {
 
 fn exceeded(kind: LimitKind, message: String, after: Duration) -> Refusal {
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).phase(Phase::Admission).retry(Retry::Later);
-    Refusal::from(fault.hint("ask again after the time that Retry-After says")).after(after)
+    Refusal::from(fault.hint("send the request again after the time in Retry-After")).after(after)
 }

@@ -1,26 +1,17 @@
-//! Documents as answers: each says which version of the contract it follows, and which version of its subject it shows. Every route that
-//! answers with JSON answers so.
+//! JSON responses: each document carries the protocol version, and its ETag the version of its subject. Every route that responds with
+//! JSON uses this type.
 
+use api::Document;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::marker::PhantomData;
 use terms::{Fault, PROTOCOL_VERSION};
-use utoipa::ToSchema;
 
-/// What is sent.
-// The line above is part of the published description. For content that does not carry the version itself.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Document<T> {
-    pub protocol_version: u32,
-    #[serde(flatten)]
-    pub content: T,
-}
-
-/// An answer of a route. The document is written when the answer is made, so that one body of code sends all of them; `T` tells the
-/// reader of a route which document that is.
+/// A JSON response. The document is serialized when the value is made, so that sending it is not generic; `T` documents the type for
+/// readers of a route.
 pub struct Answer<T> {
     written: Written,
     content: PhantomData<fn() -> T>,
@@ -29,22 +20,22 @@ pub struct Answer<T> {
 struct Written {
     status: StatusCode,
     version: Option<u64>,
-    /// None where it cannot be written as JSON.
+    /// The document; none where serialization failed.
     text: Option<Vec<u8>>,
 }
 
 impl<T: Serialize> Answer<T> {
-    /// Content that does not carry `protocol_version`; it is put in front.
+    /// A response with content that lacks `protocol_version`; it is added.
     pub fn ok(content: T) -> Answer<T> {
         Answer::new(serde_json::to_vec(&Document { protocol_version: PROTOCOL_VERSION, content }).ok())
     }
 
-    /// A whole document, which carries `protocol_version` itself.
+    /// A response with a document that has `protocol_version` itself.
     pub fn whole(document: &T) -> Answer<T> {
         Answer::new(serde_json::to_vec(document).ok())
     }
 
-    /// The same as `ok`, with the status of something that was made, or had been.
+    /// `ok` with status 201, or 200 where the subject existed before.
     pub fn made(content: T, existed: bool) -> Answer<T> {
         Answer::ok(content).created_unless(existed)
     }
@@ -53,13 +44,13 @@ impl<T: Serialize> Answer<T> {
         Answer { written: Written { status: StatusCode::OK, version: None, text }, content: PhantomData }
     }
 
-    /// 201 for something that was made; 200 where an earlier request under the same key made it.
+    /// Sets status 201; 200 where an earlier request under the same key created the subject.
     pub fn created_unless(mut self, existed: bool) -> Answer<T> {
         self.written.status = if existed { StatusCode::OK } else { StatusCode::CREATED };
         self
     }
 
-    /// The `ETag`, which a later change can name in `If-Match`.
+    /// Sets the `ETag`, which a later change can send as `If-Match`.
     pub fn version(mut self, version: u64) -> Answer<T> {
         self.written.version = Some(version);
         self
@@ -75,15 +66,15 @@ impl<T> IntoResponse for Answer<T> {
 impl IntoResponse for Written {
     fn into_response(self) -> Response {
         let Some(text) = self.text else {
-            return crate::Refusal::from(Fault::internal("the answer cannot be written as JSON")).into_response();
+            return crate::Refusal::from(Fault::internal("cannot serialize the response as JSON")).into_response();
         };
-        let mut answer = Response::new(Body::from(text));
-        *answer.status_mut() = self.status;
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(tag) = self.version.and_then(|v| HeaderValue::from_str(&format!("\"{v}\"")).ok()) {
-            answer.headers_mut().insert(ETAG, tag);
+            response.headers_mut().insert(ETAG, tag);
         }
-        answer
+        response
     }
 }
 
@@ -92,12 +83,12 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    async fn sent<T>(answer: Answer<T>) -> (u16, Option<String>, Value) {
-        let answer = answer.into_response();
-        assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
-        let tag = answer.headers().get(ETAG).map(|tag| tag.to_str().unwrap().to_owned());
-        let status = answer.status().as_u16();
-        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    async fn sent<T>(response: Answer<T>) -> (u16, Option<String>, Value) {
+        let response = response.into_response();
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let tag = response.headers().get(ETAG).map(|tag| tag.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (status, tag, serde_json::from_slice(&body).unwrap())
     }
 

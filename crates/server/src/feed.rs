@@ -1,5 +1,5 @@
-//! Tells streams that a tenant's journal has grown. Entries of the daemon itself are known at once; for those that others write to the
-//! same store one task of each tenant looks, as long as there are listeners.
+//! Notifies streams that a tenant's journal has grown. Entries of the daemon itself are announced at once; for entries that other processes
+//! write to the same store, one task per tenant polls while there are listeners.
 
 use crate::tasks::Tasks;
 use node::audit::{Tail, Wanted};
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-/// Pause between two looks at the store for entries of others.
-const PAUSE: Duration = Duration::from_millis(250);
+/// Poll interval for entries of other processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Streams of a tenant that read at a time. An entry wakes all of them at once, and the turns for verbs are for others, too; a stream
-/// that waited finds all that came meanwhile at once.
+/// Concurrent readers per tenant. An entry wakes all streams of the tenant at once, and other requests need threads of the pool, too; a
+/// stream that waited reads all new entries in one pass.
 const READERS: usize = 4;
 
 /// Feeds of all tenants with listeners.
@@ -27,39 +27,39 @@ struct Feed {
 }
 
 /// A listener to one tenant's journal.
-pub struct Ear {
+pub struct JournalListener {
     last: watch::Receiver<u64>,
     readers: Arc<Semaphore>,
 }
 
-impl Ear {
-    /// Resolves when the journal has grown; an error when the task that looks has ended.
-    pub async fn grown(&mut self) -> Result<(), watch::error::RecvError> {
+impl JournalListener {
+    /// Resolves when the journal has grown; fails when the polling task has ended.
+    pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
         self.last.changed().await
     }
 
-    /// As many wait as there are streams, which are counted.
-    pub async fn turn_to_read(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a permit to read. The number of waiters is bounded by that of streams, which is limited.
+    pub async fn read_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.readers.clone().acquire_owned().await.ok()
     }
 }
 
 impl Feeds {
-    /// Listens to a tenant's journal.
-    pub fn listen(&self, node: Arc<Node>, tenant: &str, caller: Caller, tasks: &Tasks) -> Ear {
+    /// Subscribes to a tenant's journal.
+    pub fn listen(&self, node: Arc<Node>, tenant: &str, caller: Caller, tasks: &Tasks) -> JournalListener {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, feed| !feed.last.is_closed());
         if let Some(feed) = all.get(tenant) {
-            return Ear { last: feed.last.subscribe(), readers: feed.readers.clone() };
+            return JournalListener { last: feed.last.subscribe(), readers: feed.readers.clone() };
         }
         let (last, listener) = watch::channel(0);
         let (nudge, readers) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(READERS)));
-        tasks.spawn(look(node, caller, last.clone(), nudge.clone()));
+        tasks.spawn(poll_journal(node, caller, last.clone(), nudge.clone()));
         all.insert(tenant.to_owned(), Feed { last, nudge, readers: readers.clone() });
-        Ear { last: listener, readers }
+        JournalListener { last: listener, readers }
     }
 
-    /// Has the tenant's journal looked at now.
+    /// Makes the tenant's task poll now.
     pub fn nudge(&self, tenant: &str) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(feed) = all.get(tenant) {
@@ -68,8 +68,8 @@ impl Feeds {
     }
 }
 
-/// Looks until no listener is left. A store that cannot be read now is tried again: listeners find out when they read.
-async fn look(node: Arc<Node>, caller: Caller, last: watch::Sender<u64>, nudge: Arc<Notify>) {
+/// Polls until no listener is left. A failed read is repeated: listeners see the fault when they read themselves.
+async fn poll_journal(node: Arc<Node>, caller: Caller, last: watch::Sender<u64>, nudge: Arc<Notify>) {
     let mut tail: Option<Tail> = None;
     while !last.is_closed() {
         let (node, caller, held) = (node.clone(), caller.clone(), tail.take());
@@ -84,6 +84,6 @@ async fn look(node: Arc<Node>, caller: Caller, last: watch::Sender<u64>, nudge: 
             tail = Some(held);
             last.send_if_modified(|known| std::mem::replace(known, at) != at);
         }
-        let _ = tokio::time::timeout(PAUSE, nudge.notified()).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, nudge.notified()).await;
     }
 }

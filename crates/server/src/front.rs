@@ -1,13 +1,13 @@
-//! Before and behind every route: a request is admitted and its answer is made whole. Nothing that happens in between can
-//! leave a client without a document of the contract.
+//! Wraps every route: admits the request before it, and completes the response after it. Whatever fails in between, the client gets a
+//! document of the API.
 
 use crate::credentials::Peer;
 use crate::gate::{self, Names};
-use crate::refuse::{Carried, OfGuest, Over, Refusal};
+use crate::refuse::{CarriedFault, FromGuest, OverRate, Refusal};
 use crate::slow_body::TimedBody;
 use crate::stream::Closing;
-use crate::telemetry::{Seen, Told};
-use crate::{Shared, Who};
+use crate::telemetry::{ObservedRequest, RequestEnd};
+use crate::{Principal, Shared};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use terms::{ErrorKind, Fault, Retry};
 use tower::ServiceExt;
 
-/// What every connection needs to answer requests.
+/// Handles the requests of all connections.
 #[derive(Clone)]
 pub struct Front {
     pub app: Router,
@@ -31,47 +31,47 @@ pub struct Front {
     pub names: Arc<Names>,
 }
 
-/// Carried by an answer: whose credential it was asked for with.
+/// Response extension: the tenant of the authenticated client.
 #[derive(Clone)]
 struct Tenant(String);
 
-/// What is also found without the version in front, for those who ask every daemon the same.
-const WITHOUT_VERSION: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
+/// Paths that also work without the prefix `/v1`, for tools that probe every daemon at the same path.
+const UNVERSIONED: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
 impl Front {
-    pub async fn answer<B>(self, peer: Peer, request: Request<B>) -> Response
+    pub async fn respond<B>(self, peer: Peer, request: Request<B>) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<axum::BoxError>,
     {
         let id = terms::id("req", node::random::id_bytes());
-        let seen = Seen::begin(self.shared.telemetry(), request.method(), request.headers());
-        let mut answer = match AssertUnwindSafe(seen.during(&id, self.admitted(&peer, request))).catch_unwind().await {
-            Ok(Ok(answer)) => answer,
+        let seen = ObservedRequest::begin(self.shared.telemetry(), request.method(), request.headers());
+        let mut response = match AssertUnwindSafe(seen.run(&id, self.admitted(&peer, request))).catch_unwind().await {
+            Ok(Ok(response)) => response,
             Ok(Err(refusal)) => refusal.into_response(),
-            Err(_) => Refusal::from(Fault::internal("the daemon failed at this request")).into_response(),
+            Err(_) => Refusal::from(Fault::internal("the handler of this request panicked")).into_response(),
         };
         let mut fault = None;
-        let is_ours = answer.extensions().get::<OfGuest>().is_none();
-        if is_ours && (answer.status().is_client_error() || answer.status().is_server_error()) {
-            let (document, of) = refused(answer, &id).await;
-            (answer, fault) = (document, Some(of));
+        let is_ours = response.extensions().get::<FromGuest>().is_none();
+        if is_ours && (response.status().is_client_error() || response.status().is_server_error()) {
+            let (document, of) = fault_document(response, &id).await;
+            (response, fault) = (document, Some(of));
         }
-        guard(&mut answer, &id, is_ours);
-        let carried = answer.extensions();
-        seen.end(&Told {
+        security_headers(&mut response, &id, is_ours);
+        let carried = response.extensions();
+        seen.end(&RequestEnd {
             request_id: &id,
             route: carried.get::<MatchedPath>().map(MatchedPath::as_str),
             tenant: carried.get::<Tenant>().map(|tenant| tenant.0.as_str()),
-            status: answer.status(),
+            status: response.status(),
             fault: fault.as_ref(),
         });
-        answer
+        response
     }
 
-    /// Whether it answers somebody with a credential.
-    pub fn knew(answer: &Response) -> bool {
-        answer.extensions().get::<Tenant>().is_some()
+    /// Returns true if the client of this response was authenticated.
+    pub fn was_authenticated(response: &Response) -> bool {
+        response.extensions().get::<Tenant>().is_some()
     }
 
     async fn admitted<B>(self, peer: &Peer, request: Request<B>) -> Result<Response, Refusal>
@@ -82,54 +82,59 @@ impl Front {
         let (mut parts, body) = request.into_parts();
         gate::check(&parts, peer, &self.names)?;
         parts.uri = versioned(parts.uri);
-        let given = parts.headers.contains_key(header::AUTHORIZATION);
-        let who = match self.shared.rules().is_public(parts.uri.path()) && !given {
+        let has_token = parts.headers.contains_key(header::AUTHORIZATION);
+        let principal = match self.shared.rules().is_public(parts.uri.path()) && !has_token {
             true => None,
-            false => Some(self.shared.credentials().who(peer, &parts.headers).await?),
+            false => Some(self.shared.credentials().authenticate(peer, &parts.headers).await?),
         };
-        let over = who.as_ref().and_then(|who| self.shared.admission().request(&who.tenant).err());
-        // No route has a use for it, and none must be able to pass it on.
+        let over = principal.as_ref().and_then(|principal| self.shared.admission().request(&principal.tenant).err());
+        // Removed, so that no route can pass it on.
         parts.headers.remove(header::AUTHORIZATION);
-        if let Some(who) = &who {
-            parts.extensions.insert(who.clone());
+        if let Some(principal) = &principal {
+            parts.extensions.insert(principal.clone());
         }
         if let Some(over) = &over {
-            parts.extensions.insert(Over(over.clone()));
+            parts.extensions.insert(OverRate(over.clone()));
         }
         let path = parts.uri.path().to_owned();
         let request = Request::from_parts(parts, Body::new(TimedBody::new(body, self.shared.patience())));
-        let mut answer = match self.app.clone().oneshot(request).await {
-            Ok(answer) => answer,
+        let mut response = match self.app.clone().oneshot(request).await {
+            Ok(response) => response,
             Err(never) => match never {},
         };
-        // Where no route was found nobody has refused it yet.
-        if let Some(over) = over.filter(|_| answer.extensions().get::<MatchedPath>().is_none()) {
-            answer = over.into_response();
+        // Without a matching route the middleware has not refused the request.
+        if let Some(over) = over.filter(|_| response.extensions().get::<MatchedPath>().is_none()) {
+            response = over.into_response();
         }
-        if let Some(who) = &who {
-            answer.extensions_mut().insert(Tenant(who.tenant.clone()));
+        if let Some(principal) = &principal {
+            response.extensions_mut().insert(Tenant(principal.tenant.clone()));
         }
-        match who {
-            Some(who) => self.watched(who, path, answer).await,
-            None => Ok(answer),
+        match principal {
+            Some(principal) => self.until_credential_ends(principal, path, response).await,
+            None => Ok(response),
         }
     }
 
-    /// Streams end with the credential they were opened with; names of other tenants' things are noted.
-    async fn watched(&self, who: Who, path: String, answer: Response) -> Result<Response, Refusal> {
-        let is_ours = answer.extensions().get::<OfGuest>().is_none();
-        if is_ours && answer.status() == StatusCode::NOT_FOUND {
-            let subject = answer.extensions().get::<Carried>().and_then(|carried| carried.0.subject.clone());
+    /// Records requests for ids of other tenants, and ends streams with the credential that opened them.
+    async fn until_credential_ends(
+        &self,
+        principal: Principal,
+        path: String,
+        response: Response,
+    ) -> Result<Response, Refusal> {
+        let is_ours = response.extensions().get::<FromGuest>().is_none();
+        if is_ours && response.status() == StatusCode::NOT_FOUND {
+            let subject = response.extensions().get::<CarriedFault>().and_then(|carried| carried.0.subject.clone());
             let words = gate::parts_of(&path).into_iter().chain(subject).collect();
-            crate::foreign::look(&self.shared, &who, &path, words).await?;
+            crate::foreign_ids::record_foreign(&self.shared, &principal, &path, words).await?;
         }
-        let is_stream = answer.status().is_success() && answer.body().size_hint().exact().is_none();
+        let is_stream = response.status().is_success() && response.body().size_hint().exact().is_none();
         if !is_stream {
-            return Ok(answer);
+            return Ok(response);
         }
         let shared = self.shared.clone();
-        let closed = async move { shared.until_closed(&who).await };
-        let (parts, body) = answer.into_parts();
+        let closed = async move { shared.until_closed(&principal).await };
+        let (parts, body) = response.into_parts();
         let events =
             parts.headers.get(header::CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
         Ok(Response::from_parts(parts, Body::new(Closing::new(body, events, closed))))
@@ -139,17 +144,17 @@ impl Front {
 fn versioned(uri: Uri) -> Uri {
     let path = uri.path();
     let known = |name: &str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    if !WITHOUT_VERSION.iter().any(|name| known(name)) {
+    if !UNVERSIONED.iter().any(|name| known(name)) {
         return uri;
     }
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     format!("/v1{target}").parse().unwrap_or(uri)
 }
 
-/// The document of a refusal. One that is not ours, of a library in between, becomes one.
-async fn refused(answer: Response, id: &str) -> (Response, Fault) {
-    let (mut parts, body) = answer.into_parts();
-    let mut fault = match parts.extensions.remove::<Carried>() {
+/// Builds the document of an error response. An error of a library in between becomes a fault, too.
+async fn fault_document(response: Response, id: &str) -> (Response, Fault) {
+    let (mut parts, body) = response.into_parts();
+    let mut fault = match parts.extensions.remove::<CarriedFault>() {
         Some(carried) => *carried.0,
         None => {
             const LONGEST: usize = 4096;
@@ -159,7 +164,7 @@ async fn refused(answer: Response, id: &str) -> (Response, Fault) {
             *Refusal::http(parts.status, text, "see /v1/openapi.json").fault
         }
     };
-    // A limit that is too small stays so however often it is asked for.
+    // A retry does not change a limit that is too small.
     let is_hopeless = fault.error_kind == ErrorKind::LimitExceeded && fault.retry == Retry::Never;
     if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) && !is_hopeless {
         fault.retry = Retry::Later;
@@ -175,10 +180,10 @@ async fn refused(answer: Response, id: &str) -> (Response, Fault) {
     (Response::from_parts(parts, Body::from(text)), fault)
 }
 
-/// Headers of every answer: it is shown in no frame, kept by no cache, and taken for nothing that it does not say it is. One of ours is
-/// in no window that a foreign page holds, and no foreign page has it in its memory.
-fn guard(answer: &mut Response, id: &str, is_ours: bool) {
-    let headers = answer.headers_mut();
+/// Sets the security headers of every response: no framing, no caching, no content sniffing. A response of the daemon itself, as opposed to
+/// a guest's, is also closed to other origins as a window and as a resource.
+fn security_headers(response: &mut Response, id: &str, is_ours: bool) {
+    let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
@@ -232,9 +237,9 @@ mod tests {
     async fn told(front: &Front, path: &str) -> (u16, serde_json::Value) {
         let request = Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap();
         let peer = Peer::Unix { uid: Some(rustix::process::geteuid().as_raw()) };
-        let answer = front.clone().answer(peer, request).await;
-        let status = answer.status().as_u16();
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let response = front.clone().respond(peer, request).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
     }
 

@@ -1,5 +1,4 @@
-//! Rules for every request, whatever it asks for and whoever asks: its head is small, it names this daemon and nobody else, no
-//! page of another site sent it, and no secret stands in its address.
+//! Checks of every request before authentication: the size of its head, the Host and Origin headers, and no secret in the request target.
 
 use crate::credentials::Peer;
 use crate::refuse::Refusal;
@@ -8,25 +7,25 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Version};
 use terms::LimitKind;
 
-/// The head of a request; hyper gives up somewhat later by itself.
-const MOST_HEADERS: usize = 100;
-const MOST_HEADER_BYTES: usize = 32 << 10;
-const LONGEST_TARGET: usize = 8 << 10;
+/// Limits of a request's head; hyper's own limits are somewhat higher.
+const MAX_HEADERS: usize = 100;
+const MAX_HEADER_BYTES: usize = 32 << 10;
+const MAX_TARGET_BYTES: usize = 8 << 10;
 
-/// The names that the daemon answers to.
+/// Host names that the daemon accepts.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// The port of the TCP listener, where there is one.
+    /// The port of the TCP listener, if any.
     pub port: Option<u16>,
     pub tls: bool,
-    /// Further names, each with or without a port.
+    /// Additional names, each with or without a port.
     pub more: Vec<String>,
 }
 
 const OURS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 impl Names {
-    /// Whether a `Host` is one of ours. On the socket there is no port to go by.
+    /// Returns true for a `Host` of this daemon. On the Unix socket there is no port to compare.
     fn is_host(&self, host: &str, peer: &Peer) -> bool {
         let named = |name: &str, port: Option<u16>| match (host.to_ascii_lowercase().strip_prefix(name), port) {
             (Some(""), None) => true,
@@ -41,12 +40,12 @@ impl Names {
             || self.more.iter().any(|name| has_port(name, host) || named(name, port))
     }
 
-    /// A port that clients leave out.
+    /// Returns true for the scheme's default port, which clients omit.
     fn is_usual(&self, port: u16) -> bool {
         port == if self.tls { 443 } else { 80 }
     }
 
-    /// Whether an `Origin` is a page of ours.
+    /// Returns true for an `Origin` of this daemon.
     fn is_origin(&self, origin: &str) -> bool {
         let scheme = if self.tls { "https://" } else { "http://" };
         let Some((host, port)) = origin.strip_prefix(scheme).zip(self.port) else { return false };
@@ -55,12 +54,12 @@ impl Names {
     }
 }
 
-/// A further name that was given with its port.
+/// Returns true if `name` includes a port and equals `host`.
 fn has_port(name: &str, host: &str) -> bool {
     name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) && name.eq_ignore_ascii_case(host)
 }
 
-/// Refuses what must not get further, before anything is known of who sent it and before anything of its body is read.
+/// Checks a request before its client is authenticated and before any of its body is read.
 pub fn check(parts: &Parts, peer: &Peer, names: &Names) -> Result<(), Refusal> {
     check_size(parts)?;
     check_host(parts, peer, names)?;
@@ -72,17 +71,22 @@ fn check_size(parts: &Parts) -> Result<(), Refusal> {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     let hint = "send fewer and shorter headers";
     let bytes: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if parts.headers.len() > MOST_HEADERS || bytes > MOST_HEADER_BYTES {
+    if parts.headers.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
         let message = format!(
-            "{} headers with {bytes} bytes; {MOST_HEADERS} with {MOST_HEADER_BYTES} may be",
+            "the request has {} headers with {bytes} bytes; at most {MAX_HEADERS} with {MAX_HEADER_BYTES} are allowed",
             parts.headers.len()
         );
         return Err(Refusal::limit(status, LimitKind::HeaderBytes, message, hint));
     }
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
-    if target > LONGEST_TARGET {
-        let message = format!("the address has {target} bytes; {LONGEST_TARGET} may be");
-        return Err(Refusal::limit(StatusCode::URI_TOO_LONG, LimitKind::HeaderBytes, message, "send a body instead"));
+    if target > MAX_TARGET_BYTES {
+        let message = format!("the request target has {target} bytes; at most {MAX_TARGET_BYTES} are allowed");
+        return Err(Refusal::limit(
+            StatusCode::URI_TOO_LONG,
+            LimitKind::HeaderBytes,
+            message,
+            "send the data in a body",
+        ));
     }
     Ok(())
 }
@@ -92,14 +96,14 @@ fn bad(message: impl Into<String>, hint: &str) -> Refusal {
 }
 
 fn check_host(parts: &Parts, peer: &Peer, names: &Names) -> Result<(), Refusal> {
-    let hint = "name the daemon as it listens, e.g. Host: localhost";
-    // An address with a host in it is for proxies, which we are not.
+    let hint = "send one header with the daemon's name, e.g. Host: localhost";
+    // A request target with an authority is for proxies, and the daemon is none.
     if parts.uri.authority().is_some() || parts.method == Method::CONNECT {
-        return Err(bad("the address names a host", "send the path alone"));
+        return Err(bad("the request target contains a host", "send the path alone"));
     }
     let mut hosts = parts.headers.get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().map_err(|_| bad("the Host header is no text", hint))?,
+        (Some(host), None) => host.to_str().map_err(|_| bad("the Host header is not text", hint))?,
         (None, _) if parts.version == Version::HTTP_10 => return Err(bad("HTTP/1.0 without a Host header", hint)),
         (None, _) => return Err(bad("no Host header", hint)),
         (Some(_), Some(_)) => return Err(bad("two Host headers", hint)),
@@ -107,29 +111,37 @@ fn check_host(parts: &Parts, peer: &Peer, names: &Names) -> Result<(), Refusal> 
     match names.is_host(host, peer) {
         true => Ok(()),
         false => {
-            let hint = "ask for localhost, or start the daemon with --allow-host and this name";
-            Err(Refusal::http(StatusCode::MISDIRECTED_REQUEST, format!("the host {host:?} is not this daemon"), hint))
+            let hint = "use localhost, or a name that the operator has added to serve.allow_hosts";
+            Err(Refusal::http(
+                StatusCode::MISDIRECTED_REQUEST,
+                format!("the Host header {host:?} is not this daemon"),
+                hint,
+            ))
         }
     }
 }
 
-/// Pages of other sites can make a browser send requests; none of them gets anything here, not even by reading.
+/// Refuses requests from pages of other sites, reads included: a page can make the browser of a local user send them.
 fn check_origin(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     let foreign = |what: String| {
-        Err(Refusal::http(StatusCode::FORBIDDEN, what, "only pages of the daemon itself may speak to it"))
+        Err(Refusal::http(
+            StatusCode::FORBIDDEN,
+            what,
+            "send the request from a page of the daemon itself, or not from a browser",
+        ))
     };
     let mut origins = parts.headers.get_all(ORIGIN).iter();
     let origin = origins.next().map(|origin| origin.to_str().unwrap_or_default());
     if let Some(origin) = origin.filter(|origin| origins.next().is_some() || !names.is_origin(origin)) {
-        return foreign(format!("the origin {origin:?} is foreign"));
+        return foreign(format!("the Origin header {origin:?} is not this daemon"));
     }
     let site = text(&parts.headers, "sec-fetch-site");
     if !matches!(site, "" | "same-origin" | "none") {
-        return foreign(format!("a page of another site sent it ({site})"));
+        return foreign(format!("a page of another site sent the request (Sec-Fetch-Site: {site})"));
     }
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     if origin.is_some() && changes && text(&parts.headers, "x-cofferdam") != "1" {
-        return foreign("a page's request without the header x-cofferdam: 1".into());
+        return foreign("a page's request lacks the header x-cofferdam: 1".into());
     }
     Ok(())
 }
@@ -138,36 +150,37 @@ fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> &'a str {
     headers.get(HeaderName::from_static(name)).map_or("", |value| value.to_str().unwrap_or("?"))
 }
 
-/// What nobody writes who means well: ways up and around in the path, and secrets in an address, which logs would keep.
+/// Refuses dot segments and encoded separators in the path, which routers and proxies read differently, and tokens, which logs would keep.
 fn check_target(parts: &Parts) -> Result<(), Refusal> {
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
     let decoded = decode(target.as_bytes());
     if holds_token(&decoded) {
-        let hint = "send it as `Authorization: Bearer …`; and revoke this one, for addresses are written to logs";
-        return Err(bad("a token in the address", hint));
+        let hint =
+            "send a token as `Authorization: Bearer …`, and revoke this one: request targets are written to logs";
+        return Err(bad("the request target contains a token", hint));
     }
     let path = parts.uri.path();
     let whole = decode(path.as_bytes());
-    // A guest's own paths are the guest's business.
+    // The part below a guest's port is not checked: it belongs to the guest.
     let ours = path.find("/ports/").map_or(path, |at| &path[..at]);
     let lower = ours.to_ascii_lowercase();
     let dots = |part: &str| matches!(part.replace("%2e", ".").as_str(), "." | "..");
     let odd = whole.iter().any(|b| b.is_ascii_control()) || lower.split('/').any(dots);
     if odd || ["%2f", "%25", "%5c", "\\"].iter().any(|odd| lower.contains(odd)) {
         return Err(bad(
-            format!("the path {path:?} holds what no path of ours does"),
-            "write names plainly, one between two slashes",
+            format!("the path {path:?} contains dot segments, encoded separators or control characters"),
+            "send each name as one path segment, without ., .., %2F, %25 and %5C",
         ));
     }
     Ok(())
 }
 
-/// The parts of a path between slashes, as routes read them.
+/// Returns the decoded segments of a path.
 pub fn parts_of(path: &str) -> Vec<String> {
     path.split('/').map(|part| String::from_utf8_lossy(&decode(part.as_bytes())).into_owned()).collect()
 }
 
-/// `cof_` and the 32 digits that follow in every token.
+/// Returns true if the text contains a token: `cof_` and 32 hexadecimal digits.
 fn holds_token(text: &[u8]) -> bool {
     text.windows(36).any(|part| part.starts_with(b"cof_") && part[4..].iter().all(u8::is_ascii_hexdigit))
 }

@@ -1,4 +1,4 @@
-//! The daemon's sockets and its life: it listens, caps what comes, and ends in order.
+//! The daemon's sockets and life cycle: listens, limits connections, and shuts down in order.
 
 mod connection;
 mod linger;
@@ -11,10 +11,11 @@ use crate::front::Front;
 use crate::gate::Names;
 use crate::routes;
 use crate::telemetry::{Collector, Null};
+use api::{Scope, TokenCreate};
 use connection::Connections;
 use node::bounds::Configured;
 use node::config::{Keep, Logs, Telemetry};
-use node::tokens::{self, Scope};
+use node::tokens;
 use node::{Bounded, Caller, Node, bound};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
@@ -30,47 +31,47 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
-/// What the daemon is started with.
+/// Settings of the daemon.
 #[derive(Clone)]
 pub struct Settings {
     pub caller: Caller,
-    /// The state directory; every tenant's lies in it.
+    /// The state directory, which holds those of all tenants.
     pub state: PathBuf,
     pub socket: PathBuf,
-    /// A TCP listener beside the socket, which needs tokens.
+    /// Address of a TCP listener besides the socket; its clients need tokens.
     pub listen: Option<SocketAddr>,
-    /// Other addresses than the host's own may be listened on, with TLS.
+    /// Allows to listen on addresses other than loopback, with TLS.
     pub anywhere: bool,
     /// Certificates and key, for TLS on TCP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Names that the daemon answers to, beside localhost.
+    /// Host names that the daemon accepts besides localhost.
     pub allow_hosts: Vec<String>,
-    /// How long what goes on may take once the daemon was told to end.
+    /// Time for open requests to finish after the shutdown has started.
     pub grace: Duration,
-    /// How long a client may take for the head of a request, between parts of its body, and between requests.
+    /// Longest silence of a client: in the head of a request, between parts of its body, and between requests.
     pub patience: Duration,
-    /// The largest document that a route takes, in bytes.
+    /// Maximum size of a JSON body, in bytes.
     pub max_body: usize,
-    /// Connections at a time, in all and from one address.
+    /// Concurrent connections, in all and from one address.
     pub connections: usize,
     pub connections_each: usize,
-    /// Streams of events at a time, half of them of one tenant.
+    /// Concurrent event streams; one tenant gets at most half.
     pub event_streams: u64,
     pub quotas: Quotas,
     /// Defaults and ceilings for the limits of sandboxes.
     pub limits: Configured,
-    /// Sandboxes that stand ready for templates at most.
+    /// Maximum number of warm sandboxes.
     pub warm: u64,
-    /// How long what is past is kept.
+    /// Retention of past records.
     pub keep: Keep,
     pub logs: Logs,
     pub telemetry: Telemetry,
-    /// How whoever started it named what may be refused: a flag, a variable, or a line of a file.
-    pub names: Named,
+    /// Source of the settings that a fault may name: a flag, a variable, or a line of a file.
+    pub names: SettingNames,
 }
 
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct SettingNames {
     pub socket: String,
     pub listen: String,
     pub tls_cert: String,
@@ -78,11 +79,11 @@ pub struct Named {
 }
 
 /// By their flags.
-impl Default for Named {
-    fn default() -> Named {
+impl Default for SettingNames {
+    fn default() -> SettingNames {
         let [socket, listen, tls_cert, tls_key] =
             ["--socket", "--listen", "--tls-cert", "--tls-key"].map(str::to_owned);
-        Named { socket, listen, tls_cert, tls_key }
+        SettingNames { socket, listen, tls_cert, tls_key }
     }
 }
 
@@ -92,7 +93,7 @@ impl Settings {
     pub const MAX_BODY: usize = 1 << 20;
     pub const CONNECTIONS: usize = 16_384;
     pub const CONNECTIONS_EACH: usize = 12_288;
-    /// Connections on the Unix socket beyond those that all may have together.
+    /// Extra connections reserved for the Unix socket.
     pub const RESERVED: usize = 64;
     pub const EVENT_STREAMS: u64 = 1024;
     pub const WARM: u64 = 8;
@@ -118,14 +119,14 @@ impl Settings {
             keep: Keep::default(),
             logs: Logs::default(),
             telemetry: Telemetry::default(),
-            names: Named::default(),
+            names: SettingNames::default(),
         }
     }
 }
 
-/// What `serve` would do.
+/// The checked settings: what `serve` would do.
 #[derive(Clone, Debug, Serialize)]
-pub struct Checked {
+pub struct CheckedSettings {
     pub state: PathBuf,
     pub socket: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +137,7 @@ pub struct Checked {
     pub hosts: Vec<String>,
     pub connections: usize,
     pub grace_ms: u64,
-    /// What would go otherwise than was asked for.
+    /// Deviations from the settings.
     pub notes: Vec<String>,
 }
 
@@ -144,24 +145,24 @@ fn invalid(message: String, hint: &str) -> Fault {
     Fault::invalid(message).hint(hint).phase(Phase::Admission)
 }
 
-/// Finds what is wrong with the settings, without changing anything.
-pub fn check(settings: &Settings) -> Result<Checked, Fault> {
+/// Checks the settings without changing anything.
+pub fn check(settings: &Settings) -> Result<CheckedSettings, Fault> {
     let (tls, authority) = match &settings.tls {
         Some(files) => (true, tls::read(files, &settings.names)?.note),
         None => (false, None),
     };
-    let told = &settings.names.listen;
+    let setting = &settings.names.listen;
     if let Some(address) = settings.listen {
         let loopback = address.ip().is_loopback();
         if !loopback && !settings.anywhere {
-            let message = format!("{told} {address}: others could reach it");
+            let message = format!("{setting} {address}: other machines could connect");
             return Err(invalid(
                 message,
                 "listen on 127.0.0.1, or add --listen-anywhere with --tls-cert and --tls-key",
             ));
         }
         if !loopback && !tls {
-            let message = format!("{told} {address}: tokens would cross the network in clear");
+            let message = format!("{setting} {address}: tokens would cross the network in clear");
             return Err(invalid(
                 message,
                 "give --tls-cert and --tls-key, or put a proxy with TLS in front of 127.0.0.1",
@@ -177,12 +178,12 @@ pub fn check(settings: &Settings) -> Result<Checked, Fault> {
         Some(port) => format!("{name}:{port}"),
         None => (*name).to_owned(),
     });
-    Ok(Checked {
+    Ok(CheckedSettings {
         state: settings.state.clone(),
         socket: settings.socket.clone(),
         listen: settings.listen.map(|a| format!("{}://{a}", if tls { "https" } else { "http" })),
         tls,
-        operator_token: settings.listen.map(|_| settings.state.join(OPERATOR)),
+        operator_token: settings.listen.map(|_| settings.state.join(OPERATOR_TOKEN)),
         hosts: hosts.chain(settings.allow_hosts.iter().cloned()).collect(),
         connections: allowed,
         grace_ms: settings.grace.as_millis() as u64,
@@ -190,25 +191,25 @@ pub fn check(settings: &Settings) -> Result<Checked, Fault> {
     })
 }
 
-/// The same, and that the daemon could start now: what it takes for itself is taken and let go. Nobody who runs is disturbed.
-pub fn rehearse(settings: &Settings) -> Result<Checked, Fault> {
+/// Checks the settings, and that the daemon could start now: locks and addresses are taken and released. A running daemon is not disturbed.
+pub fn dry_run(settings: &Settings) -> Result<CheckedSettings, Fault> {
     let checked = check(settings)?;
-    socket::check_alone(&settings.state.join("daemon.lock"))?;
-    socket::check_alone(&socket::beside(&settings.socket))?;
+    socket::check_unlocked(&settings.state.join("daemon.lock"))?;
+    socket::check_unlocked(&socket::lock_path(&settings.socket))?;
     if let Some(address) = settings.listen {
-        std::net::TcpListener::bind(address).map_err(|e| unbound(&settings.names.listen, address, &e))?;
+        std::net::TcpListener::bind(address).map_err(|e| cannot_bind(&settings.names.listen, address, &e))?;
     }
     node::directory::look(&settings.state)?;
     Ok(checked)
 }
 
-/// Connections that the kernel keeps for us until we take them; with fewer a crowd would make others try again.
-const WAITING: i32 = 4096;
+/// Listen backlog; with a smaller one a burst of clients would have to retry.
+const BACKLOG: i32 = 4096;
 
-/// Descriptors beside those of connections: the store, keepers, streams.
+/// Descriptors besides those of connections: the store, keepers, streams.
 const OTHER_DESCRIPTORS: u64 = 2048;
 
-/// Raises the bound on open files as far as it goes; how many connections fit below it.
+/// Returns the number of connections that fit below the hard limit of open files, and a note where that is less than wanted.
 fn descriptors(wanted: usize) -> (usize, Vec<String>) {
     let now = bound(Bounded::OpenFiles);
     let most = now.maximum.unwrap_or(u64::MAX);
@@ -217,55 +218,56 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
         return (wanted, Vec::new());
     }
     let fit = most.saturating_sub(OTHER_DESCRIPTORS).max(most / 2) as usize;
-    let note = format!("{most} open files are allowed (ulimit -Hn), so that {fit} connections fit, not {wanted}");
+    let note =
+        format!("{most} open files are allowed (ulimit -Hn), so that {fit} connections are possible, not {wanted}");
     (fit, vec![note])
 }
 
-fn raise(connections: usize) {
+fn raise_open_files(connections: usize) {
     let now = bound(Bounded::OpenFiles);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
         let current = Some(now.maximum.map_or(need, |most| most.min(need)));
-        // Where it cannot be raised, connections beyond it are refused by the kernel, and later by us.
+        // Without a higher limit the kernel refuses further connections.
         let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum: now.maximum });
     }
 }
 
-/// Threads beside those of verbs: more than all streams together can take.
-const BESIDE: usize = 192;
+/// Threads besides those of verbs: more than all streams together can use.
+const EXTRA_THREADS: usize = 192;
 
-/// For what is told of a daemon that ends although not everybody has finished.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time to flush logs and telemetry when the grace period is over.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The file with the first operator's token.
-const OPERATOR: &str = "operator.token";
+/// File name of the first operator's token.
+const OPERATOR_TOKEN: &str = "operator.token";
 
-/// Serves until it is told to end. `ready` is called once the daemon answers.
-pub fn serve(settings: Settings, ready: impl FnOnce(&Checked) + Send) -> Result<(), Fault> {
+/// Serves until SIGTERM or SIGINT. `ready` is called once the daemon accepts requests.
+pub fn serve(settings: Settings, ready: impl FnOnce(&CheckedSettings) + Send) -> Result<(), Fault> {
     let mut checked = check(&settings)?;
-    // Made first: keepers get the bound on open files that we were started with.
+    // Created first: keepers inherit the limit of open files that the daemon was started with.
     let node = Arc::new(Node::for_daemon());
-    raise(settings.connections);
+    raise_open_files(settings.connections);
     let broken = |e: std::io::Error| Fault::internal(format!("the daemon cannot start: {e}"));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    // Verbs are counted elsewhere, and so are streams of archives and of watches; the rest looks up tokens, and must never wait
+    // Verbs are limited elsewhere, and so are streams of archives and watches; the rest looks up tokens, and must never wait
     // behind those.
-    let threads = crate::shared::AT_A_TIME as usize + BESIDE;
+    let threads = crate::shared::MAX_CONCURRENT as usize + EXTRA_THREADS;
     let runtime = runtime.enable_all().max_blocking_threads(threads).build().map_err(broken)?;
-    let done = runtime.block_on(live(node, settings, &mut checked, ready));
-    // What goes on now had its time, or nobody wants to wait for it.
+    let done = runtime.block_on(run(node, settings, &mut checked, ready));
+    // Remaining work has had its grace period, or a second signal cut it short.
     runtime.shutdown_background();
     done
 }
 
-async fn live(
+async fn run(
     node: Arc<Node>,
     settings: Settings,
-    checked: &mut Checked,
-    ready: impl FnOnce(&Checked),
+    checked: &mut CheckedSettings,
+    ready: impl FnOnce(&CheckedSettings),
 ) -> Result<(), Fault> {
     let (connections, _) = descriptors(settings.connections);
-    let _alone = socket::alone(&settings.state.join("daemon.lock"))?;
+    let _lock = socket::lock_exclusive(&settings.state.join("daemon.lock"))?;
     let socket = Socket::bind(&settings.names.socket, &settings.socket)?;
     let tcp = match settings.listen {
         Some(address) => Some(bind(&settings.names.listen, address).await?),
@@ -281,11 +283,11 @@ async fn live(
     let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
     let (app, shared) = routes::all(&settings, node, credentials.clone());
     shared.telemetry().install()?;
-    // Not one of those that end with `cancel`: a token that is revoked while streams finish still closes them.
+    // Not spawned as a task that ends with `cancel`: a token that is revoked while streams finish still closes them.
     tokio::spawn(credentials.watch());
-    shared.tasks().spawn(crate::running::adopt(shared.clone()));
-    shared.tasks().spawn(crate::warm::tend(shared.clone(), settings.warm));
-    shared.tasks().spawn(crate::tidy::tidy(shared.clone()));
+    shared.tasks().spawn(crate::run_listener::adopt(shared.clone()));
+    shared.tasks().spawn(crate::warm_pools::fill_pools(shared.clone(), settings.warm));
+    shared.tasks().spawn(crate::retention::collect(shared.clone()));
     if let Some(collector) = collector {
         shared.telemetry().send(collector, settings.telemetry.interval);
     }
@@ -298,7 +300,7 @@ async fn live(
         let scheme = if checked.tls { "https" } else { "http" };
         checked.listen = Some(format!("{scheme}://{}", SocketAddr::new(address.ip(), port)));
     }
-    tell_begin(checked);
+    log_start(checked);
     settings.limits.built_in.note().iter().for_each(|note| tracing::info!("{note}"));
     ready(checked);
     tokio::select! {
@@ -307,7 +309,7 @@ async fn live(
         _ = int.recv() => {}
     }
     drop((socket, tcp));
-    tracing::info!(open = open.count(), "the daemon ends");
+    tracing::info!(open = open.count(), "the daemon shuts down");
     shared.end();
     let finished = async {
         open.finished().await;
@@ -316,8 +318,8 @@ async fn live(
     };
     let overdue = async {
         tokio::time::sleep(settings.grace).await;
-        // Whoever is overdue may hold what the last words need.
-        let _ = tokio::time::timeout(LAST_WORDS, shared.telemetry().close()).await;
+        // Overdue work may hold locks that the flush needs.
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, shared.telemetry().close()).await;
     };
     tokio::select! {
         () = finished => {}
@@ -328,28 +330,28 @@ async fn live(
     Ok(())
 }
 
-fn tell_begin(checked: &Checked) {
+fn log_start(checked: &CheckedSettings) {
     let (version, pid, socket) = (env!("CARGO_PKG_VERSION"), std::process::id(), checked.socket.display().to_string());
     let null = tracing::field::debug(Null);
     let listen = checked.listen.as_deref();
     let listen: &dyn tracing::Value = listen.as_ref().map_or(&null as &dyn tracing::Value, |listen| listen);
-    tracing::info!(version, pid, socket, listen, "the daemon answers");
+    tracing::info!(version, pid, socket, listen, "the daemon is ready");
 }
 
-async fn bind(told: &str, address: SocketAddr) -> Result<TcpListener, Fault> {
+async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, Fault> {
     let bound = TcpListener::bind(address).await.and_then(|tcp| {
-        rustix::net::listen(&tcp, WAITING)?;
+        rustix::net::listen(&tcp, BACKLOG)?;
         Ok(tcp)
     });
-    bound.map_err(|e| unbound(told, address, &e))
+    bound.map_err(|e| cannot_bind(setting, address, &e))
 }
 
-fn unbound(told: &str, address: SocketAddr, error: &std::io::Error) -> Fault {
-    let fault = Fault::new(ErrorKind::Unavailable, format!("{told} {address}: {error}")).phase(Phase::Start);
+fn cannot_bind(setting: &str, address: SocketAddr, error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{setting} {address}: {error}")).phase(Phase::Start);
     fault.hint("choose another port, or 0 for any that is free")
 }
 
-/// Takes connections for ever.
+/// Accepts connections for ever.
 async fn accept(
     socket: &Socket,
     tcp: Option<&TcpListener>,
@@ -361,7 +363,7 @@ async fn accept(
         Some(tcp) => tcp.accept().await,
         None => std::future::pending().await,
     };
-    // Out of descriptors or memory: what is open goes on, and may end.
+    // Out of descriptors or memory: open connections continue, and may end.
     let pause = || tokio::time::sleep(Duration::from_millis(20));
     loop {
         tokio::select! {
@@ -383,21 +385,21 @@ async fn accept(
     }
 }
 
-/// The token that the first operator comes in with over TCP: kept where only they can read it, and made anew where the one
-/// in the file is good no more.
+/// Writes a token for the first operator over TCP to a file that only the daemon's user can read, and replaces it where the token in the
+/// file is no longer valid.
 fn operator_token(node: &Node, settings: &Settings) -> Result<(), Fault> {
-    let path = settings.state.join(OPERATOR);
+    let path = settings.state.join(OPERATOR_TOKEN);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
-    if tokens::Gate::open(node, &settings.caller)?.whose(node, known.trim())?.is_some() {
+    if tokens::TokenLookup::open(node, &settings.caller)?.find_by_secret(node, known.trim())?.is_some() {
         return Ok(());
     }
-    let ask = tokens::Ask {
+    let request = TokenCreate {
         name: "operator".into(),
-        tenant: tokens::DEFAULT_TENANT.into(),
+        tenant: api::DEFAULT_TENANT.into(),
         scopes: vec![Scope::Operator],
-        ..tokens::Ask::default()
+        ..TokenCreate::default()
     };
-    let minted = tokens::create(node, &settings.caller, &ask)?;
+    let minted = tokens::create(node, &settings.caller, &request)?;
     write_secret(&path, &minted.token).map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {e}", path.display())).phase(Phase::Start);
         fault.hint("the state directory must be writable, with space left")

@@ -1,4 +1,4 @@
-//! Waiting for a descriptor without a thread: an object is stepped whenever its descriptor is ready.
+//! Waits for a descriptor without a thread: an object is stepped whenever its descriptor is ready.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -53,16 +53,16 @@ impl<T: AsFd> Ready<T> {
             let mut ready = self.0.ready_mut(interest).await.map_err(|e| lost(&e))?;
             match step(&mut ready.get_inner_mut().0)? {
                 Some(found) => return Ok(found),
-                // An event that comes after the step is not cleared with those before it.
+                // The guard clears only events before this step; a later event stays set.
                 None => ready.clear_ready(),
             }
         }
     }
 }
 
-/// The fault of a connection to a keeper that cannot be waited for.
+/// The fault of a keeper connection whose descriptor cannot be polled.
 pub fn lost(error: &io::Error) -> Fault {
-    Fault::internal(format!("a keeper's connection: {error}"))
+    Fault::internal(format!("cannot poll a keeper's connection: {error}"))
 }
 
 #[cfg(test)]

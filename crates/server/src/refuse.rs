@@ -1,4 +1,4 @@
-//! Faults as answers. Every route refuses with this type and nothing else; `front` writes it out, with the request's id.
+//! Faults as HTTP responses. Every route refuses with this type and no other; `front` writes the body, with the request's id.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -10,27 +10,27 @@ use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub fault: Box<Fault>,
-    /// Where HTTP has a finer word than the kind alone gives: 405, 415, 421.
+    /// A status more specific than that of the fault's kind: 405, 415, 421.
     pub status: Option<StatusCode>,
-    /// When to ask again, where that is known.
+    /// Value of Retry-After, where it is known.
     pub after: Option<Duration>,
 }
 
-/// Carried by an answer that has no body yet.
+/// Response extension: the fault of a response whose body is not written yet.
 #[derive(Clone, Debug)]
-pub struct Carried(pub Box<Fault>);
+pub struct CarriedFault(pub Box<Fault>);
 
-/// Carried by a request that is not carried out: its tenant has sent too many. It goes on only as far as it takes to tell which route
-/// it was for.
+/// Request extension: the refusal of a request that exceeds its tenant's rate. The request is routed only to find out which route it was
+/// for, and is not carried out.
 #[derive(Clone, Debug)]
-pub struct Over(pub Refusal);
+pub struct OverRate(pub Refusal);
 
-/// Marks an answer that is a guest's own: with it nothing is said of ours, whatever its status.
+/// Response extension: the response comes from a guest, so that `front` does not turn its errors into faults, whatever the status.
 #[derive(Clone, Copy, Debug)]
-pub struct OfGuest;
+pub struct FromGuest;
 
 impl Refusal {
-    /// The request is wrong in a way that HTTP has a status for.
+    /// A refusal with an HTTP status of its own.
     pub fn http(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Refusal {
         let kind = match status {
             StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
@@ -43,14 +43,14 @@ impl Refusal {
         Refusal { fault: Box::new(fault), status: Some(status), after: None }
     }
 
-    /// A limit of the daemon itself is met.
+    /// A refusal because a limit of the daemon itself is reached.
     pub fn limit(status: StatusCode, kind: LimitKind, message: impl Into<String>, hint: &str) -> Refusal {
         let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint(hint).phase(Phase::Admission);
         let retry = if status == StatusCode::TOO_MANY_REQUESTS { Retry::Later } else { Retry::Never };
         Refusal { fault: Box::new(fault.retry(retry)), status: Some(status), after: None }
     }
 
-    /// The same, with when to ask again.
+    /// Sets Retry-After.
     pub fn after(self, time: Duration) -> Refusal {
         Refusal { after: Some(time), ..self }
     }
@@ -68,18 +68,18 @@ impl From<Fault> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut answer = self.status().into_response();
+        let mut response = self.status().into_response();
         if let Some(after) = self.after {
-            // Whole seconds, and never too early.
+            // Whole seconds, rounded up.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-            answer.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());
+            response.headers_mut().insert(RETRY_AFTER, seconds.max(1).into());
         }
-        answer.extensions_mut().insert(Carried(self.fault));
-        answer
+        response.extensions_mut().insert(CarriedFault(self.fault));
+        response
     }
 }
 
-/// The table of the contract. A body that is too large is told by 413, every other limit by 429.
+/// Maps the kind of a fault to its HTTP status. A body that is too large gives 413, every other limit 429.
 fn status(fault: &Fault) -> StatusCode {
     match fault.error_kind {
         ErrorKind::InvalidRequest => StatusCode::BAD_REQUEST,

@@ -1,9 +1,9 @@
-//! What the description says of each route, held: nobody gets in without a credential but where it says so, and no query
-//! parameter and no body passes that it does not name.
+//! Enforces the OpenAPI document: a route without `security: {}` needs a credential, and a query parameter or body that the document does
+//! not name is refused.
 
 use crate::Shared;
-use crate::ask::{broken_body, check_coding, check_type};
-use crate::refuse::{Over, Refusal};
+use crate::extract::{broken_body, check_coding, check_type};
+use crate::refuse::{OverRate, Refusal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use terms::{Fault, Phase};
 
-/// Marks a route whose query and body belong to somebody else: a port of a guest.
-pub const PASSES: &str = "x-passes-through";
+/// OpenAPI extension of routes that forward query and body unchanged, to a port of a guest.
+pub const PASSES_THROUGH: &str = "x-passes-through";
 
 #[derive(Default)]
 pub struct Rules {
@@ -26,13 +26,13 @@ pub struct Rules {
 #[derive(Default)]
 struct Rule {
     query: HashSet<String>,
-    /// Sorts of bodies that it takes.
-    sorts: Vec<String>,
+    /// Content types of the bodies that the route accepts.
+    content_types: Vec<String>,
     passes: bool,
 }
 
 impl Rules {
-    /// From the OpenAPI document.
+    /// Reads the rules from the OpenAPI document.
     pub fn of(description: &Value) -> Rules {
         let mut rules = Rules::default();
         for (path, item) in description["paths"].as_object().into_iter().flatten() {
@@ -47,7 +47,7 @@ impl Rules {
         rules
     }
 
-    /// Whether a path is open to those without a credential.
+    /// Returns true for a path that needs no credential.
     pub fn is_public(&self, path: &str) -> bool {
         self.public.contains(path)
     }
@@ -68,47 +68,51 @@ fn rule(operation: &Value) -> Rule {
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     let query =
         parameters.filter(|p| p["in"] == "query").filter_map(|p| p["name"].as_str().map(str::to_owned)).collect();
-    let sorts = operation["requestBody"]["content"].as_object().into_iter().flatten().map(|(sort, _)| sort.clone());
-    Rule { query, sorts: sorts.collect(), passes: operation[PASSES] == true }
+    let content_types = operation["requestBody"]["content"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(content_type, _)| content_type.clone());
+    Rule { query, content_types: content_types.collect(), passes: operation[PASSES_THROUGH] == true }
 }
 
-/// Stands before every route. The answer carries which one it was.
-pub async fn hold(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+/// Middleware that checks each request against the rule of its route. The response carries the matched path, for logs.
+pub async fn enforce(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
     let none = Rule::default();
     let rule = shared.rules().find(request.method(), path.as_str()).unwrap_or(&none);
-    let over = request.extensions().get::<Over>().map_or(Ok(()), |over| Err(over.0.clone()));
+    let over = request.extensions().get::<OverRate>().map_or(Ok(()), |over| Err(over.0.clone()));
     let checked = over.and_then(|()| check(rule, &request));
     let request = match checked {
-        Ok(Body::AsItIs) => Ok(request),
-        Ok(Body::Empty) => emptied(request).await,
+        Ok(Body::Unchanged) => Ok(request),
+        Ok(Body::Empty) => require_empty(request).await,
         Err(refusal) => Err(refusal),
     };
-    let mut answer = match request {
+    let mut response = match request {
         Ok(request) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
-    answer.extensions_mut().insert(path);
-    answer
+    response.extensions_mut().insert(path);
+    response
 }
 
-/// What is done with a body before the route sees it.
+/// Treatment of a request body before the route sees it.
 #[derive(Debug, PartialEq, Eq)]
 enum Body {
-    AsItIs,
-    /// The route takes none, so that it must be an empty document.
+    Unchanged,
+    /// The route accepts no body, so the body must be an empty document.
     Empty,
 }
 
-/// An empty document is short, whatever spaces are in it.
-const LONGEST_EMPTY: usize = 1024;
+/// Maximum size of an empty document, white space included.
+const MAX_EMPTY_BYTES: usize = 1024;
 
-/// Takes the body of a request for a route that takes none: nothing, or `{}`, which many clients send with every POST.
-async fn emptied(request: Request) -> Result<Request, Refusal> {
+/// Accepts an empty body, or `{}`, which many clients send with every POST, for a route without a body.
+async fn require_empty(request: Request) -> Result<Request, Refusal> {
     let (parts, body) = request.into_parts();
-    let bytes = match Limited::new(body, LONGEST_EMPTY).collect().await {
+    let bytes = match Limited::new(body, MAX_EMPTY_BYTES).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(takes_none("more than an empty document")),
+        Err(error) if error.is::<LengthLimitError>() => return Err(no_body_accepted("more than an empty document")),
         Err(error) => return Err(broken_body(error.as_ref())),
     };
     let document = serde_json::from_slice::<Value>(&bytes);
@@ -117,21 +121,21 @@ async fn emptied(request: Request) -> Result<Request, Refusal> {
         Ok(Some(fields)) if fields.is_empty() => {}
         Ok(Some(fields)) => {
             let name = fields.keys().next().map_or("", String::as_str);
-            return Err(takes_none(&format!("the field {name:?}")));
+            return Err(no_body_accepted(&format!("the field {name:?}")));
         }
-        Ok(None) | Err(_) => return Err(takes_none("something else than an empty document")),
+        Ok(None) | Err(_) => return Err(no_body_accepted("something else than an empty document")),
     }
     Ok(Request::from_parts(parts, axum::body::Body::empty()))
 }
 
-fn takes_none(found: &str) -> Refusal {
-    let fault = Fault::invalid(format!("the body: this route takes none, and there is {found}"));
+fn no_body_accepted(found: &str) -> Refusal {
+    let fault = Fault::invalid(format!("the body: this route takes none, but the request has {found}"));
     fault.hint("send no body, or {}; /v1/openapi.json says which routes take one").phase(Phase::Admission).into()
 }
 
 fn check(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
     if rule.passes {
-        return Ok(Body::AsItIs);
+        return Ok(Body::Unchanged);
     }
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let name = pair.split('=').next().unwrap_or_default();
@@ -143,15 +147,15 @@ fn check(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
             } else {
                 format!("it takes {}", known.join(", "))
             };
-            let fault = Fault::invalid(format!("the query: there is no parameter {name:?}")).hint(known);
+            let fault = Fault::invalid(format!("the query: unknown parameter {name:?}")).hint(known);
             return Err(fault.phase(Phase::Admission).into());
         }
     }
     check_body(rule, request)
 }
 
-/// A body must be of a sort that the route takes; without a Content-Type it is bytes, where the route takes those. None at all is
-/// no body, whatever it is said to be.
+/// Checks the content type of a body. A body without Content-Type counts as bytes where the route accepts those. An empty body is no body,
+/// whatever its Content-Type.
 fn check_body(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
     const BYTES: &str = "application/octet-stream";
     const DOCUMENT: [&str; 1] = ["application/json"];
@@ -159,14 +163,14 @@ fn check_body(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
     let length = headers.get(CONTENT_LENGTH).map(|length| length.as_bytes() != b"0");
     let has_body = length.unwrap_or(headers.contains_key(TRANSFER_ENCODING));
     let is_named = headers.contains_key(CONTENT_TYPE);
-    let sorts: Vec<&str> = rule.sorts.iter().map(String::as_str).collect();
+    let content_types: Vec<&str> = rule.content_types.iter().map(String::as_str).collect();
     let may_look = matches!(*request.method(), Method::GET | Method::HEAD);
-    match (has_body, sorts.is_empty()) {
-        (false, _) if !is_named => Ok(Body::AsItIs),
-        // What a form sends without fields.
-        (false, true) => check_type(headers, &DOCUMENT).map(|()| Body::AsItIs),
-        (true, false) if !is_named && sorts.contains(&BYTES) => check_coding(headers).map(|()| Body::AsItIs),
-        (_, false) => check_type(headers, &sorts).map(|()| Body::AsItIs),
+    match (has_body, content_types.is_empty()) {
+        (false, _) if !is_named => Ok(Body::Unchanged),
+        // An HTML form without fields sends this.
+        (false, true) => check_type(headers, &DOCUMENT).map(|()| Body::Unchanged),
+        (true, false) if !is_named && content_types.contains(&BYTES) => check_coding(headers).map(|()| Body::Unchanged),
+        (_, false) => check_type(headers, &content_types).map(|()| Body::Unchanged),
         (true, true) if may_look => {
             let hint = "send no body; /v1/openapi.json says which routes take one";
             Err(Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this route takes no body", hint))

@@ -1,12 +1,12 @@
-//! Progress of runs, heard once for all listeners: one task for each run that is listened to holds one connection to its keeper, and
-//! tells the listeners. So the number of connections to a keeper does not grow with the number of streams and waits.
+//! Progress of runs: one task per followed run holds one connection to its keeper and notifies all listeners. So the number of connections
+//! to a keeper does not grow with the number of streams and waits.
 
 use crate::readiness::{Ready, lost};
 use crate::refuse::Refusal;
-use crate::{Shared, Who};
+use crate::{Principal, Shared};
 use node::Node;
 use node::keeper::Follow;
-use node::keeper::runs::Found;
+use node::keeper::runs::RunRef;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,35 +14,35 @@ use terms::Fault;
 use tokio::io::Interest;
 use tokio::sync::watch;
 
-/// Pause between two looks at the records of a run that no keeper tells of.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Poll interval for the records of a run without a keeper.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// State of a run, as far as a listener must know to read on.
+/// State of a run, as listeners need it.
 #[derive(Clone)]
 pub enum State {
-    /// Not looked at yet.
+    /// Not read yet.
     Unknown,
-    /// It may have said more.
-    Going,
-    /// Nothing of its tree is left.
+    /// Running; there may be more output.
+    Running,
+    /// Ended: no process of its tree is left.
     Ended,
-    /// It cannot be told of any more.
+    /// The state can no longer be read.
     Failed(Refusal),
 }
 
 /// A tenant and one of its runs.
 type Key = (String, String);
 
-/// Runs that are listened to.
+/// Runs with listeners.
 #[derive(Default)]
 pub struct RunProgress(Mutex<HashMap<Key, watch::Sender<State>>>);
 
 impl RunProgress {
-    /// Listens to a run. The state of a run that is listened to already counts as a change.
-    pub fn listen(&self, shared: &Shared, who: &Who, found: &Found) -> watch::Receiver<State> {
+    /// Subscribes to a run. A known state counts as a change for the new listener.
+    pub fn listen(&self, shared: &Shared, principal: &Principal, found: &RunRef) -> watch::Receiver<State> {
         let mut all = self.all();
         all.retain(|_, states| !states.is_closed());
-        let key = (who.tenant.clone(), found.id.clone());
+        let key = (principal.tenant.clone(), found.id.clone());
         if let Some(states) = all.get(&key) {
             let mut listener = states.subscribe();
             if !matches!(*listener.borrow(), State::Unknown) {
@@ -51,13 +51,13 @@ impl RunProgress {
             return listener;
         }
         let (states, listener) = watch::channel(State::Unknown);
-        let source = Source { shared: shared.clone(), who: who.clone(), found: found.clone() };
-        shared.tasks().spawn(source.tell(states.clone()));
+        let source = Source { shared: shared.clone(), principal: principal.clone(), found: found.clone() };
+        shared.tasks().spawn(source.run(states.clone()));
         all.insert(key, states);
         listener
     }
 
-    /// Lets the next listener begin anew.
+    /// Removes a run, so that the next listener starts a new task.
     fn forget(&self, key: &Key) {
         self.all().remove(key);
     }
@@ -67,17 +67,17 @@ impl RunProgress {
     }
 }
 
-/// One run that is listened to.
+/// The followed run of one task.
 struct Source {
     shared: Shared,
-    /// The first listener, whose tenant's turns are taken.
-    who: Who,
-    found: Found,
+    /// The first listener's client, whose tenant's permits are used.
+    principal: Principal,
+    found: RunRef,
 }
 
 impl Source {
-    /// Tells the listeners until the run has ended or none is left.
-    async fn tell(self, states: watch::Sender<State>) {
+    /// Notifies listeners until the run has ended or none is left.
+    async fn run(self, states: watch::Sender<State>) {
         let mut follow = None;
         while !states.is_closed() {
             let state = tokio::select! {
@@ -86,13 +86,13 @@ impl Source {
             };
             match state {
                 Ok(is_over) => {
-                    states.send_replace(if is_over { State::Ended } else { State::Going });
+                    states.send_replace(if is_over { State::Ended } else { State::Running });
                     if is_over {
                         return;
                     }
                 }
                 Err(refusal) => {
-                    self.shared.run_progress().forget(&(self.who.tenant.clone(), self.found.id.clone()));
+                    self.shared.run_progress().forget(&(self.principal.tenant.clone(), self.found.id.clone()));
                     states.send_replace(State::Failed(refusal));
                     return;
                 }
@@ -100,52 +100,52 @@ impl Source {
         }
     }
 
-    /// Resolves when there is news: whether the run has ended.
+    /// Resolves when there is news; true when the run has ended.
     async fn next(&self, follow: &mut Option<Ready<Follow>>) -> Result<bool, Refusal> {
         loop {
             if let Some(open) = follow {
                 match open.until(Interest::READABLE, Follow::heard).await {
                     Ok(notice) => return Ok(notice.ended),
-                    // The keeper is gone, and the records tell what became of the run; or it has no room for us, and may later.
+                    // The keeper is gone, and the records have the run's end; or it had no room for this connection, and may have later.
                     Err(_) => {
                         let was_accepted = open.get().is_accepted();
                         *follow = None;
                         if !was_accepted {
-                            return self.look_later().await;
+                            return self.poll_records().await;
                         }
                     }
                 }
             }
             let id = self.found.id.clone();
-            let connect = move |found: &Found, node: &Node| {
+            let connect = move |found: &RunRef, node: &Node| {
                 Ok(found.keeper(node).and_then(|keeper| keeper.follow(Some(vec![id])).ok()))
             };
             match self.with(connect).await? {
-                Some(made) => *follow = Some(both_ways(made)?),
-                None => return self.look_later().await,
+                Some(made) => *follow = Some(register_duplex(made)?),
+                None => return self.poll_records().await,
             }
         }
     }
 
-    /// The same from the records, where no keeper tells.
-    async fn look_later(&self) -> Result<bool, Refusal> {
+    /// Reads the state from the records, where no keeper reports it.
+    async fn poll_records(&self) -> Result<bool, Refusal> {
         let is_over = self.with(|found, _| Ok(found.now()?.ended_ms.is_some())).await?;
         if !is_over {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(is_over)
     }
 
     async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Found, &Node) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&RunRef, &Node) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Refusal> {
         let (node, found) = (self.shared.node().clone(), self.found.clone());
-        self.shared.blocking_for(&self.who, move || work(&found, &node)).await
+        self.shared.blocking_for(&self.principal, move || work(&found, &node)).await
     }
 }
 
-/// Registers a keeper's connection that is written to and read.
-pub fn both_ways<T: std::os::fd::AsFd>(of: T) -> Result<Ready<T>, Fault> {
+/// Registers a keeper's connection for reading and writing.
+pub fn register_duplex<T: std::os::fd::AsFd>(of: T) -> Result<Ready<T>, Fault> {
     Ready::new(of, Interest::READABLE | Interest::WRITABLE).map_err(|e| lost(&e))
 }

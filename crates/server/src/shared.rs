@@ -1,21 +1,21 @@
 //! State that all routes share: the caller of verbs, the pool that runs them, admission, long-lived tasks.
 
 use crate::Settings;
-use crate::admission::{Admission, Fair, Shares, Turn};
+use crate::admission::{Admission, FairSemaphore, FairShares, Permit};
 use crate::answer::Answer;
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
-use crate::foreign::Tries;
+use crate::foreign_ids::ForeignAttempts;
+use crate::idle_sweeper::Sweeper;
+use crate::principal::Principal;
 use crate::refuse::Refusal;
-use crate::resting::Sweeper;
 use crate::rules::Rules;
 use crate::run_progress::RunProgress;
 use crate::tasks::{Kind, Limits, Tasks};
-use crate::telemetry::{self, Nodes, Telemetry};
-use crate::who::Who;
+use crate::telemetry::{self, Telemetry, WatchedStates};
+use api::{DEFAULT_TENANT, Scope};
 use http::StatusCode;
 use node::config::Keep;
-use node::tokens::DEFAULT_TENANT;
 use node::{Caller, Node, Reach, SecretSources};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -27,18 +27,18 @@ use terms::{Fault, LimitKind};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Verbs at a time, each on a thread of the pool: in all, and of one tenant; and the longest wait for a thread.
-pub const AT_A_TIME: u64 = 64;
-const AT_A_TIME_EACH: u64 = 48;
+/// Concurrent verbs, each on a thread of the pool: in all, and per tenant; and the longest wait for a thread.
+pub const MAX_CONCURRENT: u64 = 64;
+const MAX_CONCURRENT_PER_TENANT: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Archives that are packed or unpacked at a time, each on a thread; and the longest wait for a turn, also for that of a search.
+/// Concurrent archives, each on a thread; and the longest wait for a permit to pack, unpack or search.
 const ARCHIVES: u64 = 16;
 const PATIENCE_FOR_ARCHIVES: Duration = Duration::from_secs(15);
-/// Searches at a time, each of which keeps a processor busy.
+/// Concurrent searches, each of which keeps a processor busy.
 const SEARCHES: u64 = 16;
-/// Variables of the daemon's environment that callers without the host are given.
-const PASSED_ON: [&str; 3] = ["PATH", "LANG", "TZ"];
-/// Prefix of the variables that configure cofferdam; and the variable that leads to its configuration file.
+/// Variables of the daemon's environment that are passed to callers without access to the host.
+const PASSED_VARIABLES: [&str; 3] = ["PATH", "LANG", "TZ"];
+/// Prefix of the variables that configure cofferdam; and the variable that locates its configuration file.
 const SETTINGS: &str = "COFFERDAM_";
 const SETTINGS_AT: &str = "XDG_CONFIG_HOME";
 
@@ -49,20 +49,20 @@ pub struct Shared(Arc<Inner>);
 struct Inner {
     node: Arc<Node>,
     sweeper: Sweeper,
-    /// The surroundings that the daemon was started in.
+    /// The environment that the daemon was started in.
     caller: Caller,
     state: PathBuf,
     max_body: usize,
     patience: Duration,
-    /// Names and addresses that lead to this daemon, beside those that every machine has for itself.
+    /// Names and addresses of this daemon, besides those that every machine has for itself.
     hosts: Vec<String>,
     credentials: Credentials,
     rules: Rules,
-    tries: Tries,
+    foreign_attempts: ForeignAttempts,
     admission: Admission,
-    verbs: Arc<Fair>,
-    archives: Shares,
-    searches: Shares,
+    verbs: Arc<FairSemaphore>,
+    archives: FairShares,
+    searches: FairShares,
     tasks: Tasks,
     telemetry: Telemetry,
     feeds: Feeds,
@@ -75,9 +75,11 @@ struct Inner {
 impl Shared {
     pub fn new(settings: &Settings, node: Arc<Node>, credentials: Credentials, rules: Rules) -> Shared {
         let Settings { caller, state, max_body, patience, quotas, keep, .. } = settings.clone();
-        let telemetry =
-            Telemetry::new(settings.logs, Nodes { node: node.clone(), caller: caller.clone(), state: state.clone() });
-        let (verbs, admission) = (Fair::new(Some(AT_A_TIME)), Admission::new(quotas));
+        let telemetry = Telemetry::new(
+            settings.logs,
+            WatchedStates { node: node.clone(), caller: caller.clone(), state: state.clone() },
+        );
+        let (verbs, admission) = (FairSemaphore::new(Some(MAX_CONCURRENT)), Admission::new(quotas));
         let connections = (settings.connections + Settings::RESERVED) as u64;
         let tasks = Tasks::new(Limits { event_streams: settings.event_streams, connections });
         let listening = settings.listen.map(|address| address.to_string());
@@ -92,11 +94,11 @@ impl Shared {
             state,
             credentials,
             rules,
-            tries: Tries::default(),
+            foreign_attempts: ForeignAttempts::default(),
             admission,
             verbs,
-            archives: Shares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
-            searches: Shares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
+            archives: FairShares::new(ARCHIVES, PATIENCE_FOR_ARCHIVES),
+            searches: FairShares::new(SEARCHES, PATIENCE_FOR_ARCHIVES),
             tasks,
             telemetry,
             feeds: Feeds::default(),
@@ -106,12 +108,12 @@ impl Shared {
         }))
     }
 
-    /// What is live in the daemon: open states, keepers.
+    /// The node, with its open states and keepers.
     pub fn node(&self) -> &Arc<Node> {
         &self.0.node
     }
 
-    /// Closes what rests between two requests.
+    /// The sweeper of idle connections and states.
     pub fn sweeper(&self) -> &Sweeper {
         &self.0.sweeper
     }
@@ -133,12 +135,12 @@ impl Shared {
         &self.0.feeds
     }
 
-    /// Runs that are listened to.
+    /// Listeners to the progress of runs.
     pub fn run_progress(&self) -> &RunProgress {
         &self.0.run_progress
     }
 
-    /// Notified when a pool of warm sandboxes may lack some.
+    /// Notified when a pool of warm sandboxes may need refilling.
     pub fn taken(&self) -> &Notify {
         &self.0.taken
     }
@@ -148,16 +150,16 @@ impl Shared {
         &self.0.keep
     }
 
-    /// A turn to pack or unpack an archive, to be held as long as anything of it is.
-    pub async fn archive_turn(&self, who: &Who) -> Result<Turn, Refusal> {
-        let message = "too many archives are being packed, unpacked or taken";
-        self.0.archives.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
+    /// Waits for a permit to pack or unpack an archive; held until all of the archive has been sent or removed.
+    pub async fn archive_permit(&self, principal: &Principal) -> Result<Permit, Refusal> {
+        let message = "too many archives are being packed, unpacked or downloaded";
+        self.0.archives.acquire(&principal.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
-    /// A turn to search files.
-    pub async fn search_turn(&self, who: &Who) -> Result<Turn, Refusal> {
+    /// Waits for a permit to search files.
+    pub async fn search_permit(&self, principal: &Principal) -> Result<Permit, Refusal> {
         let message = "too many searches are under way";
-        self.0.searches.turn(&who.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
+        self.0.searches.acquire(&principal.tenant).await.ok_or_else(|| in_use(message, "try again when one has ended"))
     }
 
     /// Long-lived work: streams, waits, loops.
@@ -183,164 +185,170 @@ impl Shared {
         self.0.patience
     }
 
-    pub fn tries(&self) -> &Tries {
-        &self.0.tries
+    pub fn foreign_attempts(&self) -> &ForeignAttempts {
+        &self.0.foreign_attempts
     }
 
-    /// The state directory that all tenants' lie in.
+    /// The state directory, which holds those of all tenants.
     pub fn state(&self) -> &std::path::Path {
         &self.0.state
     }
 
-    /// Tells the daemon to finish its work and take no more.
+    /// Starts the shutdown: running work may finish, and nothing new is accepted.
     pub fn end(&self) {
         self.0.tasks.cancel();
     }
 
-    /// True once the daemon is about to end.
+    /// Returns true once the shutdown has started.
     pub fn is_ending(&self) -> bool {
         self.0.tasks.is_cancelled()
     }
 
-    /// Resolves when the daemon is about to end.
+    /// Resolves when the shutdown starts.
     pub async fn until_end(&self) {
         self.0.tasks.cancelled().await;
     }
 
-    /// Resolves when no verb is carried out any more, and none that was begun for an absent client is left.
+    /// Resolves when no verb is running, and none that was started for an absent client is left.
     pub async fn until_idle(&self) {
         const PAUSE: Duration = Duration::from_millis(10);
         self.0.tasks.finished().await;
-        while self.0.verbs.figures().0 > 0 {
+        while self.0.verbs.counts().0 > 0 {
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Resolves when a stream must close: the daemon ends, or the credential that opened it is good no more.
-    pub async fn until_closed(&self, who: &Who) -> Closed {
-        match &who.token {
+    /// Resolves when a stream must close: the daemon shuts down, or the credential that opened it was revoked or has expired.
+    pub async fn until_closed(&self, principal: &Principal) -> Closed {
+        match &principal.token {
             None => {
                 self.until_end().await;
                 Closed::Shutdown
             }
             Some(token) => tokio::select! {
                 () = self.until_end() => Closed::Shutdown,
-                () = self.0.credentials.until_bad(token) => Closed::Credential,
+                () = self.0.credentials.until_invalid(token) => Closed::Credential,
             },
         }
     }
 
-    /// Returns the caller that verbs are given for a client. Only a client that has the host has the daemon's surroundings. Others of the
-    /// daemon's own tenant keep its home, below which PATH may lead to toolchains, and its settings, which bound them; another tenant
-    /// has a state of its own, and neither.
-    pub fn caller(&self, who: &Who) -> Caller {
-        let (user, reach, cwd) = (who.name.clone(), who.reach.clone(), PathBuf::from("/"));
+    /// Returns the caller that verbs get for a client. A client with access to the host gets the daemon's environment. Other clients of the
+    /// daemon's own tenant get its home, below which PATH may lead to toolchains, and its settings, which bound them; clients of another
+    /// tenant get a separate state, and neither.
+    pub fn caller(&self, principal: &Principal) -> Caller {
+        let (user, reach, cwd) = (principal.name.clone(), principal.reach.clone(), PathBuf::from("/"));
         // Verbs are part of the trace of their request, not of the daemon's own.
         let trace_parent = telemetry::current().map(|context| context.header().into());
         let secret_sources = SecretSources::KeptOnly;
         let ours = &self.0.caller;
-        let is_ours = who.tenant == DEFAULT_TENANT;
-        if is_ours && who.reach == Reach::All {
+        let is_ours = principal.tenant == DEFAULT_TENANT;
+        if is_ours && principal.reach == Reach::All {
             return Caller { user, reach, cwd, trace_parent, secret_sources, ..ours.clone() };
         }
         let passes = |name: &OsString| {
             let is_setting = name.as_encoded_bytes().starts_with(SETTINGS.as_bytes()) || name == SETTINGS_AT;
-            PASSED_ON.iter().any(|known| name == known) || is_ours && is_setting
+            PASSED_VARIABLES.iter().any(|known| name == known) || is_ours && is_setting
         };
         let env: Vec<(OsString, OsString)> = ours.env.iter().filter(|(name, _)| passes(name)).cloned().collect();
-        let state_dir = Some(self.state_of(&who.tenant));
+        let state_dir = Some(self.state_of(&principal.tenant));
         let home = if is_ours { ours.home.clone() } else { "/nonexistent".into() };
         Caller { cwd, home, user, env, read_late: |_| None, reach, state_dir, trace_parent, secret_sources }
     }
 
-    /// The daemon's own surroundings, for what it does on its own behalf.
+    /// The caller for work of the daemon itself.
     pub fn own_caller(&self) -> Caller {
         self.0.caller.clone()
     }
 
-    /// Where a tenant's sandboxes are kept.
+    /// Returns the state directory of a tenant.
     pub fn state_of(&self, tenant: &str) -> PathBuf {
         node::tokens::state_of(&self.0.state, tenant)
     }
 
-    /// Carries out a verb. Verbs block, so each has a thread of the pool for as long as it takes.
-    pub async fn verb<T, F>(&self, who: &Who, verb: F) -> Result<T, Refusal>
+    /// Carries out a verb. Verbs block, so each occupies a thread of the pool.
+    pub async fn verb<T, F>(&self, principal: &Principal, verb: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        let (node, caller) = (self.0.node.clone(), self.caller(who));
-        let done = self.blocking_for(who, move || verb(&node, &caller)).await;
-        self.0.feeds.nudge(&who.tenant);
+        let (node, caller) = (self.0.node.clone(), self.caller(principal));
+        let done = self.blocking_for(principal, move || verb(&node, &caller)).await;
+        self.0.feeds.nudge(&principal.tenant);
         done
     }
 
-    /// Carries out a verb and answers with its content. The document is written on the verb's thread.
-    pub async fn answer<T, F>(&self, who: &Who, verb: F) -> Result<Answer<T>, Refusal>
+    /// Carries out a verb and responds with its result. The document is serialized on the verb's thread.
+    pub async fn answer<T, F>(&self, principal: &Principal, verb: F) -> Result<Answer<T>, Refusal>
     where
         T: Serialize + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        self.verb(who, move |node, caller| verb(node, caller).map(Answer::ok)).await
+        self.verb(principal, move |node, caller| verb(node, caller).map(Answer::ok)).await
     }
 
-    /// The same for a verb whose answer is a whole document.
-    pub async fn answer_whole<T, F>(&self, who: &Who, verb: F) -> Result<Answer<T>, Refusal>
+    /// Carries out a verb whose result is a whole document, and responds with it.
+    pub async fn answer_whole<T, F>(&self, principal: &Principal, verb: F) -> Result<Answer<T>, Refusal>
     where
         T: Serialize + 'static,
         F: FnOnce(&Node, &Caller) -> Result<T, Fault> + Send + 'static,
     {
-        self.verb(who, move |node, caller| verb(node, caller).map(|document| Answer::whole(&document))).await
+        self.verb(principal, move |node, caller| verb(node, caller).map(|document| Answer::whole(&document))).await
     }
 
-    /// Does work of a tenant on a thread of the pool.
-    pub async fn blocking_for<T, F>(&self, who: &Who, work: F) -> Result<T, Refusal>
+    /// Runs blocking work of a tenant on a thread of the pool.
+    pub async fn blocking_for<T, F>(&self, principal: &Principal, work: F) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Fault> + Send + 'static,
     {
         let (send, mut result) = oneshot::channel();
-        self.in_turn(&who.tenant, Box::new(move || drop(send.send(work())))).await?;
-        let result = result.try_recv().map_err(|_| Fault::internal("a verb ended without an answer"))?;
+        self.in_turn(&principal.tenant, Box::new(move || drop(send.send(work())))).await?;
+        let result = result.try_recv().map_err(|_| Fault::internal("a verb ended without a result"))?;
         result.map_err(Refusal::from)
     }
 
-    /// Does the work on a thread of the pool, when it is the tenant's turn. One body of code for all verbs: what differs is in the box.
+    /// Runs the work on a thread of the pool once the tenant has a permit. Not generic, so that it is compiled once for all verbs.
     async fn in_turn(&self, tenant: &str, work: Box<dyn FnOnce() + Send>) -> Result<(), Refusal> {
         let counted = Counted::new(self.0.telemetry.queue());
-        let turn = self.0.verbs.turn(tenant, Some(AT_A_TIME_EACH), PATIENCE).await.map_err(|_| {
-            let message = "too many requests are being carried out or wait for it";
+        let permit = self.0.verbs.acquire(tenant, Some(MAX_CONCURRENT_PER_TENANT), PATIENCE).await.map_err(|_| {
+            let message = "too many requests are running or queued";
             Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
         })?;
-        // The work goes on when its client is gone, and has its turn for as long.
+        // The work continues after its client has left, and holds its permit for as long.
         let span = tracing::debug_span!("verb", tenant);
         let done = tokio::task::spawn_blocking(move || {
-            let _both = (turn, counted);
+            let _both = (permit, counted);
             span.in_scope(work)
         });
-        let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without an answer: {e}")));
+        let broken = |e| Refusal::from(Fault::internal(format!("a verb ended without a result: {e}")));
         let done = done.await;
         self.0.sweeper.sweep_soon();
         done.map_err(broken)
     }
 
-    /// Asks a verb again and again until its answer is `ready`, or the time is over; the last answer.
-    pub async fn wait<T, F>(&self, who: &Who, time: Duration, verb: F, ready: fn(&T) -> bool) -> Result<T, Refusal>
+    /// Repeats a verb until its result is `ready` or the time is over; returns the last result.
+    pub async fn wait<T, F>(
+        &self,
+        principal: &Principal,
+        time: Duration,
+        verb: F,
+        ready: fn(&T) -> bool,
+    ) -> Result<T, Refusal>
     where
         T: Send + 'static,
         F: Fn(&Node, &Caller) -> Result<T, Fault> + Send + Sync + Clone + 'static,
     {
         const FIRST: Duration = Duration::from_millis(5);
         const USUAL: Duration = Duration::from_millis(250);
-        // After a long wait a second more does not matter, and costs the others less.
+        // After a long wait one more second does not matter, and polling less often leaves more room to other requests.
         const PATIENT: Duration = Duration::from_secs(30);
         const SELDOM: Duration = Duration::from_secs(1);
         let begun = Instant::now();
         let end = begun + time;
         let mut pause = FIRST;
-        let _task = (!time.is_zero()).then(|| self.0.tasks.admit(Kind::Wait, &who.tenant)).transpose()?;
+        let _task = (!time.is_zero()).then(|| self.0.tasks.admit(Kind::Wait, &principal.tenant)).transpose()?;
         loop {
-            let answer = self.verb(who, verb.clone()).await?;
+            let answer = self.verb(principal, verb.clone()).await?;
             if ready(&answer) || Instant::now() >= end || self.is_ending() {
                 return Ok(answer);
             }
@@ -353,7 +361,7 @@ impl Shared {
     }
 }
 
-/// Refuses a request because all turns are taken, and turns may last.
+/// Refuses a request because all permits are taken, and permits may be held for long.
 fn in_use(message: &str, hint: &str) -> Refusal {
     const LATER: Duration = Duration::from_secs(5);
     Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, hint).after(LATER)
@@ -375,7 +383,7 @@ impl Closed {
     }
 }
 
-/// Counts a verb that is carried out or waits for a thread, until it is dropped.
+/// Counts a running or queued verb until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -391,8 +399,8 @@ impl Drop for Counted {
     }
 }
 
-/// The daemon's own user on its socket, who may do everything.
-pub fn owner(name: &str) -> Who {
-    let scopes = vec![crate::Scope::Operator];
-    Who { tenant: DEFAULT_TENANT.into(), name: name.into(), scopes, reach: Reach::All, token: None }
+/// The daemon's own user on its socket, with all rights.
+pub fn owner(name: &str) -> Principal {
+    let scopes = vec![Scope::Operator];
+    Principal { tenant: DEFAULT_TENANT.into(), name: name.into(), scopes, reach: Reach::All, token: None }
 }

@@ -1,4 +1,4 @@
-//! Request bodies with a least rate: a body that comes more slowly fails with `TooSlow`.
+//! Request bodies with a minimum rate: a body that arrives more slowly fails with `TooSlow`.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// The least rate in bytes per second: a body may take `patience`, plus a second for each so many bytes that came.
-const LEAST_A_SECOND: u64 = 1024;
+/// Minimum rate in bytes per second: a body may take `patience`, plus one second for each so many bytes received.
+const MIN_BYTES_PER_SECOND: u64 = 1024;
 
 #[derive(Debug)]
 pub struct TooSlow;
@@ -22,11 +22,11 @@ impl std::fmt::Display for TooSlow {
 
 impl std::error::Error for TooSlow {}
 
-/// A body that fails once it has been waited for too long.
+/// A body that fails once waiting for the client has taken too long.
 pub struct TimedBody<B> {
     body: B,
     bytes: u64,
-    /// Time spent waiting for the client; time that the daemon takes does not count.
+    /// Time spent waiting for the client; time that the daemon spends does not count.
     waited: Duration,
     since: Option<Instant>,
     patience: Duration,
@@ -47,7 +47,7 @@ impl<B> TimedBody<B> {
     fn wait(&mut self) {
         if self.since.is_none() {
             let now = Instant::now();
-            let whole = self.patience + Duration::from_secs(self.bytes / LEAST_A_SECOND);
+            let whole = self.patience + Duration::from_secs(self.bytes / MIN_BYTES_PER_SECOND);
             self.timer.as_mut().reset(now + whole.saturating_sub(self.waited).min(self.patience));
             self.since = Some(now);
         }

@@ -1,11 +1,11 @@
-//! Bodies that a verb writes: into a file without a name first, then from there to the client. So the verb is done as fast as it can
-//! be, whoever reads; what fails is a refusal like any other, and a client that reads slowly holds nothing but its own file. That is
-//! counted: as one of the tenant's archives, and with its bytes, until the last of it is taken or the client is gone.
+//! Response bodies that a verb writes: spooled to an unnamed file first, then streamed to the client. The verb is not slowed down by its
+//! client, a failure is a refusal like any other, and a slow client holds only its own file. The file counts as one of the tenant's
+//! archives, and with its bytes, until the body is sent or the client is gone.
 
-use crate::admission::{Spooled, Turn};
+use crate::admission::{Permit, Spooled};
 use crate::refuse::Refusal;
-use crate::upload::{LARGEST, nameless, unkept};
-use crate::{Shared, Who};
+use crate::upload::{MAX_BODY_BYTES, cannot_store, unnamed_file};
+use crate::{Principal, Shared};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -17,70 +17,76 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use terms::Fault;
 
-/// How large pieces are.
-const PIECE: usize = 64 << 10;
+/// Size of a chunk.
+const CHUNK: usize = 64 << 10;
 
-/// The answer whose body the verb writes, and what the verb itself answers.
-pub async fn answer<T, F>(shared: &Shared, who: &Who, sort: &'static str, verb: F) -> Result<(Response, T), Refusal>
+/// Builds a response whose body is written by the verb; returns it with the verb's result.
+pub async fn respond<T, F>(
+    shared: &Shared,
+    principal: &Principal,
+    content_type: &'static str,
+    verb: F,
+) -> Result<(Response, T), Refusal>
 where
     T: Send + 'static,
     F: FnOnce(&Node, &Caller, &mut dyn Write) -> Result<T, Fault> + Send + 'static,
 {
-    let turn = shared.archive_turn(who).await?;
-    let spooled = shared.admission().spool(&who.tenant);
+    let permit = shared.archive_permit(principal).await?;
+    let spooled = shared.admission().spool(&principal.tenant);
     let work = move |node: &Node, caller: &Caller| {
-        let file = nameless(&node::directory::prepare(caller)?.0)?;
+        let file = unnamed_file(&node::directory::prepare(caller)?.0)?;
         let bounded = Bounded { file, written: 0, spooled, refused: None };
-        let mut out = BufWriter::with_capacity(PIECE, bounded);
-        let done = verb(node, caller, &mut out).and_then(|told| out.flush().map(|()| told).map_err(|e| unkept(&e)));
-        // What a verb says of a write that was refused is not why it was.
-        let told = done.map_err(|fault| out.get_mut().refused.take().unwrap_or(fault))?;
+        let mut out = BufWriter::with_capacity(CHUNK, bounded);
+        let done =
+            verb(node, caller, &mut out).and_then(|result| out.flush().map(|()| result).map_err(|e| cannot_store(&e)));
+        // The verb reports only a failed write; `refused` has the cause.
+        let result = done.map_err(|fault| out.get_mut().refused.take().unwrap_or(fault))?;
         let (Bounded { mut file, written, spooled, .. }, _) = out.into_parts();
-        file.rewind().map_err(|e| unkept(&e))?;
-        Ok((Lying { file, _counted: (turn, spooled) }, written, told))
+        file.rewind().map_err(|e| cannot_store(&e))?;
+        Ok((SpooledBody { file, _counted: (permit, spooled) }, written, result))
     };
-    let (lying, length, told) = shared.verb(who, work).await?;
-    let mut answer = Body::from_stream(stream::unfold(lying, next)).into_response();
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(sort));
-    answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
-    Ok((answer, told))
+    let (body, length, result) = shared.verb(principal, work).await?;
+    let mut response = Body::from_stream(stream::unfold(body, next)).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok((response, result))
 }
 
-/// A body that waits to be taken.
-struct Lying {
+/// A spooled body that is being sent.
+struct SpooledBody {
     file: File,
-    _counted: (Turn, Spooled),
+    _counted: (Permit, Spooled),
 }
 
-/// A piece, and the rest; nothing at the end.
-async fn next(mut lying: Lying) -> Option<(io::Result<Bytes>, Lying)> {
+/// Reads the next chunk; none at the end.
+async fn next(mut body: SpooledBody) -> Option<(io::Result<Bytes>, SpooledBody)> {
     let read = tokio::task::spawn_blocking(move || {
-        let mut piece = vec![0; PIECE];
-        let read = lying.file.read(&mut piece).map(|length| {
-            piece.truncate(length);
-            Bytes::from(piece)
+        let mut chunk = vec![0; CHUNK];
+        let read = body.file.read(&mut chunk).map(|length| {
+            chunk.truncate(length);
+            Bytes::from(chunk)
         });
-        (read, lying)
+        (read, body)
     });
     match read.await {
-        Ok((Ok(piece), _)) if piece.is_empty() => None,
-        Ok((piece, lying)) => Some((piece, lying)),
+        Ok((Ok(chunk), _)) if chunk.is_empty() => None,
+        Ok((chunk, body)) => Some((chunk, body)),
         Err(_) => None,
     }
 }
 
-/// Takes no more than what a body may have, and nothing where the disk is nearly full or the tenant's share of it is.
+/// A writer that fails above the maximum body size, when the disk is nearly full, and above the tenant's share of spooled bytes.
 struct Bounded {
     file: File,
     written: u64,
     spooled: Spooled,
-    /// Why it took nothing.
+    /// The fault behind the last failed write.
     refused: Option<Fault>,
 }
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.written + bytes.len() as u64 > LARGEST {
+        if self.written + bytes.len() as u64 > MAX_BODY_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         if self.written % (1 << 20) < bytes.len() as u64 && node::directory::overfull(&self.file).is_some() {

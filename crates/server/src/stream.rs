@@ -1,4 +1,4 @@
-//! Streams that know when to close: with the daemon, or with the credential that they were opened with.
+//! Response bodies that end when the daemon shuts down or their credential is revoked or expires.
 
 use crate::shared::Closed;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 pub struct Closing<B> {
     body: B,
-    /// Server-sent events, which can say why they end.
+    /// True for server-sent events, which end with the event `closing`.
     events: bool,
     closed: Pin<Box<dyn Future<Output = Closed> + Send>>,
     is_over: bool,
@@ -40,7 +40,7 @@ impl<B: Body<Data = Bytes, Error = axum::Error> + Unpin> Body for Closing<B> {
             return Poll::Ready(None);
         }
         match this.closed.as_mut().poll(cx) {
-            // What has an end is finished, as long as the daemon waits for it.
+            // A finite body is sent to its end while the daemon waits for it.
             Poll::Ready(Closed::Shutdown) if !this.events => this.closed = Box::pin(std::future::pending()),
             Poll::Ready(why) => return Poll::Ready(this.close(why)),
             Poll::Pending => {}

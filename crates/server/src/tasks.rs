@@ -1,4 +1,4 @@
-//! Long-lived work of the daemon: streams, WebSockets, tunnels, requests that are held back, and the daemon's own loops. Each is a future
+//! Long-lived work of the daemon: streams, WebSockets, tunnels, requests that wait, and the daemon's own loops. Each is a future
 //! that waits for a descriptor, a channel or a timer. It goes to a thread of the pool for one short synchronous step (a page of output,
 //! a batch of file events), and never holds a thread while it waits.
 //!
@@ -19,12 +19,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// File watches at a time. Each has an inotify instance, of which the kernel gives a user 128 by default.
-const MOST_FILE_WATCHES: u64 = 64;
-/// Time after which a refused stream is asked for again: streams last, and none says how long.
+/// Concurrent file watches. Each has an inotify instance, of which the kernel allows 128 per user by default.
+const MAX_FILE_WATCHES: u64 = 64;
+/// Retry-After of a refused stream: streams last, and their end is not known.
 const LATER: Duration = Duration::from_secs(5);
 
-/// Kinds of work that lasts as long as a client wants it.
+/// Kinds of work that last as long as their client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Server-sent events of a tenant's journal.
@@ -35,7 +35,7 @@ pub enum Kind {
     RunStream,
     /// A connection to a port of a sandbox that changed its protocol.
     PortTunnel,
-    /// A request whose answer is held back: until a run has ended, a sandbox is quiet, a question is there.
+    /// A request that waits: until a run has ended, a sandbox is quiet, or a question is open.
     Wait,
 }
 
@@ -52,7 +52,7 @@ struct Limit {
 pub struct Limits {
     /// `serve.max_event_streams`.
     pub event_streams: u64,
-    /// Connections of clients: each has at most one stream, tunnel or wait.
+    /// Client connections: each has at most one stream, tunnel or wait.
     pub connections: u64,
 }
 
@@ -60,13 +60,13 @@ impl Limits {
     fn of(self, kind: Kind) -> Limit {
         match kind {
             Kind::EventStream => Limit { most: self.event_streams, is_shared: true },
-            Kind::FileWatch => Limit { most: MOST_FILE_WATCHES, is_shared: true },
+            Kind::FileWatch => Limit { most: MAX_FILE_WATCHES, is_shared: true },
             Kind::RunStream | Kind::PortTunnel | Kind::Wait => Limit { most: self.connections, is_shared: false },
         }
     }
 }
 
-/// Decides whether one more task may begin, while `own` of the tenant and `all` of all tenants go on.
+/// Decides whether one more task may start, given `own` tasks of the tenant and `all` of all tenants.
 fn may_begin(limit: Limit, own: u64, all: u64) -> bool {
     match limit.is_shared {
         true => has_share(limit.most, own, all),
@@ -74,7 +74,7 @@ fn may_begin(limit: Limit, own: u64, all: u64) -> bool {
     }
 }
 
-/// All long-lived work. Cheap to clone; one for the whole daemon.
+/// The daemon's long-lived work. Cheap to clone; one for the whole daemon.
 #[derive(Clone)]
 pub struct Tasks(Arc<Inner>);
 
@@ -86,14 +86,14 @@ struct Inner {
     unfinished: TaskTracker,
 }
 
-/// Tasks of one kind that go on.
+/// Open tasks of one kind.
 #[derive(Default)]
 struct Open {
     all: u64,
     tenants: BTreeMap<String, u64>,
 }
 
-/// One admitted task; counted until it is dropped.
+/// An admitted task; counted until it is dropped.
 pub struct Task {
     tasks: Tasks,
     kind: Kind,
@@ -131,19 +131,19 @@ impl Tasks {
         Ok(Task { tasks: self.clone(), kind, tenant: tenant.to_owned() })
     }
 
-    /// Starts work of the daemon's own, which is dropped when the daemon ends. Its number is bounded by what it works for: a run
-    /// that holds a turn, a tenant with listeners, an admitted tunnel, or the daemon itself.
+    /// Starts work of the daemon itself, which is dropped at shutdown. Its number is bounded by what it works for: a run
+    /// that holds a permit, a tenant with listeners, an admitted tunnel, or the daemon itself.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.0.cancel.clone();
         tokio::spawn(async move { cancel.run_until_cancelled_owned(work).await });
     }
 
-    /// Starts work that goes on when its client leaves or the daemon is told to end.
+    /// Starts work that continues when its client leaves or the daemon shuts down.
     pub fn spawn_to_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.0.unfinished.spawn(work)
     }
 
-    /// Cancels all that `spawn` started, and tells streams and waits that the daemon ends.
+    /// Cancels all work started by `spawn`, and tells streams and waits that the daemon shuts down.
     pub fn cancel(&self) {
         self.0.cancel.cancel();
         self.0.unfinished.close();
@@ -153,12 +153,12 @@ impl Tasks {
         self.0.cancel.is_cancelled()
     }
 
-    /// Resolves when the daemon is told to end.
+    /// Resolves when the shutdown starts.
     pub async fn cancelled(&self) {
         self.0.cancel.cancelled().await;
     }
 
-    /// Resolves once the daemon is told to end and all that `spawn_to_end` started has ended.
+    /// Resolves once the shutdown has started and all work of `spawn_to_end` has ended.
     pub async fn finished(&self) {
         self.0.unfinished.wait().await;
     }
@@ -175,7 +175,7 @@ fn above_limit(kind: Kind) -> Refusal {
             let hint = "close one, or listen to several sandboxes with one stream";
             refuse(LimitKind::Streams, "too many streams of events are open", hint).after(LATER)
         }
-        Kind::FileWatch => refuse(LimitKind::Waiting, "too many watches are open", "close one"),
+        Kind::FileWatch => refuse(LimitKind::Waiting, "too many file watches are open", "close one"),
         Kind::RunStream | Kind::PortTunnel | Kind::Wait => {
             refuse(LimitKind::Streams, "too many streams and waits are open", "close one").after(LATER)
         }

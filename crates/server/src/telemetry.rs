@@ -1,5 +1,5 @@
-//! Telemetry of the daemon: log lines on stderr (events of the `tracing` crate), figures for Prometheus, traces and metrics by OTLP.
-//! All of it is bounded, and none of it makes a request wait: what has no room is dropped and counted.
+//! Telemetry of the daemon: log lines on stderr (events of the `tracing` crate), metrics for Prometheus, traces and metrics by OTLP. All of
+//! it is bounded, and none of it makes a request wait: lines and spans without room are dropped and counted.
 
 mod collector;
 mod layer;
@@ -13,10 +13,11 @@ mod runs;
 mod send;
 mod trace;
 
+use api::DiskUsage;
 pub use collector::Collector;
 pub use layer::Null;
 pub use metrics::{Family, Metrics};
-pub use observe::{Seen, Told};
+pub use observe::{ObservedRequest, RequestEnd};
 pub use prometheus::CONTENT_TYPE;
 pub use trace::current;
 
@@ -33,17 +34,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terms::Fault;
 
-/// Pause between two looks at the journals for runs that have ended, where traces are sent.
-const LOOK: Duration = Duration::from_secs(1);
-/// The greatest age of figures; requests that come more often get the same.
-const FRESH: Duration = Duration::from_secs(1);
-/// Layers are measured anew after this, or after so many times as long as it took.
+/// Poll interval of the journals for ended runs, where traces are sent.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum age of cached figures.
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// Layers are measured again after this time, or after so many times the length of the last measurement.
 const MEASURED: Duration = Duration::from_secs(60);
 const MEASURED_TIMES: u32 = 20;
-/// The part of a second's work that a look takes, at most, when there are many tenants.
-const MOST_TENANTS: usize = 10_000;
+/// Maximum number of tenants that are read.
+const MAX_TENANTS: usize = 10_000;
 
-/// Cheap to clone; one for the whole daemon.
+/// The daemon's telemetry. Cheap to clone.
 #[derive(Clone)]
 pub struct Telemetry(Arc<Inner>);
 
@@ -51,23 +52,23 @@ struct Inner {
     log: Log,
     metrics: Arc<Metrics>,
     spans: std::sync::OnceLock<Spans>,
-    nodes: Nodes,
-    /// Requests that are carried out or wait for it; counted by those who queue them.
+    nodes: WatchedStates,
+    /// Number of running and queued verbs; counted by `Shared`.
     queue: Arc<AtomicUsize>,
-    seen: Mutex<Sight>,
+    seen: Mutex<FiguresCache>,
     layers: Mutex<Measured>,
 }
 
-/// The states that are watched: the daemon's own and one for each tenant.
-pub struct Nodes {
+/// The states that are read: the daemon's own and one for each tenant.
+pub struct WatchedStates {
     pub node: Arc<Node>,
     pub caller: Caller,
     pub state: PathBuf,
 }
 
-/// Figures of the last look.
+/// Cached figures.
 #[derive(Default)]
-struct Sight {
+struct FiguresCache {
     runs: Runs,
     figures: Figures,
     taken: Option<Instant>,
@@ -76,19 +77,19 @@ struct Sight {
 /// Size of all layers at the last walk; the time of that walk and its length.
 #[derive(Default)]
 struct Measured {
-    size: Option<figures::Size>,
+    size: Option<DiskUsage>,
     last: Option<(Instant, Duration)>,
     busy: bool,
 }
 
 impl Telemetry {
-    pub fn new(logs: Logs, nodes: Nodes) -> Telemetry {
+    pub fn new(logs: Logs, nodes: WatchedStates) -> Telemetry {
         let (metrics, spans, seen) = (Arc::default(), std::sync::OnceLock::new(), Mutex::default());
         let (queue, layers) = (Arc::default(), Mutex::default());
         Telemetry(Arc::new(Inner { log: Log::start(logs), metrics, spans, nodes, queue, seen, layers }))
     }
 
-    /// Makes the log the one that events of this process are written to. Called once, when the daemon starts.
+    /// Installs the log as the global subscriber of this process. Called once, at the start.
     pub fn install(&self) -> Result<(), Fault> {
         let installed = tracing::subscriber::set_global_default(LogLayer::subscriber(self.0.log.clone()));
         installed.map_err(|e| Fault::internal(format!("the daemon's log: {e}")))
@@ -106,7 +107,7 @@ impl Telemetry {
         self.0.spans.get()
     }
 
-    /// Begins to send to the collector. Called once, inside the runtime.
+    /// Starts exporting to the collector. Called once, inside the runtime.
     pub fn send(&self, collector: Collector, interval: Duration) {
         let seen = self.clone();
         let figures = move || {
@@ -115,30 +116,30 @@ impl Telemetry {
         };
         let spans = send::start(collector, interval, self.0.metrics.clone(), figures);
         if self.0.spans.set(spans).is_ok() {
-            tokio::spawn(self.clone().follow());
+            tokio::spawn(self.clone().poll_journals());
         }
     }
 
-    /// Reads the journals for runs that have ended.
-    async fn follow(self) {
+    /// Polls the journals for runs that have ended.
+    async fn poll_journals(self) {
         loop {
             let seen = self.clone();
-            let _ = tokio::task::spawn_blocking(move || seen.look()).await;
-            tokio::time::sleep(LOOK).await;
+            let _ = tokio::task::spawn_blocking(move || seen.read_new_entries()).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// The last spans and the last words, when the daemon ends.
+    /// Flushes spans and log lines at shutdown.
     pub async fn close(&self) {
         if let Some(spans) = self.spans() {
             let seen = self.clone();
-            let _ = tokio::task::spawn_blocking(move || seen.look()).await;
+            let _ = tokio::task::spawn_blocking(move || seen.read_new_entries()).await;
             spans.flush().await;
         }
         self.0.log.flush();
     }
 
-    /// For Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     pub async fn text(&self) -> String {
         prometheus::text(&self.families().await)
     }
@@ -151,8 +152,8 @@ impl Telemetry {
         self.0.metrics.families(&figures, queue, self.0.log.dropped())
     }
 
-    /// The last measure. An old one is renewed in the background.
-    fn layers(&self) -> Option<figures::Size> {
+    /// Returns the last measurement of layers. An old one is repeated in the background.
+    fn layers(&self) -> Option<DiskUsage> {
         let mut layers = self.0.layers.lock().unwrap_or_else(PoisonError::into_inner);
         let due = |(at, took): (Instant, Duration)| at.elapsed() > MEASURED.max(took * MEASURED_TIMES);
         if !layers.busy && layers.last.is_none_or(due) {
@@ -164,7 +165,7 @@ impl Telemetry {
     }
 
     fn measure(&self) {
-        let (began, mut sum) = (Instant::now(), figures::Size::default());
+        let (began, mut sum) = (Instant::now(), DiskUsage::default());
         let callers = self.0.nodes.callers();
         callers
             .iter()
@@ -174,54 +175,54 @@ impl Telemetry {
         *self.0.layers.lock().unwrap_or_else(PoisonError::into_inner) = Measured { size: Some(sum), last, busy: false };
     }
 
-    fn sight(&self) -> std::sync::MutexGuard<'_, Sight> {
+    fn cache(&self) -> std::sync::MutexGuard<'_, FiguresCache> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn figures(&self) -> Figures {
-        let mut sight = self.sight();
-        if sight.taken.is_some_and(|at| at.elapsed() < FRESH) {
-            return sight.figures.clone();
+        let mut cache = self.cache();
+        if cache.taken.is_some_and(|at| at.elapsed() < MAX_AGE) {
+            return cache.figures.clone();
         }
         let callers = self.0.nodes.callers();
         let mut sum = Figures { tenants: callers.len() as u64 - 1, ..Figures::default() };
         for (tenant, caller) in &callers {
-            sight.runs.look(&self.0.nodes.node, tenant, caller, None, self.spans());
+            cache.runs.read_new_entries(&self.0.nodes.node, tenant, caller, None, self.spans());
         }
         sum += figures::now(&self.0.nodes.node, callers.iter().map(|(_, caller)| caller));
-        sight.runs.add_to(&mut sum);
-        (sight.figures, sight.taken) = (sum.clone(), Some(Instant::now()));
+        cache.runs.add_to(&mut sum);
+        (cache.figures, cache.taken) = (sum.clone(), Some(Instant::now()));
         sum
     }
 
-    /// Reads on in all journals, and remembers how far: spans of runs that end while no daemon is there are sent by the next.
-    fn look(&self) {
-        let mut sight = self.sight();
+    /// Reads new entries of all journals and stores the position, so that runs that end without a daemon are sent by the next one.
+    fn read_new_entries(&self) {
+        let mut cache = self.cache();
         for (tenant, caller) in self.0.nodes.callers() {
             let path = self.0.nodes.state_of(&tenant).join("telemetry.at");
             let from = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-            let at = sight.runs.look(&self.0.nodes.node, &tenant, &caller, from, self.spans());
+            let at = cache.runs.read_new_entries(&self.0.nodes.node, &tenant, &caller, from, self.spans());
             if let Some(at) = at.filter(|at| Some(*at) != from) {
-                // Without it a span may be sent twice, which is the same span.
+                // Without the position a span may be sent twice, with the same id.
                 let _ = std::fs::write(&path, at.to_string());
             }
         }
     }
 }
 
-/// The tenant that the daemon's own state belongs to.
-const OWN: &str = "default";
+/// The tenant of the daemon's own state.
+const OWN_TENANT: &str = "default";
 
-impl Nodes {
+impl WatchedStates {
     fn state_of(&self, tenant: &str) -> PathBuf {
-        if tenant == OWN { self.state.clone() } else { self.state.join("tenants").join(tenant) }
+        if tenant == OWN_TENANT { self.state.clone() } else { self.state.join("tenants").join(tenant) }
     }
 
-    /// Callers for the states of all tenants; the daemon's own is the first.
+    /// Returns callers for the states of all tenants, the daemon's own first.
     fn callers(&self) -> Vec<(String, Caller)> {
-        let mut all = vec![(OWN.to_owned(), self.caller_at(&self.state))];
+        let mut all = vec![(OWN_TENANT.to_owned(), self.caller_at(&self.state))];
         let names = std::fs::read_dir(self.state.join("tenants")).into_iter().flatten().flatten();
-        let names = names.filter_map(|entry| entry.file_name().into_string().ok()).take(MOST_TENANTS);
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok()).take(MAX_TENANTS);
         all.extend(names.map(|name| (name.clone(), self.caller_at(&self.state_of(&name)))));
         all
     }

@@ -1,8 +1,8 @@
-//! A body that comes into a file without a name: whatever happens to us, nothing of it stays.
+//! Request bodies spooled to an unnamed file, which disappears however the daemon ends.
 
 use crate::admission::Spooled;
 use crate::refuse::Refusal;
-use crate::{Shared, Who};
+use crate::{Principal, Shared};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -13,53 +13,53 @@ use std::io::{Seek, Write};
 use std::path::Path;
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
 
-/// The largest body.
-pub const LARGEST: u64 = 4 << 30;
-/// So much is gathered before it is written: each write is a turn of a thread.
-const GATHERED: usize = 1 << 20;
+/// Maximum size of a body.
+pub const MAX_BODY_BYTES: u64 = 4 << 30;
+/// Bytes buffered before a write: each write occupies a thread of the pool.
+const WRITE_SIZE: usize = 1 << 20;
 
-/// The whole body, to be read from its beginning, and what counts it meanwhile.
-pub async fn receive(shared: &Shared, who: &Who, body: Body) -> Result<(File, Spooled), Refusal> {
-    let mut spooled = shared.admission().spool(&who.tenant);
-    let mut file = shared.verb(who, |_, caller| nameless(&node::directory::prepare(caller)?.0)).await?;
+/// Receives the whole body. Returns the file at offset 0, and the counter of its bytes.
+pub async fn receive(shared: &Shared, principal: &Principal, body: Body) -> Result<(File, Spooled), Refusal> {
+    let mut spooled = shared.admission().spool(&principal.tenant);
+    let mut file = shared.verb(principal, |_, caller| unnamed_file(&node::directory::prepare(caller)?.0)).await?;
     let mut pieces = body.into_data_stream();
-    let (mut length, mut gathered) = (0u64, Vec::new());
+    let (mut length, mut buffer) = (0u64, Vec::new());
     while let Some(piece) = pieces.next().await {
-        let piece: Bytes = piece.map_err(|e| crate::ask::broken_body(&e))?;
+        let piece: Bytes = piece.map_err(|e| crate::extract::broken_body(&e))?;
         length += piece.len() as u64;
-        if length > LARGEST {
-            let message = format!("the body has more than {LARGEST} bytes");
-            let hint = "bring it to the host and use `cofferdam import`";
+        if length > MAX_BODY_BYTES {
+            let message = format!("the body has more than {MAX_BODY_BYTES} bytes");
+            let hint = "send a smaller file";
             return Err(Refusal::limit(StatusCode::PAYLOAD_TOO_LARGE, LimitKind::BodyBytes, message, hint));
         }
         spooled.grow(piece.len() as u64)?;
-        gathered.extend_from_slice(&piece);
-        if gathered.len() >= GATHERED {
-            file = write(shared, who, file, std::mem::take(&mut gathered)).await?;
+        buffer.extend_from_slice(&piece);
+        if buffer.len() >= WRITE_SIZE {
+            file = write(shared, principal, file, std::mem::take(&mut buffer)).await?;
         }
     }
-    let mut file = write(shared, who, file, gathered).await?;
-    file.rewind().map_err(|e| unkept(&e))?;
+    let mut file = write(shared, principal, file, buffer).await?;
+    file.rewind().map_err(|e| cannot_store(&e))?;
     Ok((file, spooled))
 }
 
-async fn write(shared: &Shared, who: &Who, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
+async fn write(shared: &Shared, principal: &Principal, mut file: File, bytes: Vec<u8>) -> Result<File, Refusal> {
     let work = move || {
         if let Some((used, most)) = node::directory::overfull(&file) {
             let message = format!("the file system of the state directory is nearly full: {used} bytes of {most}");
             let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
             return Err(fault.retry(Retry::Later).phase(Phase::Admission));
         }
-        file.write_all(&bytes).map_err(|e| unkept(&e))?;
+        file.write_all(&bytes).map_err(|e| cannot_store(&e))?;
         Ok(file)
     };
-    shared.blocking_for(who, work).await
+    shared.blocking_for(principal, work).await
 }
 
-pub fn nameless(dir: &Path) -> Result<File, Fault> {
+pub fn unnamed_file(dir: &Path) -> Result<File, Fault> {
     let owner = Mode::RUSR | Mode::WUSR;
     let made = match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, owner) {
-        // A file system that makes no nameless files: one with a name, for a moment.
+        // A file system without O_TMPFILE: create a named file and unlink it.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
             let path = dir.join(terms::id("upload", node::random::id_bytes()));
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -67,10 +67,10 @@ pub fn nameless(dir: &Path) -> Result<File, Fault> {
         }
         made => made,
     };
-    made.map(File::from).map_err(|e| unkept(&e.into()))
+    made.map(File::from).map_err(|e| cannot_store(&e.into()))
 }
 
-pub fn unkept(error: &std::io::Error) -> Fault {
-    let fault = Fault::new(ErrorKind::Unavailable, format!("the body cannot be kept: {error}"));
-    fault.hint("see to the space of the state directory").phase(Phase::Preparation)
+pub fn cannot_store(error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("cannot store the body in the state directory: {error}"));
+    fault.hint("free space in the state directory").phase(Phase::Preparation)
 }

@@ -1,64 +1,7 @@
 //! Admission of verbs by the state of a sandbox: one pure table that reads no clock, file or store.
 
-use serde::{Deserialize, Serialize};
+use api::SandboxState;
 use terms::{ErrorKind, Fault, Phase, Retry};
-use utoipa::ToSchema;
-
-/// How a sandbox stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// Commands can be run in it, and none is.
-    Active,
-    /// A command runs in it.
-    Running,
-    /// Nothing runs, and nothing will until it is started.
-    Stopped,
-    /// Stopped, and its last command has not ended yet.
-    Stopping,
-    /// Only its records are left.
-    Removed,
-    /// Its keeper died, and all that ran in it. Commands can be run in it.
-    Lost,
-    /// All that runs in it stands still.
-    Frozen,
-    /// What ran in it was ended, and starts again when it is resumed.
-    Hibernated,
-    /// It stands ready for a template, and is nobody's yet.
-    Ready,
-    /// Its keeper lives and did not answer in time: what runs in it is not known. It can be stopped, or removed by force.
-    Silent,
-}
-
-impl Standing {
-    pub const ALL: [Standing; 10] = [
-        Standing::Active,
-        Standing::Running,
-        Standing::Stopped,
-        Standing::Stopping,
-        Standing::Removed,
-        Standing::Lost,
-        Standing::Frozen,
-        Standing::Hibernated,
-        Standing::Ready,
-        Standing::Silent,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Standing::Active => "active",
-            Standing::Running => "running",
-            Standing::Stopped => "stopped",
-            Standing::Stopping => "stopping",
-            Standing::Removed => "removed",
-            Standing::Lost => "lost",
-            Standing::Frozen => "frozen",
-            Standing::Hibernated => "hibernated",
-            Standing::Ready => "ready",
-            Standing::Silent => "silent",
-        }
-    }
-}
 
 /// A verb on a sandbox, as far as admission distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,40 +60,45 @@ pub enum Why {
 }
 
 /// Looks up the table.
-pub fn admit(standing: Standing, verb: Verb) -> Ruling {
+pub fn admit(standing: SandboxState, verb: Verb) -> Ruling {
     use Ruling::{Allowed, NothingToDo, Refused};
     match (standing, verb) {
-        (Standing::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
-        (Standing::Removed, _) => Refused(Why::Removed),
-        (Standing::Ready, _) => Refused(Why::Ready),
+        (SandboxState::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
+        (SandboxState::Removed, _) => Refused(Why::Removed),
+        (SandboxState::Ready, _) => Refused(Why::Ready),
 
         // A silent keeper can be killed; every other verb would need its answer.
         (
-            Standing::Silent,
+            SandboxState::Silent,
             Verb::Exec | Verb::Start | Verb::Remove | Verb::Collect | Verb::Rewrite | Verb::Suspend | Verb::Resume,
         ) => Refused(Why::Silent),
 
         // A suspended sandbox is resumed by it.
-        (Standing::Active | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Exec) => Allowed,
-        (Standing::Running | Standing::Stopping, Verb::Exec) => Refused(Why::Running),
-        (Standing::Stopped, Verb::Exec) => Refused(Why::Stopped),
+        (SandboxState::Active | SandboxState::Lost | SandboxState::Frozen | SandboxState::Hibernated, Verb::Exec) => {
+            Allowed
+        }
+        (SandboxState::Running | SandboxState::Stopping, Verb::Exec) => Refused(Why::Running),
+        (SandboxState::Stopped, Verb::Exec) => Refused(Why::Stopped),
 
-        (Standing::Active | Standing::Running, Verb::Start) => NothingToDo,
-        (Standing::Stopped | Standing::Lost | Standing::Frozen | Standing::Hibernated, Verb::Start) => Allowed,
-        (Standing::Stopping, Verb::Start) => Refused(Why::Running),
+        (SandboxState::Active | SandboxState::Running, Verb::Start) => NothingToDo,
+        (SandboxState::Stopped | SandboxState::Lost | SandboxState::Frozen | SandboxState::Hibernated, Verb::Start) => {
+            Allowed
+        }
+        (SandboxState::Stopping, Verb::Start) => Refused(Why::Running),
 
-        (Standing::Stopped, Verb::Stop) => NothingToDo,
+        (SandboxState::Stopped, Verb::Stop) => NothingToDo,
         (_, Verb::Stop) => Allowed,
 
-        (Standing::Running | Standing::Stopping | Standing::Frozen, Verb::Remove | Verb::Collect | Verb::Rewrite) => {
-            Refused(Why::Running)
-        }
+        (
+            SandboxState::Running | SandboxState::Stopping | SandboxState::Frozen,
+            Verb::Remove | Verb::Collect | Verb::Rewrite,
+        ) => Refused(Why::Running),
         (_, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
 
-        (Standing::Stopped | Standing::Stopping, Verb::Suspend | Verb::Resume) => Refused(Why::Stopped),
-        (Standing::Hibernated, Verb::Suspend) => NothingToDo,
+        (SandboxState::Stopped | SandboxState::Stopping, Verb::Suspend | Verb::Resume) => Refused(Why::Stopped),
+        (SandboxState::Hibernated, Verb::Suspend) => NothingToDo,
         (_, Verb::Suspend) => Allowed,
-        (Standing::Frozen | Standing::Hibernated, Verb::Resume) => Allowed,
+        (SandboxState::Frozen | SandboxState::Hibernated, Verb::Resume) => Allowed,
         (_, Verb::Resume) => NothingToDo,
 
         (_, Verb::RemoveByForce | Verb::Diff | Verb::Land | Verb::Snapshot) => Allowed,
@@ -158,7 +106,7 @@ pub fn admit(standing: Standing, verb: Verb) -> Ruling {
 }
 
 /// Checks a verb; returns whether there is something to do.
-pub fn check(standing: Standing, verb: Verb, id: &str) -> Result<bool, Fault> {
+pub fn check(standing: SandboxState, verb: Verb, id: &str) -> Result<bool, Fault> {
     match admit(standing, verb) {
         Ruling::Allowed => Ok(true),
         Ruling::NothingToDo => Ok(false),
@@ -188,7 +136,7 @@ fn refusal(why: Why, id: &str) -> Fault {
 mod tests {
     use super::*;
 
-    /// Rows are verbs, columns are standings in the order of `Standing::ALL`: `+` allowed, `.` nothing to do, and the
+    /// Rows are verbs, columns are standings in the order of `SandboxState::ALL`: `+` allowed, `.` nothing to do, and the
     /// first letter of why not.
     const TABLE: [(&str, &str); 12] = [
         ("Exec", "+RSRX+++NQ"),
@@ -210,7 +158,7 @@ mod tests {
     fn the_table_is_whole() {
         for (verb, (name, row)) in Verb::ALL.into_iter().zip(TABLE) {
             assert_eq!(format!("{verb:?}"), name);
-            for (standing, want) in Standing::ALL.into_iter().zip(row.chars()) {
+            for (standing, want) in SandboxState::ALL.into_iter().zip(row.chars()) {
                 let got = match admit(standing, verb) {
                     Ruling::Allowed => '+',
                     Ruling::NothingToDo => '.',
@@ -230,11 +178,11 @@ mod tests {
     #[test]
     fn every_transition_can_be_repeated() {
         let after = [
-            (Verb::Start, Standing::Active),
-            (Verb::Stop, Standing::Stopped),
-            (Verb::Remove, Standing::Removed),
-            (Verb::Suspend, Standing::Hibernated),
-            (Verb::Resume, Standing::Active),
+            (Verb::Start, SandboxState::Active),
+            (Verb::Stop, SandboxState::Stopped),
+            (Verb::Remove, SandboxState::Removed),
+            (Verb::Suspend, SandboxState::Hibernated),
+            (Verb::Resume, SandboxState::Active),
         ];
         for (verb, standing) in after {
             assert_eq!(admit(standing, verb), Ruling::NothingToDo, "{verb:?}");
@@ -245,15 +193,15 @@ mod tests {
     #[test]
     fn a_refusal_says_which_and_what_to_do() {
         for (standing, kind) in [
-            (Standing::Stopped, ErrorKind::Conflict),
-            (Standing::Removed, ErrorKind::NotFound),
-            (Standing::Silent, ErrorKind::Unavailable),
+            (SandboxState::Stopped, ErrorKind::Conflict),
+            (SandboxState::Removed, ErrorKind::NotFound),
+            (SandboxState::Silent, ErrorKind::Unavailable),
         ] {
             let fault = check(standing, Verb::Exec, "sbx_1").unwrap_err();
             assert_eq!((fault.error_kind, fault.subject.as_deref()), (kind, Some("sbx_1")));
             assert!(fault.hint.is_some());
         }
-        assert_eq!(check(Standing::Active, Verb::Exec, "sbx_1"), Ok(true));
-        assert_eq!(check(Standing::Active, Verb::Start, "sbx_1"), Ok(false));
+        assert_eq!(check(SandboxState::Active, Verb::Exec, "sbx_1"), Ok(true));
+        assert_eq!(check(SandboxState::Active, Verb::Start, "sbx_1"), Ok(false));
     }
 }

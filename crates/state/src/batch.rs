@@ -1,6 +1,7 @@
 //! Batches: changes that landed together, as records, and their directories with copies of the replaced files.
 
 use crate::State;
+use api::{BatchVerb, Rel, SubmoduleCommit};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -9,25 +10,21 @@ use std::io;
 use std::path::PathBuf;
 use store::Record;
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
-use workspace::git::Inside;
-use workspace::{Dir, Rel};
+use workspace::Dir;
 
 /// Ids are `bat_…`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    pub verb: Verb,
+    pub verb: BatchVerb,
     pub sandbox: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox_name: Option<String>,
     /// The runs of the sandbox that were recorded when it landed; the last ones where there are many.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub runs: Vec<String>,
-    #[schema(value_type = String)]
     pub base: PathBuf,
-    #[schema(value_type = Vec<u64>)]
     pub base_id: (u64, u64),
-    /// Who let it through.
+    /// Name of the approver.
     pub actor: String,
     pub at_ms: u64,
     /// Of the diff that was reviewed.
@@ -44,22 +41,42 @@ pub struct Batch {
     pub commit: Option<String>,
     /// The commits in submodules that it was recorded as.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub inside: Vec<Inside>,
+    pub inside: Vec<SubmoduleCommit>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = BatchVerb)]
-pub enum Verb {
-    Approve,
-    Undo,
-}
-
-impl Verb {
-    pub fn name(self) -> &'static str {
-        match self {
-            Verb::Approve => "approve",
-            Verb::Undo => "undo",
+impl From<Batch> for api::Batch {
+    fn from(record: Batch) -> api::Batch {
+        let Batch {
+            verb,
+            sandbox,
+            sandbox_name,
+            runs,
+            base,
+            base_id,
+            actor,
+            at_ms,
+            digest,
+            files,
+            undoes,
+            undone_by,
+            commit,
+            inside,
+        } = record;
+        api::Batch {
+            verb,
+            sandbox,
+            sandbox_name,
+            runs,
+            base,
+            base_id,
+            actor,
+            at_ms,
+            digest,
+            files,
+            undoes,
+            undone_by,
+            commit,
+            inside,
         }
     }
 }

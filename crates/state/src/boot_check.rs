@@ -5,11 +5,12 @@
 use crate::State;
 use crate::process;
 use crate::sandbox::Sandbox;
+use api::{Driver, JournalStep};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::{Entry, Kept, Record, Step};
+use store::{Entry, Kept, Record};
 use terms::Fault;
-use workspace::{Dir, Driver};
+use workspace::Dir;
 
 /// Boot id of the last check; a single record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ fn make_again(state: &State, sandbox: &Kept<Sandbox>) -> Result<(), Fault> {
         kept.record.notes.push(format!("{} of its layers were gone after a restart, seen on {when}", made.len()));
         tx.change(kept)?;
         let body = json!({ "layers": made });
-        let (verb, step, subject, actor) = ("layer_lost", Step::Done, sandbox.id.as_str(), "cofferdam");
+        let (verb, step, subject, actor) = ("layer_lost", JournalStep::Done, sandbox.id.as_str(), "cofferdam");
         tx.note(&Entry { at_ms, verb, step, subject, actor, body }).map(drop)
     })
 }

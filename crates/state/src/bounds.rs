@@ -12,14 +12,13 @@ use crate::journal::note;
 use crate::lock;
 use crate::sandbox::{self, Sandbox};
 use crate::{Caller, Reach, StatePool};
+use api::{JournalStep, LimitAmounts, LimitBounds};
 use enclosure::Cpus;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use store::{Kept, Step};
-use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry, check_amounts, least};
-use utoipa::ToSchema;
+use store::Kept;
+use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry, least};
 
 /// Limits that can be bounded, in the order of `Amounts`.
 pub const KINDS: [LimitKind; 10] = [
@@ -50,121 +49,11 @@ pub fn field(kind: LimitKind) -> String {
     }
 }
 
-/// One amount for each limit that has one: the fields of `limits`, and `cpus`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schema(as = LimitAmounts)]
-pub struct Amounts {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_wall_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_cpu_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(exclusive_minimum = 0, maximum = 1_000_000_000)]
-    pub max_memory_mb: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_output_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_processes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_open_files: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(exclusive_minimum = 0, maximum = 1_000_000_000)]
-    pub max_disk_mb: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_files: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_net_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0.01, maximum = 4096)]
-    pub cpus: Option<f64>,
-}
-
-impl Amounts {
-    pub fn new(limits: &Limits, cpus: Option<f64>) -> Amounts {
-        Amounts {
-            max_wall_ms: limits.max_wall_ms,
-            max_cpu_ms: limits.max_cpu_ms,
-            max_memory_mb: limits.max_memory_mb,
-            max_output_bytes: limits.max_output_bytes,
-            max_processes: limits.max_processes,
-            max_open_files: limits.max_open_files,
-            max_disk_mb: limits.max_disk_mb,
-            max_files: limits.max_files,
-            max_net_bytes: limits.max_net_bytes,
-            cpus,
-        }
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            max_wall_ms: self.max_wall_ms,
-            max_cpu_ms: self.max_cpu_ms,
-            max_memory_mb: self.max_memory_mb,
-            max_output_bytes: self.max_output_bytes,
-            max_processes: self.max_processes,
-            max_open_files: self.max_open_files,
-            max_disk_mb: self.max_disk_mb,
-            max_files: self.max_files,
-            max_net_bytes: self.max_net_bytes,
-            ..Limits::default()
-        }
-    }
-
-    pub fn amount(&self, kind: LimitKind) -> Option<f64> {
-        match kind {
-            LimitKind::Cpus => self.cpus,
-            kind => self.limits().amount(kind),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        *self == Amounts::default()
-    }
-}
-
-/// What one place says: the node's configuration, a tenant's, or a token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schema(as = LimitBounds)]
-pub struct Level {
-    /// For sandboxes that name no value.
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub default: Amounts,
-    /// The most that can be asked for; the default as well, where that is not set or larger.
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub ceiling: Amounts,
-}
-
-impl Level {
-    pub fn is_empty(&self) -> bool {
-        *self == Level::default()
-    }
-
-    /// Refuses amounts out of range, by the name of their field.
-    pub fn check(&self) -> Result<(), Fault> {
-        for (which, amounts) in [("default", &self.default), ("ceiling", &self.ceiling)] {
-            check_amounts(&amounts.limits(), amounts.cpus).map_err(|fault| {
-                let message = format!("limits.{which}.{}", fault.message.trim_start_matches("limits."));
-                Fault { message, ..fault }
-            })?;
-        }
-        Ok(())
-    }
-}
-
 /// Ceilings of agents' sandboxes on this machine where nothing is set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BuiltIn {
     /// Ceilings that this host can enforce.
-    pub ceiling: Amounts,
+    pub ceiling: LimitAmounts,
     /// Ceilings that it cannot, with the reason. They are not in force, and that is reported.
     pub unheld: BTreeMap<LimitKind, (f64, String)>,
 }
@@ -182,7 +71,7 @@ impl BuiltIn {
                 Ok(()) => {
                     let mut held = built_in.ceiling.limits();
                     held.set_amount(kind, amount);
-                    built_in.ceiling = Amounts::new(&held, None);
+                    built_in.ceiling = LimitAmounts::new(&held, None);
                 }
                 Err(fault) => drop(built_in.unheld.insert(kind, (amount, fault.message))),
             }
@@ -203,14 +92,14 @@ impl BuiltIn {
     }
 }
 
-fn built_in_amounts() -> Amounts {
+fn built_in_amounts() -> LimitAmounts {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
     let processes = BUILT_IN_PROCESSES.max(BUILT_IN_PROCESSES_PER_CPU * cpus);
     let meminfo = sys::host::kernel_file("/proc/meminfo").unwrap_or_default();
     let total =
         meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
     let memory_mb = total.map(|kb: f64| (kb / 1024.0 / BUILT_IN_MEMORY_PART).floor().max(1.0));
-    Amounts { max_processes: Some(processes), max_memory_mb: memory_mb, ..Amounts::default() }
+    LimitAmounts { max_processes: Some(processes), max_memory_mb: memory_mb, ..LimitAmounts::default() }
 }
 
 /// Returns whether memory and processes can be limited here, so that both can also be changed while a sandbox is live. Probed once.
@@ -225,8 +114,8 @@ pub fn holds_memory_and_processes() -> bool {
 /// Configured bounds, and the built-in ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Configured {
-    pub node: Level,
-    pub tenants: BTreeMap<String, Level>,
+    pub node: LimitBounds,
+    pub tenants: BTreeMap<String, LimitBounds>,
     pub built_in: BuiltIn,
 }
 
@@ -234,7 +123,7 @@ pub struct Configured {
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
     pub tenant: &'a str,
-    pub token: &'a Level,
+    pub token: &'a LimitBounds,
     /// An agent, which decides nothing itself, so that the built-in ceilings apply.
     pub is_agent: bool,
     /// The tenant is the daemon's own, whose operator has the host and is not bound.
@@ -261,13 +150,13 @@ pub struct Bounds {
 
 impl Configured {
     pub fn bounds(&self, holder: Holder<'_>) -> Bounds {
-        let operators = Holder { token: &Level::default(), is_agent: false, ..holder };
+        let operators = Holder { token: &LimitBounds::default(), is_agent: false, ..holder };
         let of_operators = (!holder.shares_with_host).then(|| Box::new(self.bounds_of(operators)));
         Bounds { of_operators, ..self.bounds_of(holder) }
     }
 
     fn bounds_of(&self, holder: Holder<'_>) -> Bounds {
-        let none = Level::default();
+        let none = LimitBounds::default();
         let tenant = self.tenants.get(holder.tenant).unwrap_or(&none);
         let levels = [
             ("this token".to_owned(), holder.token),
@@ -276,7 +165,7 @@ impl Configured {
         ];
         let mut bounds = Bounds::default();
         for kind in KINDS {
-            let of = |amounts: fn(&Level) -> &Amounts| {
+            let of = |amounts: fn(&LimitBounds) -> &LimitAmounts| {
                 let found = levels.iter().filter_map(move |(name, level)| Some((name, amounts(level).amount(kind)?)));
                 found.map(|(name, amount)| Bound { amount, set_for: name.clone() })
             };
@@ -302,7 +191,7 @@ impl Configured {
 impl Bounds {
     /// Refuses amounts over a ceiling. Exactly at it succeeds.
     pub fn check(&self, limits: &Limits, cpus: Option<f64>) -> Result<(), Fault> {
-        let asked = Amounts::new(limits, cpus);
+        let asked = LimitAmounts::new(limits, cpus);
         for (kind, ceiling) in &self.ceiling {
             if let Some(amount) = asked.amount(*kind).filter(|amount| *amount > ceiling.amount) {
                 return Err(over(*kind, amount, ceiling));
@@ -381,7 +270,7 @@ fn put_under(bounds: &Bounds, sandbox: &mut Sandbox) -> Result<Option<String>, F
 /// Fills in limits that replace those of a sandbox: a limit that it has and the request does not name gets the default again; none is added
 /// that the enclosure was not built with.
 pub fn fill_change(sandbox: &Sandbox, limits: &mut Limits, cpus: &mut Option<f64>, caller: &Caller) {
-    let before = Amounts::new(&sandbox.limits, sandbox.cpus);
+    let before = LimitAmounts::new(&sandbox.limits, sandbox.cpus);
     of(caller).into_iter().for_each(|bounds| bounds.fill(limits, cpus, |kind| before.amount(kind).is_some()));
 }
 
@@ -426,7 +315,7 @@ pub fn hold(states: &StatePool, caller: &Caller, word: &str) -> Result<(), Fault
         (now.record.limits, now.record.cpus) = (then.limits, then.cpus);
         now.record.revision += 1;
         let body = json!({ "limits": then.limits, "cpus": then.cpus, "why": "defaults of limits" });
-        note(tx, "change", Step::Done, &now.id, caller, body)?;
+        note(tx, "change", JournalStep::Done, &now.id, caller, body)?;
         tx.change(now).map(drop)
     })
 }
@@ -435,18 +324,18 @@ pub fn hold(states: &StatePool, caller: &Caller, word: &str) -> Result<(), Fault
 mod tests {
     use super::*;
 
-    fn level(default: &[(LimitKind, f64)], ceiling: &[(LimitKind, f64)]) -> Level {
+    fn level(default: &[(LimitKind, f64)], ceiling: &[(LimitKind, f64)]) -> LimitBounds {
         let amounts = |pairs: &[(LimitKind, f64)]| {
             let mut limits = Limits::default();
             pairs.iter().for_each(|(kind, amount)| limits.set_amount(*kind, *amount));
-            Amounts::new(&limits, None)
+            LimitAmounts::new(&limits, None)
         };
-        Level { default: amounts(default), ceiling: amounts(ceiling) }
+        LimitBounds { default: amounts(default), ceiling: amounts(ceiling) }
     }
 
     const PROCESSES: LimitKind = LimitKind::Processes;
 
-    fn bounds(token: Level, tenant: Level, node: Level, is_agent: bool) -> Bounds {
+    fn bounds(token: LimitBounds, tenant: LimitBounds, node: LimitBounds, is_agent: bool) -> Bounds {
         let built_in = BuiltIn { ceiling: level(&[], &[(PROCESSES, 1024.0)]).ceiling, unheld: BTreeMap::new() };
         let configured = Configured { node, tenants: [("blue".to_owned(), tenant)].into(), built_in };
         configured.bounds(Holder { tenant: "blue", token: &token, is_agent, shares_with_host: false })
@@ -454,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_nearest_default_and_the_smallest_ceiling_hold() {
-        let none = Level::default();
+        let none = LimitBounds::default();
         let default = |n| level(&[(PROCESSES, n)], &[]);
         let ceiling = |n| level(&[], &[(PROCESSES, n)]);
         let both = |d, c| level(&[(PROCESSES, d)], &[(PROCESSES, c)]);
@@ -477,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_is_over_a_ceiling_is_refused_and_never_cut() {
-        let bounds = bounds(Level::default(), level(&[], &[(PROCESSES, 16.0)]), Level::default(), true);
+        let bounds = bounds(LimitBounds::default(), level(&[], &[(PROCESSES, 16.0)]), LimitBounds::default(), true);
         let asked = |n| Limits { max_processes: Some(n), ..Limits::default() };
         assert_eq!(bounds.check(&asked(16), None), Ok(()));
         let fault = bounds.check(&asked(17), None).unwrap_err();

@@ -1,11 +1,12 @@
 //! Paths that a rebase left in conflict. They are recorded until the user resolves them, so that conflict markers do not land among other
 //! changes.
 
+use api::{ChangeBody, Diff, FileDiff, LineKind, Rel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use store::{Record, Tx};
 use terms::Fault;
-use workspace::{Body, Diff, FileDiff, LineKind, Rel, merge};
+use workspace::merge;
 
 /// Conflicts of a sandbox. The id is the sandbox's; keys are paths as `Rel` is displayed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -35,8 +36,8 @@ impl Conflicted {
     }
 }
 
-fn has_marks(body: &Body) -> bool {
-    let Body::Text(hunks) = body else { return false };
+fn has_marks(body: &ChangeBody) -> bool {
+    let ChangeBody::Text(hunks) = body else { return false };
     let mut lines = hunks.iter().flat_map(|hunk| &hunk.lines);
     lines.any(|line| line.kind == LineKind::Added && merge::is_mark(&line.text))
 }

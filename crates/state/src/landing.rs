@@ -4,16 +4,17 @@
 use crate::State;
 use crate::batch::{self, Batch, Paths, Stage, Unfinished};
 use crate::sandbox::{Anchored, Sandbox};
+use api::{JournalStep, Rel};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use store::{Entry, Kept, Step, Tx};
+use store::{Entry, Kept, Tx};
 use terms::Fault;
 use workspace::land::{Held, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::stage::{self, Drawn, Site};
 use workspace::undo::{self, Landed};
-use workspace::{Dir, Rel, Stack};
+use workspace::{Dir, Stack};
 
 /// Time to wait for other landings over the same base.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -65,7 +66,7 @@ pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fau
 
 fn begin(state: &State, id: &str, batch: &Batch, holds: BTreeSet<Rel>) -> Result<(), Fault> {
     state.store.write(|tx| {
-        note(tx, id, batch, Step::Intent, json!({"digest": batch.digest, "files": batch.files}))?;
+        note(tx, id, batch, JournalStep::Intent, json!({"digest": batch.digest, "files": batch.files}))?;
         tx.add(id, Unfinished { batch: batch.clone(), holds, stage: Stage::Landing }).map(drop)
     })
 }
@@ -91,7 +92,7 @@ pub fn conclude(state: &State, id: &str, plan: &Plan, landed: &Landed) -> Result
             tx.change(undone)?;
         }
         tx.add(id, Paths { paths: plan.items.iter().map(|item| item.at.clone()).collect() })?;
-        note(tx, id, &batch, Step::Done, json!({"paths": plan.items.len(), "digest": batch.digest}))?;
+        note(tx, id, &batch, JournalStep::Done, json!({"paths": plan.items.len(), "digest": batch.digest}))?;
         tx.add(id, batch)?;
         kept.record.stage = Stage::Tidying;
         tx.change(kept).map(drop)
@@ -160,7 +161,7 @@ pub fn give_up(state: &State, id: &str, why: &str, restored: &Landed) -> Result<
         if tx.get::<Sandbox>(&kept.record.batch.sandbox)?.is_some() {
             anchor(tx, &kept.record.batch.sandbox, restored)?;
         }
-        note(tx, id, &kept.record.batch, Step::Failed, json!({"message": why}))?;
+        note(tx, id, &kept.record.batch, JournalStep::Failed, json!({"message": why}))?;
         tx.remove::<Unfinished>(id).map(drop)
     })
 }
@@ -173,7 +174,7 @@ pub fn tidy(state: &State, landing: &Landing<'_>, id: &str) -> Vec<String> {
     notes
 }
 
-fn note(tx: &Tx<'_>, id: &str, batch: &Batch, step: Step, mut body: serde_json::Value) -> Result<(), Fault> {
+fn note(tx: &Tx<'_>, id: &str, batch: &Batch, step: JournalStep, mut body: serde_json::Value) -> Result<(), Fault> {
     body["batch"] = json!(id);
     // The actor's name comes from the caller's environment; the uid comes from the kernel.
     body["uid"] = json!(rustix::process::getuid().as_raw());

@@ -4,10 +4,11 @@
 use crate::State;
 use crate::batch::{self, Stage, Unfinished};
 use crate::landing::{self, give_up};
+use api::Rel;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::land::{Held, Landing};
-use workspace::{Dir, Rel, stage, undo};
+use workspace::{Dir, stage, undo};
 
 /// Recovers all batches. Those whose base is missing or locked now stay for later.
 pub fn recover(state: &State) -> Result<(), Fault> {

@@ -1,13 +1,14 @@
 //! `meta.json` beside a layer's `up`: the purpose of the layer, so that a layer without a record can be recovered.
 
-use crate::sandbox::{Sandbox, Sharing};
+use crate::sandbox::Sandbox;
+use api::{Driver, Rel, Sharing};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use terms::Limits;
-use workspace::{Driver, Layer, Layers, Rel};
+use workspace::{Layer, Layers};
 
 pub const NAME: &[u8] = b"meta.json";
 /// Size bound: a policy document and much besides.

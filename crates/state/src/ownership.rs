@@ -5,8 +5,9 @@ use crate::Caller;
 use crate::reach::Reach;
 use crate::sandbox::{Run, Sandbox, Tombstone};
 use crate::snapshot::Snapshot;
+use api::JournalEntry;
 use std::collections::HashMap;
-use store::{Kept, Noted, Tx};
+use store::{Kept, Tx};
 use terms::Fault;
 
 /// Sandboxes that a caller is bound to.
@@ -84,7 +85,7 @@ impl Caller {
     }
 
     /// Retains the journal entries whose subject is visible to this caller.
-    pub fn keep_noted(&self, tx: &Tx<'_>, entries: &mut Vec<Noted>) -> Result<(), Fault> {
+    pub fn keep_noted(&self, tx: &Tx<'_>, entries: &mut Vec<JournalEntry>) -> Result<(), Fault> {
         self.keep_own(tx, entries, |entry| &entry.subject)
     }
 }

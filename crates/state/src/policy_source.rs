@@ -1,5 +1,6 @@
 //! Sources of a policy as a request names them: a preset, a file, a document, single rules.
 
+use api::PolicySource;
 use policy::Action;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -13,6 +14,10 @@ pub enum Flag {
     Write(Action, String),
     Exec(Action, String),
     Net(Action, String),
+    /// `--secret NAME@HOST[:HEADER[:FORMAT]]`
+    Secret(String),
+    /// `--copy-in`: a path of the home that is copied into the sandbox's own.
+    CopyIn(String),
 }
 
 /// A policy by name or file.
@@ -32,6 +37,15 @@ impl Source {
             Some(name) if policy::preset(name).is_some() => Source::Preset(name.into()),
             Some(name) if !name.contains(['/', '.']) && !path.exists() => Source::Preset(name.into()),
             _ => Source::File(path.into()),
+        }
+    }
+}
+
+impl From<PolicySource> for Source {
+    fn from(policy: PolicySource) -> Source {
+        match policy {
+            PolicySource::Name(name) => Source::Preset(name),
+            PolicySource::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
         }
     }
 }

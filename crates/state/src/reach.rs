@@ -131,6 +131,9 @@ impl Reach {
                 _ => {}
             }
         }
+        if let Some(path) = document.home_copy.first() {
+            return no(format!("home.copy: {path} is in the home of the daemon's user"));
+        }
         match document.degrade.as_ref().and_then(|names| names.first()) {
             Some(name) => no(format!("degrade: {name:?} cannot be given up")),
             None => Ok(()),
@@ -188,6 +191,7 @@ mod tests {
             r#"{"version":1,"net":{"rules":[{"action":"allow","proto":"unix","path":"/run/docker.sock"}]}}"#,
             r#"{"version":1,"net":{"rules":[{"action":"allow","cidr":"10.0.0.0/8"}]}}"#,
             r#"{"version":1,"degrade":["landlock.scope"]}"#,
+            r#"{"version":1,"home":{"copy":["~/.ssh"]}}"#,
         ] {
             assert_eq!(check(bad).map_err(|f| f.error_kind), Err(ErrorKind::PolicyDenied), "{bad}");
         }

@@ -2,13 +2,13 @@
 //! is in: host paths are compared.
 
 use crate::Caller;
-use crate::sandbox::{Lifecycle, Sandbox};
+use crate::sandbox::Sandbox;
+use api::{Lifecycle, Rel};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
-use workspace::Rel;
 
 /// Bound on paths that one sandbox may reserve.
 pub const MOST: usize = 256;

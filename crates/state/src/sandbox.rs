@@ -4,18 +4,17 @@ use crate::Caller;
 use crate::State;
 use crate::batch::Paths;
 use crate::conflicted::Conflicted;
+use api::{Driver, Lifecycle, Rel, Service, Sharing, Tier};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{Kept, Record, Tx, Wanted};
 use terms::{ErrorKind, Fault, Limits, Phase, Retry};
-use utoipa::ToSchema;
-pub use workspace::Driver;
-use workspace::{Anchors, Dir, Rel, Stack};
+use workspace::{Anchors, Dir, Stack};
 
 /// Ids are `sbx_…`; times are milliseconds since 1970.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
@@ -23,10 +22,8 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub owner: Option<String>,
     /// The directory it covers: canonical, UTF-8.
-    #[schema(value_type = String)]
     pub base: PathBuf,
     /// Device and inode of the base, so that another directory under its name is noticed.
-    #[schema(value_type = Vec<u64>)]
     pub base_id: (u64, u64),
     /// The directory was made for it, and goes when nothing stands on it any more.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -34,8 +31,7 @@ pub struct Sandbox {
     pub driver: Driver,
     /// Ids of layers from the bottom up; the last is written to by runs.
     pub layers: Vec<String>,
-    /// When its top layer was made: seconds and nanoseconds.
-    #[schema(value_type = Vec<i64>)]
+    /// Creation time of its top layer: seconds and nanoseconds.
     pub since: (i64, u32),
     pub state: Lifecycle,
     /// The whole policy document that its runs are made under, as JSON.
@@ -51,7 +47,6 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpus: Option<f64>,
     #[serde(default)]
-    #[schema(value_type = Vec<serde_json::Value>)]
     pub reserve: Vec<Rel>,
     #[serde(default)]
     pub sharing: Sharing,
@@ -61,15 +56,15 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git_head: Option<String>,
     pub created_ms: u64,
-    /// When it was last used by a run or changed by a verb.
+    /// Time of the last run or change.
     pub used_ms: u64,
-    /// When it may be collected; none means never.
+    /// Time at which it may be collected; absent for never.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
     /// Collected when unused for so long.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
-    /// It is live from its start to its stop, whether anything runs in it or not.
+    /// Stays live between start and stop, also while no command runs.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stays: bool,
     /// Commands that run in it as long as it is live.
@@ -78,88 +73,96 @@ pub struct Sandbox {
     /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
-    /// Where secrets of its policy come from that are not kept under their own name: `NAME=store:OTHER`, or `NAME=brought:run` by whoever
-    /// runs a command in it. Never a value.
+    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, or `NAME=brought:run` for values
+    /// that the caller of a command brings. Never a value.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub secrets: Vec<String>,
-    /// What happens on its network is written down as long as it is live, in so many bytes at most.
+    /// Size limit of the network event log, in bytes; absent if no log is kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_max: Option<u64>,
     /// Refused reads of its commands are reported, too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub report_reads: bool,
-    /// How long its questions wait for an answer, if not for the usual time.
+    /// Timeout of its questions, if it is not the default.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ask_timeout_ms: Option<u64>,
-    /// How far it was suspended when its processes were ended for it; none once it is resumed.
+    /// Tier at which it was suspended and its processes ended; absent once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
-    /// What a reviewer should know: "found after a crash", "the machine went down while it ran".
+    /// Notes for the reviewer: "found after a crash", "the machine went down while it ran".
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Lifecycle {
-    /// Commands can be run in it.
-    Active,
-    /// Only looked at and reviewed until it is started again.
-    Stopped,
-}
-
-/// A command that runs as long as its sandbox is live.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Service {
-    pub name: String,
-    /// Text for a shell.
-    pub command: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    pub env: BTreeMap<String, String>,
-    /// Where it starts, seen from the sandbox's directory.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cwd: Option<String>,
-    /// What becomes of it when it ends and nobody asked it to.
-    #[serde(skip_serializing_if = "Restart::is_usual", default)]
-    pub restart: Restart,
-}
-
-/// When a service that ended is started again, after a pause that grows; five times in a row at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Restart {
-    Always,
-    /// Unless it ended well.
-    #[default]
-    OnFailure,
-    Never,
-}
-
-impl Restart {
-    fn is_usual(&self) -> bool {
-        *self == Restart::default()
+impl From<Sandbox> for api::Sandbox {
+    fn from(record: Sandbox) -> api::Sandbox {
+        let Sandbox {
+            name,
+            owner,
+            base,
+            base_id,
+            own_base,
+            driver,
+            layers,
+            since,
+            state,
+            policy,
+            revision,
+            ceiling,
+            limits,
+            cpus,
+            reserve,
+            sharing,
+            template,
+            git_head,
+            created_ms,
+            used_ms,
+            expires_ms,
+            idle_ms,
+            stays,
+            services,
+            publish,
+            secrets,
+            events_max,
+            report_reads,
+            ask_timeout_ms,
+            suspended,
+            notes,
+        } = record;
+        api::Sandbox {
+            name,
+            owner,
+            base,
+            base_id,
+            own_base,
+            driver,
+            layers,
+            since,
+            state,
+            policy,
+            revision,
+            ceiling,
+            limits,
+            cpus,
+            reserve,
+            sharing,
+            template,
+            git_head,
+            created_ms,
+            used_ms,
+            expires_ms,
+            idle_ms,
+            stays,
+            services,
+            publish,
+            secrets,
+            events_max,
+            report_reads,
+            ask_timeout_ms,
+            suspended,
+            notes,
+        }
     }
-}
-
-/// How far a sandbox is suspended. What a tier keeps, those above it keep, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Tier {
-    /// Its processes were ended; its workspace is kept, and its services start again.
-    Hibernated,
-    /// Its processes stand still, and go on where they were.
-    Frozen,
-}
-
-/// Who else may reserve the same paths, and until when they are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", default)]
-pub struct Sharing {
-    /// Others that say so, too, may hold the same paths.
-    pub shared: bool,
-    /// Let go by `stop` already, not only by `rm`.
-    pub until_stop: bool,
 }
 
 /// Default retention of a sandbox.
@@ -221,7 +224,7 @@ impl Record for Sandbox {
 }
 
 /// A command that was run in a sandbox; ids are `run_…`. While it lives, its supervisor holds the lock of the top layer.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     pub sandbox: String,
     pub command: Vec<String>,
@@ -245,6 +248,14 @@ pub struct Run {
     pub request: Option<String>,
 }
 
+impl From<Run> for api::Run {
+    fn from(record: Run) -> api::Run {
+        let Run { sandbox, command, pid, pid_start, boot, started_ms, ended_ms, verdict, status, service, request } =
+            record;
+        api::Run { sandbox, command, pid, pid_start, boot, started_ms, ended_ms, verdict, status, service, request }
+    }
+}
+
 impl Record for Run {
     const KIND: &'static store::Kind = crate::records::kind("run");
 
@@ -261,6 +272,23 @@ pub struct Anchored {
 
 impl Record for Anchored {
     const KIND: &'static store::Kind = crate::records::kind("anchors");
+}
+
+/// The diff of a sandbox as a whole that its user was shown last; the id is the sandbox's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Reviewed {
+    pub digest: String,
+    /// Digest of the last diff with nothing withheld.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub all: Option<String>,
+    /// The last commit inside that was shown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tip: Option<String>,
+    pub at_ms: u64,
+}
+
+impl Record for Reviewed {
+    const KIND: &'static store::Kind = crate::records::kind("reviewed");
 }
 
 /// Record of a removed sandbox; the id is the sandbox's.

@@ -3,11 +3,12 @@
 
 use crate::State;
 use crate::sandbox::{self, Sandbox};
+use api::Driver;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use store::Record;
 use terms::{ErrorKind, Fault, Limits, Phase};
-use workspace::{Anchors, Dir, Driver, Layer, manifest};
+use workspace::{Anchors, Dir, Layer, manifest};
 
 /// The layers, policy and limits that sandboxes can be built upon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,7 +107,7 @@ impl Ground {
     pub fn verified(&self, state: &State) -> Result<Vec<Layer>, Fault> {
         let open = |frozen: &Frozen| {
             let layer = state.layers.get(&frozen.id).map_err(|e| lost(&frozen.id, &e))?;
-            manifest::verify(&layer, &frozen.digest, self.driver.marks())?;
+            manifest::verify(&layer, &frozen.digest, workspace::Marks::of(self.driver))?;
             Ok(layer)
         };
         self.frozen.iter().map(open).collect()

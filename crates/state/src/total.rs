@@ -4,6 +4,7 @@
 
 use crate::Caller;
 use crate::config::Config;
+use api::{DiskUsage, Driver, Rel};
 use enclosure::Crowd;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};
-use workspace::disk_usage::{self, Size};
-use workspace::{Dir, Driver, Layers, Rel};
+use workspace::disk_usage;
+use workspace::{Dir, Layers};
 
 /// File beside a layer with the usage of its run, as two numbers of a fixed width.
 const LIVE: &[u8] = b"live";
@@ -61,7 +62,7 @@ pub fn admit_copy(layers: &Layers, path: &Path, caller: &Caller, copied: (&Dir, 
     if driver == Driver::Overlay || !Total::of(caller)?.is_set() {
         return Ok(());
     }
-    let Size { bytes, files, .. } = disk_usage::tree(base);
+    let DiskUsage { bytes, files, .. } = disk_usage::tree(base);
     admit_more(layers, path, caller, (bytes, files)).map(drop)
 }
 
@@ -115,7 +116,7 @@ impl Account {
         let layers = Layers { dir: layers.dir.try_clone()? };
         let mut measured = BTreeMap::new();
         for id in names(&layers)? {
-            let Size { bytes, files, .. } = disk_usage::layer(&layers, &id);
+            let DiskUsage { bytes, files, .. } = disk_usage::layer(&layers, &id);
             measured.insert(id, (bytes, files));
         }
         let opened = SystemTime::now();

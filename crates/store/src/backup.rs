@@ -1,12 +1,13 @@
 //! Backups: a copy of the whole store in one SQLite file, taken while others write, verified before it is trusted, and put back.
 
 use crate::backend::{Access, Backend, Link};
-use crate::chain::{self, Verified};
+use crate::chain;
 use crate::chain_head::ChainHead;
 use crate::fault;
 use crate::files::sync_parent;
 use crate::handle::Store;
 use crate::sqlite::{self, SCHEMA, Sqlite};
+use api::JournalVerified;
 use rustix::fs::{CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -72,7 +73,7 @@ pub fn examine(file: &Path) -> Result<Copied, Fault> {
     if let Some(first) = defects.first() {
         return Err(wrong(&format!("damaged: {first}")));
     }
-    let Verified { entries, head, broken, .. } = chain::verify(&*copy.begin(Access::Read)?, None)?;
+    let JournalVerified { entries, head, broken, .. } = chain::verify(&*copy.begin(Access::Read)?, None)?;
     match broken {
         Some(broken) => {
             Err(wrong(&format!("entry {} of its journal is not as it was written: {}", broken.seq, broken.why)))

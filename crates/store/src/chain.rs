@@ -2,12 +2,13 @@
 //! back end's interface and compares them with the chain heads that are remembered outside of the database.
 
 use crate::backend::{EntryQuery, EntryRow, Link, Transaction};
+use api::{JournalBroken, JournalVerified};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
+use sha2::Sha256;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use terms::Fault;
-use utoipa::ToSchema;
 
 /// Stands in the place of the hash before the first entry.
 pub const GENESIS: &str = "cofferdam journal 1";
@@ -24,39 +25,6 @@ pub struct Segment {
     pub last: u64,
     /// Hash of the last entry.
     pub hash: String,
-}
-
-/// Result of verifying the whole chain.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = JournalVerified)]
-pub struct Verified {
-    /// Number of entries that are as they were written, from the first on, archived ones included.
-    pub entries: u64,
-    /// Hash of the last of them.
-    pub head: String,
-    /// Last entry that `journal.head` remembers. It may lag behind; it never leads.
-    pub anchored: u64,
-    /// Number of entries at the beginning that were moved to segment files; they were as written at that time.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub archived: u64,
-    /// Number of archived entries that are still in the state directory, as they were written.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub archived_here: u64,
-    /// First entry that is not as it was written.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub broken: Option<Broken>,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-/// An entry that is missing or was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = JournalBroken)]
-pub struct Broken {
-    pub seq: u64,
-    pub why: String,
 }
 
 /// Computes the hash of an entry. Each text goes in with its length, so that no byte can move from one text to the next.
@@ -88,20 +56,20 @@ pub fn check_next(last: &Link, row: &Result<EntryRow, Fault>, anchors: &BTreeMap
 }
 
 /// Verifies the chain in the database, and compares it with the remembered heads where `anchors` are given.
-pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -> Result<Verified, Fault> {
+pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -> Result<JournalVerified, Fault> {
     let anchored = anchors.and_then(|anchors| anchors.keys().next_back().copied()).unwrap_or(0);
     let mut last = match start(rows)? {
         Ok(start) => start,
         Err(broken) => {
             let (head, broken) = (GENESIS.to_owned(), Some(broken));
-            return Ok(Verified { entries: 0, head, anchored, archived: 0, archived_here: 0, broken });
+            return Ok(JournalVerified { entries: 0, head, anchored, archived: 0, archived_here: 0, broken });
         }
     };
     let archived = last.seq;
     let (none, mut broken) = (BTreeMap::new(), None);
     rows.entries(&EntryQuery::default(), &mut |row| {
         if let Err(why) = check_next(&last, &row, anchors.unwrap_or(&none)) {
-            broken = Some(Broken { seq: last.seq + 1, why });
+            broken = Some(JournalBroken { seq: last.seq + 1, why });
             return Ok(ControlFlow::Break(()));
         }
         let row = row?;
@@ -109,27 +77,27 @@ pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -
         Ok(ControlFlow::Continue(()))
     })?;
     let broken = broken.or_else(|| check_end(last.seq, anchors?));
-    Ok(Verified { entries: last.seq, head: last.hash, anchored, archived, archived_here: 0, broken })
+    Ok(JournalVerified { entries: last.seq, head: last.hash, anchored, archived, archived_here: 0, broken })
 }
 
 /// Checks that a chain which is sound by itself has not lost its end.
-fn check_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<Broken> {
+fn check_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<JournalBroken> {
     let why = match anchors.keys().next_back() {
         None => "journal.head is gone: nobody can say whether entries are missing at the end".to_owned(),
         Some(last) if *last > entries => format!("it is missing, and so is what followed up to entry {last}"),
         Some(_) => return None,
     };
-    Some(Broken { seq: entries + 1, why })
+    Some(JournalBroken { seq: entries + 1, why })
 }
 
 /// Returns the entry that the database's first one follows upon; the defect where no seal tells of it.
-pub fn start(rows: &dyn Transaction) -> Result<Result<Link, Broken>, Fault> {
+pub fn start(rows: &dyn Transaction) -> Result<Result<Link, JournalBroken>, Fault> {
     let before = rows.entry_range()?.map_or(0, |(first, _)| first.saturating_sub(1));
     if before == 0 {
         return Ok(Ok(Link { seq: 0, hash: GENESIS.to_owned() }));
     }
     let seal = seals(rows)?.remove(&before);
-    Ok(seal.map(|hash| Link { seq: before, hash }).ok_or_else(|| Broken { seq: 1, why: "it is missing".into() }))
+    Ok(seal.map(|hash| Link { seq: before, hash }).ok_or_else(|| JournalBroken { seq: 1, why: "it is missing".into() }))
 }
 
 /// Returns the last entry of each sealed segment with its hash, as entries in the database tell.

@@ -3,36 +3,10 @@
 use crate::backend::{EntryQuery, EntryRow, Link, Order};
 use crate::chain::{self, GENESIS};
 use crate::transaction::{Tx, check_texts};
-use serde::{Deserialize, Serialize};
+use api::{JournalEntry, JournalStep};
 use serde_json::Value;
 use std::ops::ControlFlow;
 use terms::Fault;
-use utoipa::ToSchema;
-
-/// Progress of the operation that an entry tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = JournalStep)]
-pub enum Step {
-    /// The operation is about to begin.
-    Intent,
-    Done,
-    Failed,
-}
-
-impl Step {
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::Intent => "intent",
-            Step::Done => "done",
-            Step::Failed => "failed",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Step> {
-        [Step::Intent, Step::Done, Step::Failed].into_iter().find(|step| step.name() == name)
-    }
-}
 
 /// An entry to be appended.
 #[derive(Clone, Debug)]
@@ -40,32 +14,12 @@ pub struct Entry<'a> {
     pub at_ms: u64,
     /// `create`, `run`, `approve`, …
     pub verb: &'a str,
-    pub step: Step,
+    pub step: JournalStep,
     /// Id of the sandbox or other object.
     pub subject: &'a str,
     /// Name of the user who asked.
     pub actor: &'a str,
     pub body: Value,
-}
-
-/// An entry of the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = JournalEntry)]
-pub struct Noted {
-    /// Number; entries are numbered without a gap.
-    pub seq: u64,
-    pub at_ms: u64,
-    pub verb: String,
-    pub step: Step,
-    /// Id of the sandbox or other object.
-    pub subject: String,
-    /// Name of the user who asked.
-    pub actor: String,
-    /// Details; the form depends on the verb.
-    #[schema(value_type = Option<Object>)]
-    pub body: Value,
-    /// Hash of the entry and of the hash before it.
-    pub hash: String,
 }
 
 /// Selection of entries; a field without a value accepts all.
@@ -74,7 +28,7 @@ pub struct Wanted {
     pub subject: Option<String>,
     pub verb: Option<String>,
     pub actor: Option<String>,
-    pub step: Option<Step>,
+    pub step: Option<JournalStep>,
 }
 
 impl Tx<'_> {
@@ -100,7 +54,7 @@ impl Tx<'_> {
     }
 
     /// Returns the last `limit` entries before number `below` (of all where none is given), oldest first; of one subject, or of all.
-    pub fn noted(&self, subject: Option<&str>, below: Option<u64>, limit: u32) -> Result<Vec<Noted>, Fault> {
+    pub fn noted(&self, subject: Option<&str>, below: Option<u64>, limit: u32) -> Result<Vec<JournalEntry>, Fault> {
         let (order, limit) = (Order::NewestFirst, Some(limit));
         let mut noted = self.entries(&EntryQuery { subject, below, order, limit, ..EntryQuery::default() })?;
         noted.reverse();
@@ -108,19 +62,19 @@ impl Tx<'_> {
     }
 
     /// Returns the first `limit` wanted entries after number `after`, oldest first.
-    pub fn noted_after(&self, after: u64, wanted: &Wanted, limit: u32) -> Result<Vec<Noted>, Fault> {
+    pub fn noted_after(&self, after: u64, wanted: &Wanted, limit: u32) -> Result<Vec<JournalEntry>, Fault> {
         self.entries(&EntryQuery {
             after,
             subject: wanted.subject.as_deref(),
             verb: wanted.verb.as_deref(),
             actor: wanted.actor.as_deref(),
-            step: wanted.step.map(Step::name),
+            step: wanted.step.map(JournalStep::name),
             limit: Some(limit),
             ..EntryQuery::default()
         })
     }
 
-    fn entries(&self, query: &EntryQuery<'_>) -> Result<Vec<Noted>, Fault> {
+    fn entries(&self, query: &EntryQuery<'_>) -> Result<Vec<JournalEntry>, Fault> {
         let mut noted = Vec::new();
         self.rows.entries(query, &mut |row| {
             noted.push(parse(row?)?);
@@ -140,10 +94,10 @@ impl Tx<'_> {
     }
 }
 
-fn parse(EntryRow { seq, at_ms, verb, step, subject, actor, body, hash }: EntryRow) -> Result<Noted, Fault> {
+fn parse(EntryRow { seq, at_ms, verb, step, subject, actor, body, hash }: EntryRow) -> Result<JournalEntry, Fault> {
     let broken =
         |what: &str| Fault::internal(format!("journal entry {seq}: {what}")).hint("see `cofferdam audit verify`");
-    let step = Step::of_name(&step).ok_or_else(|| broken("no such step"))?;
+    let step = JournalStep::of_name(&step).ok_or_else(|| broken("no such step"))?;
     let body = serde_json::from_str(&body).map_err(|_| broken("its body is no JSON"))?;
-    Ok(Noted { seq, at_ms, verb, step, subject, actor, body, hash })
+    Ok(JournalEntry { seq, at_ms, verb, step, subject, actor, body, hash })
 }

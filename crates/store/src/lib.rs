@@ -30,9 +30,9 @@ mod verify;
 
 pub use backend::Timed;
 pub use backup::{Copied, Restored, examine, restore};
-pub use chain::{Broken, Segment, Verified};
+pub use chain::Segment;
 pub use handle::{Store, Unsettled};
-pub use journal::{Entry, Noted, Step, Wanted};
+pub use journal::{Entry, Wanted};
 pub use key::Key;
 pub use kind::{IdShape, Kind};
 pub use location::Location;

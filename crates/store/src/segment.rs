@@ -7,11 +7,12 @@
 //! ```
 
 use crate::backend::{EntryQuery, EntryRow, Link, Transaction};
-use crate::chain::{self, Broken, GENESIS, SEAL_STEP, SEAL_SUBJECT, SEAL_VERB, Segment};
+use crate::chain::{self, GENESIS, SEAL_STEP, SEAL_SUBJECT, SEAL_VERB, Segment};
 use crate::fault;
 use crate::files::sync_parent;
 use crate::handle::Store;
-use crate::journal::{Entry, Step};
+use crate::journal::Entry;
+use api::{JournalBroken, JournalStep};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ impl Store {
                 return Ok(false);
             }
             let body = json!(segment);
-            tx.note(&Entry { at_ms, verb: SEAL_VERB, step: Step::Done, subject: SEAL_SUBJECT, actor, body })?;
+            tx.note(&Entry { at_ms, verb: SEAL_VERB, step: JournalStep::Done, subject: SEAL_SUBJECT, actor, body })?;
             tx.rows.delete_entries(last)?;
             Ok(true)
         })?;
@@ -88,7 +89,7 @@ impl Store {
 
     /// Verifies the segment files that are here. Returns how many entries they hold, all as they were written; or the first
     /// defect.
-    pub(crate) fn verify_segments(&self) -> Result<Result<u64, Broken>, Fault> {
+    pub(crate) fn verify_segments(&self) -> Result<Result<u64, JournalBroken>, Fault> {
         let mut seals = self.read(|tx| chain::seals(tx.rows))?;
         let mut names: Vec<PathBuf> =
             std::fs::read_dir(self.segments()).into_iter().flatten().flatten().map(|e| e.path()).collect();
@@ -99,7 +100,7 @@ impl Store {
         for name in names.iter().rev() {
             match verify_file(name, &mut seals) {
                 Ok(more) => entries += more,
-                Err((seq, why)) => return Ok(Err(Broken { seq, why: format!("{}: {why}", name.display()) })),
+                Err((seq, why)) => return Ok(Err(JournalBroken { seq, why: format!("{}: {why}", name.display()) })),
             }
         }
         Ok(Ok(entries))
@@ -108,7 +109,7 @@ impl Store {
 
 /// Returns the entry that the first one follows upon, if there is one to be cut off and one that stays behind `last`.
 fn start_of(rows: &dyn Transaction, last: u64) -> Result<Option<Link>, Fault> {
-    let unsealed = |broken: Broken| Fault::internal(format!("journal entry {}: {}", broken.seq, broken.why));
+    let unsealed = |broken: JournalBroken| Fault::internal(format!("journal entry {}: {}", broken.seq, broken.why));
     let start = chain::start(rows)?.map_err(unsealed)?;
     let newest = rows.last_entry()?.map_or(0, |link| link.seq);
     Ok((start.seq < last && last < newest).then_some(start))

@@ -263,6 +263,11 @@ fn perform(op: &Op, state: &mut SetupState<'_>) -> Result<(), i32> {
             state.sockets = diag::open();
             doors::open(*ipv6, loopback, filters.each_ref().map(|filter| &**filter), &mut state.doors)
         }
+        Op::OpenResolver { batch } => {
+            let opened = netlink::send(netlink::ROUTE, batch).and_then(|()| doors::open_resolver());
+            state.doors.everywhere[doors::DNS_SLOT] = opened.unwrap_or(-1);
+            Ok(())
+        }
         // SAFETY: takes flags only.
         Op::NewNamespace { flags, .. } => unsafe { kernel!(SYS_unshare, *flags) }.map(drop),
         Op::Rlimit { resource, value, .. } => rlimit(*resource, *value),

@@ -55,6 +55,8 @@ pub struct Handles {
     pub sockets: Option<Sockets>,
     pub places: Places,
     pub doors: Option<Doors>,
+    /// The name server's socket of a guest without doors.
+    pub resolver: Option<OwnedFd>,
 }
 
 /// Descriptors of places inside.
@@ -231,12 +233,14 @@ fn assign(which: u64, received: Vec<OwnedFd>) -> Handles {
     let mut received = received.into_iter();
     let named = |bit: usize| if which & (1 << bit) != 0 { received.next() } else { None };
     let mut slots: Vec<Option<OwnedFd>> = (0..FLAGGED_FDS).map(named).collect();
-    let doors = slots.split_off(FLAGGED_FDS - 2 * doors::SOCKETS_PER_FAMILY);
+    let mut doors = slots.split_off(FLAGGED_FDS - 2 * doors::SOCKETS_PER_FAMILY);
+    let is_alone = doors.iter().flatten().count() == 1;
+    let resolver = doors.get_mut(doors::DNS_SLOT).filter(|_| is_alone).and_then(Option::take);
     let mut slots = slots.into_iter();
     let mut next = || slots.next().flatten();
     let doors = Doors::new(doors.into_iter(), || received.collect());
     let (listener, terminal, sockets) = (next(), next(), next().map(Sockets::new));
-    Handles { listener, terminal, sockets, places: Places::from(std::array::from_fn(|_| next())), doors }
+    Handles { listener, terminal, sockets, places: Places::from(std::array::from_fn(|_| next())), doors, resolver }
 }
 
 /// Parses field by field, so that no bytes from the other side can make an invalid `Message`.

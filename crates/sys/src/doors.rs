@@ -38,6 +38,8 @@ pub(crate) const LOOPBACK: u32 = 1;
 
 /// Sockets per protocol family: TCP, DNS, UDP, raw replies, captured packets, reinjected SYNs.
 pub(crate) const SOCKETS_PER_FAMILY: usize = 6;
+/// Slot of the IPv4 DNS socket among the opened ones.
+pub(crate) const DNS_SLOT: usize = 1;
 /// Bound on addresses on the guest's loopback that lead outside; each takes a port away from the guest.
 pub const MOST_LOOPBACK: usize = 64;
 
@@ -82,6 +84,14 @@ pub(crate) fn open(ipv6: bool, loopback: &[SocketAddr], filters: [&[Insn]; 2], o
         set(*again, libc::SOL_SOCKET, libc::SO_MARK, MARK_REINJECTED as i32)?;
     }
     Ok(())
+}
+
+/// Opens the name server of a guest without doors: a socket at `RESOLVER`, an address that `netlink::resolver_address`
+/// gave to the guest's loopback.
+pub(crate) fn open_resolver() -> Result<RawFd, i32> {
+    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    bind(fd, RESOLVER.into(), DNS_PORT)?;
+    Ok(fd)
 }
 
 fn socket(family: i32, kind: i32, protocol: i32) -> Result<RawFd, i32> {

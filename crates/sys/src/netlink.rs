@@ -1,7 +1,7 @@
 //! Netlink messages that configure a guest's network: built before the clone and only sent after it. Builders allocate
 //! and run in the supervisor; `send` runs in the new namespace and does not allocate.
 
-use crate::doors::{LOOPBACK, OWN_V4, OWN_V6};
+use crate::doors::{LOOPBACK, OWN_V4, OWN_V6, RESOLVER};
 use crate::raw::kernel;
 use std::os::fd::RawFd;
 
@@ -89,6 +89,14 @@ pub fn routes(ipv6: bool) -> Vec<u8> {
         address(&mut batch, family, &own);
         local_default_route(&mut batch, family, &own);
     }
+    batch.finish()
+}
+
+/// Builds the address of the name server of a guest without doors, on the guest's loopback. No other address gets a
+/// route.
+pub fn resolver_address() -> Vec<u8> {
+    let mut batch = Batch::default();
+    address(&mut batch, libc::AF_INET as u8, &RESOLVER.octets());
     batch.finish()
 }
 

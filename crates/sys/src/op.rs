@@ -191,6 +191,11 @@ pub enum Op {
         loopback: ArenaRef<[SocketAddr]>,
         filters: [ArenaRef<[Insn]>; 2],
     },
+    /// Opens the name server of a guest without doors, which refuses every name. It only explains what is refused
+    /// anyway, so a kernel that cannot have it fails no setup. `batch` is `netlink::resolver_address`.
+    OpenResolver {
+        batch: ArenaRef<[u8]>,
+    },
     NewNamespace {
         flags: i32,
         name: &'static str,
@@ -271,6 +276,7 @@ impl Op {
             Op::Loopback => "loopback",
             Op::Netlink { .. } => "netlink",
             Op::OpenDoors { .. } => "open-doors",
+            Op::OpenResolver { .. } => "open-resolver",
             Op::NewNamespace { .. } => "namespace",
             Op::Rlimit { .. } => "rlimit",
             Op::CpuAffinity { .. } => "processors",
@@ -309,7 +315,7 @@ impl Op {
             | Op::OpenPlace { at, .. }
             | Op::OpenTerminal { at, .. }
             | Op::LandlockRule { at, .. } => at.is_in(arena),
-            Op::Netlink { batch, .. } => batch.is_in(arena),
+            Op::Netlink { batch, .. } | Op::OpenResolver { batch } => batch.is_in(arena),
             Op::OpenDoors { loopback, filters, .. } => {
                 loopback.is_in(arena) && filters.iter().all(|filter| filter.is_in(arena))
             }

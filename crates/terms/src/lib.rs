@@ -15,8 +15,8 @@ pub use fault::{ErrorKind, Fault, Retry};
 pub use id::id;
 pub use limit::{COUNTS, CPUS, Limit, LimitKind, Limits, MEGABYTES, OnOutputLimit, Phase, check_amounts, least};
 pub use outcome::{
-    Action, Actor, Changes, Denial, Encoding, Enforcement, Exit, Level, LimitHit, Outcome, PolicyStamp, RunId,
-    Truncated, Usage, Verdict,
+    Action, Actor, Changes, Denial, Enforcement, EnforcementLevel, Exit, LimitHit, Outcome, OutputEncoding,
+    PolicyStamp, RunId, Truncated, Usage, Verdict,
 };
 pub use unread::Unread;
 

@@ -8,32 +8,32 @@ use utoipa::ToSchema;
 
 /// Permission bits of a request, as text only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
-#[schema(as = FileMode, value_type = String, examples("755"), pattern = "^[0-7]{1,5}$")]
-pub struct Mode(pub u32);
+#[schema(value_type = String, examples("755"), pattern = "^[0-7]{1,5}$")]
+pub struct FileMode(pub u32);
 
-impl Mode {
+impl FileMode {
     /// Parses one to five octal digits; leading zeros are ignored.
-    pub fn parse(text: &str) -> Option<Mode> {
+    pub fn parse(text: &str) -> Option<FileMode> {
         let is_octal = (1..=5).contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'7'));
-        is_octal.then(|| u32::from_str_radix(text, 8).ok().map(Mode))?
+        is_octal.then(|| u32::from_str_radix(text, 8).ok().map(FileMode))?
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for FileMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:03o}", self.0)
     }
 }
 
-impl Serialize for Mode {
+impl Serialize for FileMode {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
-        from.deserialize_any(Bits { numbers: false }).map(Mode)
+impl<'de> Deserialize<'de> for FileMode {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<FileMode, D::Error> {
+        from.deserialize_any(Bits { numbers: false }).map(FileMode)
     }
 }
 
@@ -50,7 +50,7 @@ impl Visitor<'_> for Bits {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<u32, E> {
         let refuse = || E::custom(format!("{text:?} is no mode; write octal digits as text, e.g. \"755\""));
-        Mode::parse(text).map(|mode| mode.0).ok_or_else(refuse)
+        FileMode::parse(text).map(|mode| mode.0).ok_or_else(refuse)
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
@@ -61,7 +61,7 @@ impl Visitor<'_> for Bits {
 
 /// Serialises bits of a response, for `#[serde(with)]`.
 pub fn serialize<S: Serializer>(bits: &u32, to: S) -> Result<S::Ok, S::Error> {
-    Mode(*bits).serialize(to)
+    FileMode(*bits).serialize(to)
 }
 
 /// Deserialises bits; records and daemons of earlier versions wrote numbers.
@@ -78,11 +78,11 @@ mod tests {
         for (text, bits, shown) in
             [("755", 0o755, "755"), ("0644", 0o644, "644"), ("0", 0, "000"), ("1777", 0o1777, "1777")]
         {
-            let mode = Mode::parse(text).unwrap();
+            let mode = FileMode::parse(text).unwrap();
             assert_eq!((mode.0, mode.to_string().as_str()), (bits, shown), "{text}");
         }
         for bad in ["", "8", "0o755", "-1", "u+x", "123456", " 755"] {
-            assert_eq!(Mode::parse(bad), None, "{bad:?}");
+            assert_eq!(FileMode::parse(bad), None, "{bad:?}");
         }
     }
 }

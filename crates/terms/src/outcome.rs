@@ -87,6 +87,16 @@ pub struct Denial {
     pub exe: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
+    /// A rule says that such refusals are expected; they are not shown at the end of a run and do not make it `denied`.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub quiet: bool,
+}
+
+impl Denial {
+    /// Returns true if an operation was refused that no rule calls expected, as opposed to allowed with a warning.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.action, Action::Deny | Action::Ask) && !self.quiet
+    }
 }
 
 /// The process behind an operation, by its pid inside, and the program that it runs.
@@ -134,7 +144,7 @@ pub struct PolicyStamp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum EnforcementLevel {
     Full,
     Partial,
 }
@@ -142,7 +152,7 @@ pub enum Level {
 /// Enforcement during the run. `partial` names every missing mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Enforcement {
-    pub level: Level,
+    pub level: EnforcementLevel,
     pub missing: Vec<String>,
 }
 
@@ -155,10 +165,10 @@ pub struct LimitHit {
     pub used: Limit,
 }
 
-/// Encoding of a command's bytes in a text field.
+/// OutputEncoding of a command's bytes in a text field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = OutputEncoding)]
-pub enum Encoding {
+
+pub enum OutputEncoding {
     #[serde(rename = "utf-8")]
     Utf8,
     /// Base64 of the whole stream, with padding.
@@ -166,19 +176,19 @@ pub enum Encoding {
     Base64,
 }
 
-impl Encoding {
-    fn of(bytes: Vec<u8>) -> (String, Encoding) {
+impl OutputEncoding {
+    fn of(bytes: Vec<u8>) -> (String, OutputEncoding) {
         match String::from_utf8(bytes) {
-            Ok(text) => (text, Encoding::Utf8),
-            Err(error) => (BASE64.encode(error.as_bytes()), Encoding::Base64),
+            Ok(text) => (text, OutputEncoding::Utf8),
+            Err(error) => (BASE64.encode(error.as_bytes()), OutputEncoding::Base64),
         }
     }
 
     /// Decodes the bytes. Documents of earlier versions name no encoding; they contain text.
-    fn bytes(encoding: Option<Encoding>, text: &str) -> Option<Vec<u8>> {
+    fn bytes(encoding: Option<OutputEncoding>, text: &str) -> Option<Vec<u8>> {
         match encoding {
-            Some(Encoding::Base64) => BASE64.decode(text).ok(),
-            Some(Encoding::Utf8) | None => Some(text.as_bytes().to_vec()),
+            Some(OutputEncoding::Base64) => BASE64.decode(text).ok(),
+            Some(OutputEncoding::Utf8) | None => Some(text.as_bytes().to_vec()),
         }
     }
 }
@@ -206,6 +216,9 @@ pub struct Outcome {
     /// Number of distinct denials that did not fit the list; 0 unless a guest floods it.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub denials_dropped: u64,
+    /// Advice on failures that no rule caused, such as a service that listens on the host and not inside.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<String>,
     /// Number of events that the requested journal lacks; 0 if it is complete.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub events_dropped: u64,
@@ -218,13 +231,13 @@ pub struct Outcome {
     pub stdout: Option<String>,
     /// Present if `stdout` is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stdout_encoding: Option<Encoding>,
+    pub stdout_encoding: Option<OutputEncoding>,
     /// Standard error, as with `stdout`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stderr: Option<String>,
     /// Present if `stderr` is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stderr_encoding: Option<Encoding>,
+    pub stderr_encoding: Option<OutputEncoding>,
     pub truncated: Truncated,
     /// The reason why output was not delivered to the caller's target, such as a full disk. A reader that closed early
     /// is no loss.
@@ -258,6 +271,7 @@ impl Outcome {
             message: None,
             denials: Vec::new(),
             denials_dropped: 0,
+            notes: Vec::new(),
             events_dropped: 0,
             events_reason: None,
             usage: Usage::default(),
@@ -276,20 +290,20 @@ impl Outcome {
 
     /// Stores a command's output byte for byte: text as text, other bytes as base64.
     pub fn set_output(&mut self, stdout: Vec<u8>, stderr: Vec<u8>) {
-        let (text, encoding) = Encoding::of(stdout);
+        let (text, encoding) = OutputEncoding::of(stdout);
         (self.stdout, self.stdout_encoding) = (Some(text), Some(encoding));
-        let (text, encoding) = Encoding::of(stderr);
+        let (text, encoding) = OutputEncoding::of(stderr);
         (self.stderr, self.stderr_encoding) = (Some(text), Some(encoding));
     }
 
     /// Returns the bytes of standard output; `None` if the document has none or the encoding is invalid.
     pub fn stdout_bytes(&self) -> Option<Vec<u8>> {
-        Encoding::bytes(self.stdout_encoding, self.stdout.as_deref()?)
+        OutputEncoding::bytes(self.stdout_encoding, self.stdout.as_deref()?)
     }
 
     /// Returns the bytes of standard error, as `stdout_bytes`.
     pub fn stderr_bytes(&self) -> Option<Vec<u8>> {
-        Encoding::bytes(self.stderr_encoding, self.stderr.as_deref()?)
+        OutputEncoding::bytes(self.stderr_encoding, self.stderr.as_deref()?)
     }
 
     /// Returns the exit status of `cofferdam run`: the command's own, or the one reserved for our verdict.
@@ -311,12 +325,12 @@ mod tests {
     #[test]
     fn output_is_carried_to_the_byte() {
         let policy = PolicyStamp { digest: String::new(), revision: 1, left_out: Vec::new() };
-        let enforcement = Enforcement { level: Level::Full, missing: Vec::new() };
+        let enforcement = Enforcement { level: EnforcementLevel::Full, missing: Vec::new() };
         let mut outcome = Outcome::new(RunId::from_random([7; 16]), policy, enforcement);
         assert_eq!((outcome.stdout_bytes(), outcome.stderr_bytes()), (None, None));
         outcome.set_output("grün\n".into(), b"\xff\xfe\0".to_vec());
-        assert_eq!((outcome.stdout.as_deref(), outcome.stdout_encoding), (Some("grün\n"), Some(Encoding::Utf8)));
-        assert_eq!((outcome.stderr.as_deref(), outcome.stderr_encoding), (Some("//4A"), Some(Encoding::Base64)));
+        assert_eq!((outcome.stdout.as_deref(), outcome.stdout_encoding), (Some("grün\n"), Some(OutputEncoding::Utf8)));
+        assert_eq!((outcome.stderr.as_deref(), outcome.stderr_encoding), (Some("//4A"), Some(OutputEncoding::Base64)));
         assert_eq!(outcome.stdout_bytes().as_deref(), Some("grün\n".as_bytes()));
         assert_eq!(outcome.stderr_bytes().as_deref(), Some(&b"\xff\xfe\0"[..]));
         outcome.stderr = Some("no base64".into());

@@ -4,7 +4,7 @@ use super::world::World;
 use super::{Place, to_the_end, unique};
 use serde_json::{Value, json};
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 /// Python driver of a terminal. Steps are `["expect", text]`, `["send", text]`, `["resize", rows, columns]` and
 /// `["signal", number]`.
@@ -110,10 +110,20 @@ pub fn at_terminal(place: &Place, words: &[&str], steps: Value) -> Screen {
     parse_screen(&to_the_end(driver.env("TERM", "xterm").args(["-c", DRIVER, &driver_input(words, steps)]), b""))
 }
 
+/// Runs `sh -eu -c TEXT` on such a terminal, where nobody types. `python` starts the driver as the person would.
+pub fn shell_at_terminal(mut python: Command, text: &str) -> Screen {
+    let argv = ["/bin/sh", "-eu", "-c", text].map(String::from).to_vec();
+    parse_screen(&to_the_end(python.env("TERM", "xterm").args(["-c", DRIVER, &input_of(argv, json!([]))]), b""))
+}
+
 /// Formats the driver's input.
 fn driver_input(words: &[&str], steps: Value) -> String {
     let mut argv = vec![super::binary().display().to_string()];
     argv.extend(words.iter().map(|a| a.to_string()));
+    input_of(argv, steps)
+}
+
+fn input_of(argv: Vec<String>, steps: Value) -> String {
     json!({"argv": argv, "size": [31, 97], "steps": steps}).to_string()
 }
 

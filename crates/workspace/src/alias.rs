@@ -1,11 +1,10 @@
 //! Symbolic links whose names tools obey: the target of such a link is obeyed too, whatever its own name. Looks for
 //! links at the top of a tree and directly below directories of settings; reads link targets and never follows one.
 
-use crate::change::FileKind;
 use crate::class;
 use crate::dir::Dir;
 use crate::layer::Stack;
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use rustix::fs::FileType;
 
 /// Links and their targets inside the tree.

@@ -2,7 +2,7 @@
 //! tree is never walked.
 
 use crate::dir::Meta;
-use crate::name::Rel;
+use api::Rel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

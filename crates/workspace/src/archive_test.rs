@@ -1,10 +1,10 @@
 use super::*;
 use crate::Marks;
-use crate::change::Target;
 use crate::dir::Dir;
 use crate::item::{Item, ItemKind};
 use crate::testing::{Scratch, picture};
 use crate::walk::{self, At};
+use api::PathText;
 use std::collections::BTreeMap;
 use std::io;
 use tar::{EntryType, Header};
@@ -138,10 +138,10 @@ type Forged = (Vec<u8>, EntryType, Vec<u8>, Vec<u8>);
 fn item(depth: u32, name: &[u8], kind: ItemKind, bytes: &[u8]) -> Item {
     use sha2::{Digest, Sha256};
     let digest = (kind == ItemKind::File).then(|| hex::encode(Sha256::digest(bytes)));
-    let target = (kind == ItemKind::Symlink).then(|| Target::of(bytes));
+    let target = (kind == ItemKind::Symlink).then(|| PathText::of(bytes));
     let size = if kind == ItemKind::File { bytes.len() as u64 } else { 0 };
     let (mode, xattrs) = (if kind == ItemKind::Symlink { 0 } else { 0o644 }, BTreeMap::new());
-    Item { depth, name: Target::of(name), kind, mode, size, digest, target, xattrs, opaque: false, mtime: None }
+    Item { depth, name: PathText::of(name), kind, mode, size, digest, target, xattrs, opaque: false, mtime: None }
 }
 
 impl Forge {

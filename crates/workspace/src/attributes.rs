@@ -1,6 +1,7 @@
 //! Extended attributes of files in layers: the user's own, without those that overlayfs keeps for itself. Overlayfs
 //! stores a guest's `user.overlay.x` as `user.overlay.overlay.x`; here it has the guest's name.
 
+use api::Driver;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::io;
@@ -101,6 +102,14 @@ pub enum Marks {
 }
 
 impl Marks {
+    /// Interpretation of whiteouts and overlayfs attributes in a layer of a driver.
+    pub fn of(driver: Driver) -> Marks {
+        match driver {
+            Driver::Overlay => Marks::Mean,
+            Driver::Reflink | Driver::Copy => Marks::Plain,
+        }
+    }
+
     /// True for a tree that the caller made, in which it may open files that a guest closed with chmod.
     pub fn is_ours(self) -> bool {
         self != Marks::Foreign

@@ -7,7 +7,8 @@ use crate::diff::{self, Counted, Options};
 use crate::dir::Meta;
 use crate::sight::MOST_LOOKED_AT;
 use crate::walk::{self, At, Known, Visitor};
-use crate::{Anchors, Dir, Driver, FileKind, Rel, Stack};
+use crate::{Anchors, Dir, Stack};
+use api::{Driver, FileKind, Rel};
 use std::io;
 use terms::{Changes, ErrorKind, Fault};
 
@@ -110,6 +111,7 @@ fn counted(
         below,
         path: Vec::new(),
         git: None,
+        seeded: None,
         found: Found::default(),
         open: Vec::new(),
         before,
@@ -192,6 +194,8 @@ struct Counter {
     path: Vec<Vec<u8>>,
     /// Depth of the `.git` directory that the walk is in.
     git: Option<usize>,
+    /// Time when that directory was seeded, in place of a `.git` file: what is older was not written by a guest.
+    seeded: Option<(i64, u32)>,
     found: Found,
     open: Vec<Frame>,
     before: Vec<CachedDir>,
@@ -372,7 +376,14 @@ impl Visitor for Counter {
         let (mut own, mut bare) = (Found::default(), false);
         if self.git.is_none() && !same {
             let before = self.before(at.name);
-            let differs = before.as_ref().is_some_and(|(_, b, _)| b.kind != FileKind::Dir || b.mode != at.meta.mode);
+            // A git directory of the workspace's own, where the base has a `.git` file.
+            let replaces = at.name == b".git" && before.as_ref().is_some_and(|(_, b, _)| b.kind == FileKind::File);
+            if replaces {
+                let marker = at.opened.and_then(|own| own.meta_of(crate::git::SEED_MARK).ok().flatten());
+                self.seeded = marker.map(|mark| mark.ctime);
+            }
+            let differs =
+                !replaces && before.as_ref().is_some_and(|(_, b, _)| b.kind != FileKind::Dir || b.mode != at.meta.mode);
             own.changes.modified = u64::from(differs);
             if let (true, Some((path, ..)), Some(opened)) = (at.opaque, &before, at.opened) {
                 own.changes.deleted = self.hidden(path, opened);
@@ -394,7 +405,8 @@ impl Visitor for Counter {
         let mut more = Found::default();
         if let Some(depth) = self.git {
             // Reading a repository makes git refresh its index; that is not history.
-            more.history = !(self.path.len() == depth && at.name.starts_with(b"index"));
+            let is_index = self.path.len() == depth && at.name.starts_with(b"index");
+            more.history = !is_index && self.seeded.is_none_or(|seeded| at.meta.ctime > seeded);
         } else {
             match self.before(at.name) {
                 before if at.meta.is_struck_out() => {
@@ -423,7 +435,7 @@ impl Visitor for Counter {
             self.add(Found { changes, history, cut: false });
         }
         if self.git == Some(self.path.len()) {
-            self.git = None;
+            (self.git, self.seeded) = (None, None);
         }
         self.path.pop();
         self.open.pop();

@@ -2,12 +2,11 @@
 //! that cannot be parsed counts as one that runs on the host.
 
 use crate::alias::Aliases;
-use crate::change::{Class, FileKind};
-use crate::name::{Rel, is_invisible};
 use crate::runs::{Rule, When, matcher};
 use crate::scan::Pair;
 use crate::twin;
 use crate::unknown::{self, BaseDirs};
+use api::{ChangeClass, FileKind, Rel, is_invisible};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -23,14 +22,14 @@ pub enum Bytes<'a> {
 }
 
 /// Classifies a change. Moving a file away counts like changing it, and so does changing the target of an obeyed link.
-pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>) -> Class {
+pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>) -> ChangeClass {
     let from = pair.from.as_ref();
     if let Some(why) = never(pair).or_else(|| from.and_then(git_part)) {
-        return Class::Never { why: why.to_owned() };
+        return ChangeClass::Never { why: why.to_owned() };
     }
     let is = |kind| [&pair.before, &pair.after].into_iter().flatten().any(|entry| entry.kind == kind);
     if is(FileKind::Symlink) && leads_tools(&pair.path) {
-        return Class::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
+        return ChangeClass::RunsOnHost { why: "link in place of a directory of settings".to_owned() };
     }
     // A directory is not a file of that name; it counts if rules match paths in it.
     let is_only_dir = [&pair.before, &pair.after].into_iter().flatten().all(|entry| entry.kind == FileKind::Dir);
@@ -39,20 +38,20 @@ pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>)
     let is_plain_edit = from.is_none() && !is(FileKind::Symlink) && !is(FileKind::Dir);
     let counts = |rule: &&Rule| !is_plain_edit || differs(rule.when, bytes);
     if let Some(rule) = rules.find(counts) {
-        return Class::RunsOnHost { why: rule.why.to_owned() };
+        return ChangeClass::RunsOnHost { why: rule.why.to_owned() };
     }
     let others = [Some(&pair.path), from].into_iter().flatten().flat_map(|path| aliases.names_of(path));
     let mut others = others.filter_map(|(name, link)| Some((rules_at(&name).find(&counts)?, link)));
     match others.next() {
-        Some((rule, link)) => Class::RunsOnHost { why: format!("{}, by the link {link}", rule.why) },
+        Some((rule, link)) => ChangeClass::RunsOnHost { why: format!("{}, by the link {link}", rule.why) },
         None => held_as_unknown(pair, bytes, base),
     }
 }
 
-fn held_as_unknown(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> Class {
+fn held_as_unknown(pair: &Pair, bytes: Bytes<'_>, base: &BaseDirs<'_>) -> ChangeClass {
     match unknown::held(pair, bytes, base) {
-        Some(why) => Class::RunsOnHost { why: why.to_owned() },
-        None => Class::Ordinary,
+        Some(why) => ChangeClass::RunsOnHost { why: why.to_owned() },
+        None => ChangeClass::Ordinary,
     }
 }
 

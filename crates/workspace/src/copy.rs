@@ -3,13 +3,12 @@
 //! never leaves the two trees.
 
 use crate::attributes::{self, Marks};
-use crate::change::FileKind;
 use crate::descent::Descent;
 use crate::dir::{Dir, Meta};
-use crate::layer::{Driver, Layer};
-use crate::name::Rel;
+use crate::layer::Layer;
 use crate::origin::{Origin, Recorder};
 use crate::walk::{self, At, Visitor, open_file};
+use api::{Driver, FileKind, Rel};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::File;
 use std::io;
@@ -81,7 +80,13 @@ pub fn tree(from: &Layer, to: &Layer) -> Result<Copied, Fault> {
     let (copied, record) = copy(&[&from.up], &to.up, Marks::Plain, true, record, &mut |_| {})?;
     let fail = |e: io::Error| walk::fault(&Rel::top().join(to.id.as_bytes()), &e);
     record.map_or(Ok(()), |record| record.keep(to)).map_err(fail)?;
+    crate::home::merge(std::slice::from_ref(from), to, Marks::Plain)?;
     Ok(copied)
+}
+
+/// Merges parts of homes, from the bottom up, into an empty one.
+pub(crate) fn parts(from: &[&Dir], to: &Dir, marks: Marks) -> Result<(), Fault> {
+    copy(from, to, marks, true, None, &mut |_| {}).map(drop)
 }
 
 struct Job {

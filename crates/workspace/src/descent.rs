@@ -3,7 +3,7 @@
 //! error.
 
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::Rel;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;

@@ -3,20 +3,19 @@
 
 use crate::alias::Aliases;
 use crate::anchor::Anchors;
-use crate::change::{Body, Change, ChangeKind, Diff, Entry, FileDiff, FileKind};
 use crate::class::{self, Bytes};
 use crate::dir::is_absent;
 use crate::entry::{self, Budget};
 use crate::exclude::{self, Exclude};
 use crate::flags;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::remove::{self, Removed};
 use crate::rename;
 use crate::scan::{self, Pair, broken};
 use crate::text::{self, as_text};
 use crate::unknown::BaseDirs;
 use crate::view::{dir_below, file_below};
+use api::{Change, ChangeBody, ChangeKind, ChangeSide, Diff, FileDiff, FileKind, Rel, Withheld};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
 use terms::Fault;
@@ -60,6 +59,8 @@ pub struct Counted {
     pub drifted: u64,
     /// Paths that are kept out of review.
     pub withheld: u64,
+    /// Files at and below these paths.
+    pub withheld_files: u64,
 }
 
 /// Bytes that a count may read from files that look unchanged; files beyond it count as changed.
@@ -71,7 +72,8 @@ pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted
     let usual = Options::default();
     let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
     let scanned = scan::scan(stack, anchors, usual.exclude, bounds, &mut nothing)?;
-    let mut counted = Counted { withheld: scanned.withheld.len() as u64, ..Counted::default() };
+    let withheld_files = scanned.withheld.iter().map(|withheld| withheld.files).sum();
+    let mut counted = Counted { withheld: scanned.withheld.len() as u64, withheld_files, ..Counted::default() };
     let mut left = MOST_COMPARED;
     for pair in &scanned.pairs {
         if is_untouched(stack, pair, &mut left).unwrap_or(false) {
@@ -89,7 +91,7 @@ pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted
 
 /// True if a file in a layer equals that of the base.
 fn is_untouched(stack: &Stack, pair: &Pair, left: &mut u64) -> io::Result<bool> {
-    let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.digest.is_none();
+    let is_file = |entry: &ChangeSide| entry.kind == FileKind::File && entry.digest.is_none();
     let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return Ok(false) };
     if !is_file(before) || before != after || pair.trouble != Some(entry::TOO_LARGE) {
         return Ok(false);
@@ -183,7 +185,7 @@ impl Reader<'_> {
     /// exactly what is shown.
     fn content(
         &self,
-        entry: Option<&mut Entry>,
+        entry: Option<&mut ChangeSide>,
         open: impl FnOnce() -> io::Result<std::fs::File>,
     ) -> io::Result<Content> {
         let Some(entry) = entry.filter(|entry| entry.kind == FileKind::File) else { return Ok(Content::Absent) };
@@ -255,38 +257,38 @@ impl DiffBuilder<'_> {
         Ok(())
     }
 
-    fn body(&mut self, pair: &Pair, before: &Content, after: &Content) -> Body {
+    fn body(&mut self, pair: &Pair, before: &Content, after: &Content) -> ChangeBody {
         let texts = match (before, after) {
-            (Content::Unknown, _) | (_, Content::Unknown) => return Body::Whole,
+            (Content::Unknown, _) | (_, Content::Unknown) => return ChangeBody::Whole,
             (before, after) if before.known().unwrap_or_default() == after.known().unwrap_or_default() => {
-                return Body::None;
+                return ChangeBody::None;
             }
             (before, after) => {
                 (as_text(before.known().unwrap_or_default()), as_text(after.known().unwrap_or_default()))
             }
         };
-        let (Some(before), Some(after)) = texts else { return Body::Whole };
+        let (Some(before), Some(after)) = texts else { return ChangeBody::Whole };
         if text::is_unwieldy(before) || text::is_unwieldy(after) {
-            return Body::Whole;
+            return ChangeBody::Whole;
         }
         if self.lines > self.options.most_lines {
             self.whole += 1;
-            return Body::Whole;
+            return ChangeBody::Whole;
         }
         let hunks = text::hunks(&pair.path, before, after);
         let lines = text::lines_in(&hunks);
         if hunks.len() > self.options.most_hunks || self.lines + lines > self.options.most_lines {
             self.whole += usize::from(self.lines + lines > self.options.most_lines);
-            return Body::Whole;
+            return ChangeBody::Whole;
         }
         self.lines += lines;
-        Body::Text(hunks)
+        ChangeBody::Text(hunks)
     }
 
-    fn finish(mut self, withheld: Vec<crate::Withheld>) -> Diff {
+    fn finish(mut self, withheld: Vec<Withheld>) -> Diff {
         let hunks = self.files.iter_mut().filter_map(|file| match &mut file.body {
-            Body::Text(hunks) => Some(hunks),
-            Body::None | Body::Whole => None,
+            ChangeBody::Text(hunks) => Some(hunks),
+            ChangeBody::None | ChangeBody::Whole => None,
         });
         text::shorten(hunks.flatten());
         let mut notes = Vec::new();

@@ -1,8 +1,7 @@
 //! Directory handle and the operations on paths below it. Resolution by openat2 with RESOLVE_BENEATH,
 //! RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS: no path passes over a symbolic link, a magic link or `..`.
 
-use crate::change::FileKind;
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;

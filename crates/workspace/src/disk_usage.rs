@@ -1,50 +1,35 @@
 //! Disk usage of a tree: walked by handles, to any depth. Links are not followed, and only directories are opened.
 
 use crate::descent::Descent;
-use crate::{Dir, Layers, Rel};
+use crate::{Dir, Layers};
+use api::{DiskUsage, Rel};
 use rustix::fs::{AtFlags, FileType};
-use serde::{Deserialize, Serialize};
 use std::io;
-use utoipa::ToSchema;
 
 /// Largest number of files that are counted; beyond it the result is marked partial.
 const MOST: u64 = 20_000_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Size {
-    pub bytes: u64,
-    pub files: u64,
-    /// Some could not be looked at, or there were too many.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub partial: bool,
-}
-
-impl std::ops::AddAssign for Size {
-    fn add_assign(&mut self, other: Size) {
-        self.bytes += other.bytes;
-        self.files += other.files;
-        self.partial |= other.partial;
-    }
-}
-
-/// Disk usage of the changes in a layer, without overlayfs's work directory. Zero if the layer is missing.
-pub fn layer(layers: &Layers, id: &str) -> Size {
-    let mut size = Size::default();
-    match layers.dir.dir(&Rel::top().join(id.as_bytes()).join(b"up")) {
-        Ok(top) => size.partial |= walk(&top, &mut size).is_err(),
-        Err(e) => size.partial = e.kind() != io::ErrorKind::NotFound,
+/// Disk usage of the changes in a layer, the home's among them, without overlayfs's work directories. Zero if the layer
+/// is missing.
+pub fn layer(layers: &Layers, id: &str) -> DiskUsage {
+    let mut size = DiskUsage::default();
+    for part in [b"up".as_slice(), b"home", b"brought", b"caches"] {
+        match layers.dir.dir(&Rel::top().join(id.as_bytes()).join(part)) {
+            Ok(top) => size.partial |= walk(&top, &mut size).is_err(),
+            Err(e) => size.partial |= e.kind() != io::ErrorKind::NotFound,
+        }
     }
     size
 }
 
 /// Disk usage of a directory and everything below it.
-pub fn tree(top: &Dir) -> Size {
-    let mut size = Size::default();
+pub fn tree(top: &Dir) -> DiskUsage {
+    let mut size = DiskUsage::default();
     size.partial |= walk(top, &mut size).is_err();
     size
 }
 
-fn walk(top: &Dir, size: &mut Size) -> io::Result<()> {
+fn walk(top: &Dir, size: &mut DiskUsage) -> io::Result<()> {
     let mut way = Descent::at(top)?;
     // Subdirectories still to visit, for each directory of the current path.
     let mut levels = vec![look(top, size)?];
@@ -73,7 +58,7 @@ fn walk(top: &Dir, size: &mut Size) -> io::Result<()> {
 }
 
 /// Adds up the entries of a directory and returns its subdirectories.
-fn look(dir: &Dir, size: &mut Size) -> io::Result<Vec<Vec<u8>>> {
+fn look(dir: &Dir, size: &mut DiskUsage) -> io::Result<Vec<Vec<u8>>> {
     let mut below = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;

@@ -3,11 +3,9 @@
 //! file system.
 
 use crate::attributes::Marks;
-use crate::change::FileKind;
 use crate::dir::Dir;
-use crate::layer::Driver;
-use crate::name::Rel;
 use crate::walk::{self, At, Visitor};
+use api::{Driver, FileKind, Rel};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -2,9 +2,8 @@
 //! opened for reading, and the bytes read are bounded.
 
 use crate::attributes::{self, Marks};
-use crate::change::{Entry, FileKind, Target};
 use crate::dir::{Dir, Meta, is_absent};
-use crate::name::Rel;
+use api::{ChangeSide, FileKind, PathText, Rel};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -27,7 +26,7 @@ pub struct Budget {
 
 /// An entry, and the reason why it cannot land, if any.
 pub struct Taken {
-    pub entry: Entry,
+    pub entry: ChangeSide,
     pub trouble: Option<&'static str>,
 }
 
@@ -38,7 +37,7 @@ pub const SPECIAL: &str = "neither a file, a directory nor a link";
 /// Reads the entry of a name. None if it vanished meanwhile.
 pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budget) -> io::Result<Option<Taken>> {
     let plain =
-        Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
+        ChangeSide { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
     let taken = match meta.kind {
         FileKind::File => take_file(dir, name, plain, marks, budget),
         FileKind::Symlink => take_link(dir, name, plain),
@@ -50,8 +49,14 @@ pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budg
         Err(e) if is_absent(&e) => Ok(None),
         Err(e) if is_refused(&e) => {
             let size = if meta.kind == FileKind::File { meta.size } else { 0 };
-            let entry =
-                Entry { kind: meta.kind, mode: meta.mode, size, digest: None, target: None, xattrs: BTreeMap::new() };
+            let entry = ChangeSide {
+                kind: meta.kind,
+                mode: meta.mode,
+                size,
+                digest: None,
+                target: None,
+                xattrs: BTreeMap::new(),
+            };
             Ok(Some(Taken { entry, trouble: Some(UNREADABLE) }))
         }
         Err(e) => Err(e),
@@ -62,7 +67,7 @@ pub fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-fn take_file(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
+fn take_file(dir: &Dir, name: &[u8], mut entry: ChangeSide, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
     let mut file = dir.file(&Rel::top().join(name))?;
     entry.xattrs = attributes(&file, marks, budget)?;
     let size = file.metadata()?.len();
@@ -77,15 +82,15 @@ fn take_file(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mu
     Ok(Taken { entry, trouble: None })
 }
 
-fn take_link(dir: &Dir, name: &[u8], mut entry: Entry) -> io::Result<Taken> {
+fn take_link(dir: &Dir, name: &[u8], mut entry: ChangeSide) -> io::Result<Taken> {
     let target = dir.link_target(name)?;
     entry.size = target.len() as u64;
     entry.digest = Some(digest(&target));
-    entry.target = Some(Target::of(&target));
+    entry.target = Some(PathText::of(&target));
     Ok(Taken { entry, trouble: None })
 }
 
-fn take_dir(dir: &Dir, name: &[u8], mut entry: Entry, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
+fn take_dir(dir: &Dir, name: &[u8], mut entry: ChangeSide, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
     entry.xattrs = attributes(&dir.dir(&Rel::top().join(name))?, marks, budget)?;
     Ok(Taken { entry, trouble: None })
 }

@@ -2,10 +2,9 @@
 //! the workspace, are counted and do not land by themselves. Rules that a guest wrote are disregarded: it could hide
 //! changes behind them.
 
-use crate::change::Withheld;
 use crate::dir::Dir;
 use crate::ignore::{Patience, Rules, price_of};
-use crate::name::Rel;
+use api::{Rel, Withheld};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::rc::Rc;

@@ -8,8 +8,8 @@
 
 use crate::Dir;
 use crate::dir::Meta;
-pub use crate::{FileKind, Rel, Target};
-use serde::{Deserialize, Serialize};
+use api::{FileEntry, FileKind, PathText, Rel, Spelt};
+use sha2::Digest;
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -103,7 +103,7 @@ impl Root {
     /// workspace itself.
     pub fn path(&self, text: &[u8]) -> Result<Rel, Fault> {
         let refuse = |why: &str, hint: &str| {
-            let shown = crate::name::Spelt(&text[..text.len().min(200)]).to_string();
+            let shown = Spelt(&text[..text.len().min(200)]).to_string();
             Err(Fault::invalid(format!("path {shown:?}: {why}")).hint(hint).phase(Phase::Admission))
         };
         if text.is_empty() {
@@ -159,49 +159,23 @@ pub fn own_ids() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// One file, directory or other thing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileEntry)]
-pub struct Entry {
-    /// From the workspace's top.
-    pub path: Rel,
-    pub kind: FileKind,
-    /// Permission bits with set-id and sticky, in octal.
-    #[serde(with = "terms::octal")]
-    #[schema(value_type = terms::octal::Mode)]
-    pub mode: u32,
-    pub size: u64,
-    /// When it was last written to, in milliseconds since 1970.
-    pub modified_ms: i64,
-    /// How many names it has.
-    pub links: u64,
-    /// Where a symbolic link leads.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub target: Option<Target>,
-    /// Of a regular file: another whenever its content is another.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub etag: Option<String>,
-}
-
-impl Entry {
-    fn of(path: Rel, meta: &Meta, target: Option<Vec<u8>>) -> Entry {
-        Entry {
-            path,
-            kind: meta.kind,
-            mode: meta.mode,
-            size: meta.size,
-            modified_ms: meta.mtime.0.saturating_mul(1000).saturating_add(i64::from(meta.mtime.1 / 1_000_000)),
-            links: meta.links,
-            target: target.map(|bytes| Target::of(&bytes)),
-            etag: (meta.kind == FileKind::File).then(|| etag(meta)),
-        }
+fn entry_of(path: Rel, meta: &Meta, target: Option<Vec<u8>>) -> FileEntry {
+    FileEntry {
+        path,
+        kind: meta.kind,
+        mode: meta.mode,
+        size: meta.size,
+        modified_ms: meta.mtime.0.saturating_mul(1000).saturating_add(i64::from(meta.mtime.1 / 1_000_000)),
+        links: meta.links,
+        target: target.map(|bytes| PathText::of(&bytes)),
+        etag: (meta.kind == FileKind::File).then(|| etag(meta)),
     }
 }
 
 /// Validator that changes with the content. The device number is left out: it differs with each mount of the
 /// workspace.
 fn etag(meta: &Meta) -> String {
-    use sha2::{Digest, Sha256};
+    use sha2::Sha256;
     let mut hasher = Sha256::new();
     for part in
         [meta.ino, meta.size, meta.mtime.0 as u64, meta.mtime.1.into(), meta.ctime.0 as u64, meta.ctime.1.into()]

@@ -1,35 +1,34 @@
 //! Flags for the reviewer of a change: mode bits, names and characters that the diff itself does not show.
 
-use crate::change::{Body, Class, Entry, FileKind, Flag, LineKind, Target};
 use crate::class::{self, Bytes};
 use crate::entry::TOO_LARGE;
 use crate::lookalike;
-use crate::name::{Rel, is_invisible};
 use crate::scan::Pair;
 use crate::text;
 use crate::unknown;
+use api::{ChangeBody, ChangeClass, ChangeFlag, ChangeSide, FileKind, LineKind, PathText, Rel, is_invisible};
 
-pub fn of(pair: &Pair, body: &Body, bytes: Bytes<'_>, class: &Class) -> Vec<Flag> {
+pub fn of(pair: &Pair, body: &ChangeBody, bytes: Bytes<'_>, class: &ChangeClass) -> Vec<ChangeFlag> {
     let after = pair.after.as_ref();
-    let is = |kind| after.is_some_and(|entry: &Entry| entry.kind == kind);
+    let is = |kind| after.is_some_and(|entry: &ChangeSide| entry.kind == kind);
     let holds = |name| after.is_some_and(|entry| entry.xattrs.contains_key(name));
     let target = after.and_then(|entry| entry.target.as_ref());
-    let whole = matches!(body, Body::Whole);
+    let whole = matches!(body, ChangeBody::Whole);
     let binary = whole && is_binary(bytes);
     let found = [
-        (Flag::SetId, !is(FileKind::Dir) && after.is_some_and(|entry| entry.mode & 0o6000 != 0)),
-        (Flag::Capabilities, holds("security.capability")),
-        (Flag::HardLink, is(FileKind::File) && pair.links > 1),
-        (Flag::Twin, pair.twin),
-        (Flag::HiddenName, hides(&pair.path)),
-        (Flag::HiddenText, adds(body, has_hidden)),
-        (Flag::LookAlike, mixes_name(&pair.path) || adds(body, lookalike::mixes)),
-        (Flag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
-        (Flag::Binary, binary),
-        (Flag::Large, whole && !binary && pair.trouble.is_none_or(|why| why == TOO_LARGE)),
-        (Flag::Executable, becomes_executable(pair)),
-        (Flag::Script, becomes_script(pair, bytes)),
-        (Flag::HiddenPath, *class == Class::Ordinary && unknown::is_hidden(pair)),
+        (ChangeFlag::SetId, !is(FileKind::Dir) && after.is_some_and(|entry| entry.mode & 0o6000 != 0)),
+        (ChangeFlag::Capabilities, holds("security.capability")),
+        (ChangeFlag::HardLink, is(FileKind::File) && pair.links > 1),
+        (ChangeFlag::Twin, pair.twin),
+        (ChangeFlag::HiddenName, hides(&pair.path)),
+        (ChangeFlag::HiddenText, adds(body, has_hidden)),
+        (ChangeFlag::LookAlike, mixes_name(&pair.path) || adds(body, lookalike::mixes)),
+        (ChangeFlag::LinkOutside, target.is_some_and(|target| leads_outside(&pair.path, target))),
+        (ChangeFlag::Binary, binary),
+        (ChangeFlag::Large, whole && !binary && pair.trouble.is_none_or(|why| why == TOO_LARGE)),
+        (ChangeFlag::Executable, becomes_executable(pair)),
+        (ChangeFlag::Script, becomes_script(pair, bytes)),
+        (ChangeFlag::HiddenPath, *class == ChangeClass::Ordinary && unknown::is_hidden(pair)),
     ];
     found.into_iter().filter(|(_, holds)| *holds).map(|(flag, _)| flag).collect()
 }
@@ -84,8 +83,8 @@ fn mixes_name(path: &Rel) -> bool {
 }
 
 /// True if an added line satisfies the predicate.
-fn adds(body: &Body, has: impl Fn(&str) -> bool) -> bool {
-    let Body::Text(hunks) = body else { return false };
+fn adds(body: &ChangeBody, has: impl Fn(&str) -> bool) -> bool {
+    let ChangeBody::Text(hunks) = body else { return false };
     let added = hunks.iter().flat_map(|hunk| &hunk.lines).filter(|line| line.kind == LineKind::Added);
     added.into_iter().any(|line| has(&line.text))
 }
@@ -111,7 +110,7 @@ fn is_pictograph(c: char) -> bool {
 
 /// True if a link leads out of the tree, judged lexically: other links on its path may lead anywhere, so `..` behind a
 /// name counts as well.
-fn leads_outside(path: &Rel, target: &Target) -> bool {
+fn leads_outside(path: &Rel, target: &PathText) -> bool {
     let Some(target) = target.bytes() else { return true };
     if target.starts_with(b"/") {
         return true;
@@ -151,7 +150,7 @@ mod tests {
     #[test]
     fn links_that_lead_out_are_known_by_their_words() {
         let outside = |path: &str, target: &str| {
-            leads_outside(&Rel::parse(path.as_bytes()).unwrap(), &Target::of(target.as_bytes()))
+            leads_outside(&Rel::parse(path.as_bytes()).unwrap(), &PathText::of(target.as_bytes()))
         };
         for (path, target) in [("a", "/etc"), ("a", "../x"), ("d/a", "../../x"), ("a", "b/../c"), ("a", "b/../../c")] {
             assert!(outside(path, target), "{path} -> {target}");

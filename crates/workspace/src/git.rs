@@ -5,12 +5,15 @@
 //! git), the config is read as plain data, and objects are written by the real `git` in a git directory of our own: no
 //! program named by a repository's config, hooks or attributes is ever run.
 
+mod adopt;
 mod ahead;
 mod blobs;
 mod child;
 mod commit;
 mod inner;
+mod intake;
 mod lfs;
+mod linked;
 mod locate;
 mod message;
 mod old;
@@ -19,8 +22,10 @@ mod refs;
 mod reftable;
 mod settings;
 
-pub use commit::{Author, Committed, Plan, Prepared, Staged, prepare};
-pub use inner::Inside;
+pub use adopt::Adoption;
+pub use commit::{Committed, Plan, Prepared, Staged, prepare};
+pub use intake::{Fetched, Intake, check_reference};
+pub use linked::{Linked, SEED_MARK, carry_seed, head_inside, head_of_top, is_seeded, top_around};
 pub use locate::Repository;
 pub use old::{Old, Was};
 pub use refs::Head;

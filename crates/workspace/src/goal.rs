@@ -1,10 +1,9 @@
 //! Target state of base paths for the chosen changes. Strips what may not land: set-id bits, file capabilities, access
 //! lists that the base did not have, and attributes that overlayfs would obey.
 
-use crate::change::{Change, ChangeKind, Entry, FileKind, Target};
-use crate::name::Rel;
 use crate::plan::{Expected, Goal, Shape, Source};
 use crate::select::Pick;
+use api::{Change, ChangeKind, ChangeSide, FileKind, Hunk, PathText, Rel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use std::collections::BTreeMap;
@@ -46,7 +45,7 @@ fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
 
 fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
     let path = change.path.clone();
-    let want = |after: &Entry, before: Option<&Entry>| -> Result<_, Fault> {
+    let want = |after: &ChangeSide, before: Option<&ChangeSide>| -> Result<_, Fault> {
         let source = if after.kind == FileKind::File { Source::View(path.clone()) } else { Source::None };
         Ok(Some((shape(&path, after, before)?, source)))
     };
@@ -63,7 +62,7 @@ fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
 }
 
 /// Goals for some hunks only: mode and attributes stay those of the base's file, if there is one.
-fn in_part(change: &Change, hunks: Vec<crate::change::Hunk>) -> Result<Vec<Goal>, Fault> {
+fn in_part(change: &Change, hunks: Vec<Hunk>) -> Result<Vec<Goal>, Fault> {
     let path = change.path.clone();
     let lines = |shape: Shape| Shape { digest: None, size: 0, ..shape };
     let before = change.before.as_ref();
@@ -87,11 +86,11 @@ fn in_part(change: &Change, hunks: Vec<crate::change::Hunk>) -> Result<Vec<Goal>
     })
 }
 
-fn expected(entry: &Entry) -> Expected {
+fn expected(entry: &ChangeSide) -> Expected {
     Expected { kind: entry.kind, mode: Some(entry.mode), digest: entry.digest.clone() }
 }
 
-fn shape(path: &Rel, after: &Entry, before: Option<&Entry>) -> Result<Shape, Fault> {
+fn shape(path: &Rel, after: &ChangeSide, before: Option<&ChangeSide>) -> Result<Shape, Fault> {
     if !matches!(after.kind, FileKind::File | FileKind::Dir | FileKind::Symlink) {
         let message = format!("{path} never lands: it is neither a file nor a directory nor a link");
         return Err(Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Review));
@@ -111,7 +110,7 @@ fn shape(path: &Rel, after: &Entry, before: Option<&Entry>) -> Result<Shape, Fau
 
 /// Mode to land. A directory keeps the set-group-id bit it has in the base, which there only determines the group of
 /// new files.
-fn mode(after: &Entry, before: Option<&Entry>) -> u32 {
+fn mode(after: &ChangeSide, before: Option<&ChangeSide>) -> u32 {
     match after.kind {
         FileKind::Dir => {
             let had = before.filter(|b| b.kind == FileKind::Dir).map_or(0, |b| b.mode);
@@ -121,7 +120,7 @@ fn mode(after: &Entry, before: Option<&Entry>) -> u32 {
     }
 }
 
-fn xattrs(after: &Entry, before: Option<&Entry>) -> BTreeMap<String, String> {
+fn xattrs(after: &ChangeSide, before: Option<&ChangeSide>) -> BTreeMap<String, String> {
     let lands = |(name, value): &(&String, &String)| match name.as_str() {
         own if own.starts_with("user.overlay.") => false,
         own if own.starts_with("user.") => true,
@@ -134,7 +133,7 @@ fn xattrs(after: &Entry, before: Option<&Entry>) -> BTreeMap<String, String> {
     after.xattrs.iter().filter(lands).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-fn taken_off(path: &Rel, after: &Entry, before: Option<&Entry>) -> Option<String> {
+fn taken_off(path: &Rel, after: &ChangeSide, before: Option<&ChangeSide>) -> Option<String> {
     let mut what = Vec::new();
     if after.mode & 0o7000 != mode(after, before) & 0o7000 {
         what.push("special permission bits");
@@ -146,9 +145,9 @@ fn taken_off(path: &Rel, after: &Entry, before: Option<&Entry>) -> Option<String
     (!what.is_empty()).then(|| format!("{path}: landed without its {}", what.join(" and ")))
 }
 
-fn encoded(target: &Target) -> String {
+fn encoded(target: &PathText) -> String {
     match target {
-        Target::Text(text) => BASE64.encode(text),
-        Target::Bytes { base64 } => base64.clone(),
+        PathText::Text(text) => BASE64.encode(text),
+        PathText::Bytes { base64 } => base64.clone(),
     }
 }

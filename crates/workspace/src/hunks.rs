@@ -1,6 +1,6 @@
 //! Applies hunks as shown to a text: the result has exactly the lines that the reviewer saw. Does not access any tree.
 
-use crate::change::{Hunk, Line, LineKind};
+use api::{DiffLine, Hunk, LineKind};
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -70,7 +70,7 @@ fn start_line(before: u64, lines: u64) -> u64 {
 }
 
 /// Line indices at which a hunk is split.
-fn cuts(lines: &[Line]) -> Vec<usize> {
+fn cuts(lines: &[DiffLine]) -> Vec<usize> {
     let changed: Vec<usize> = (0..lines.len()).filter(|n| lines[*n].kind != LineKind::Context).collect();
     let between = changed.windows(2).filter(|pair| pair[1] > pair[0] + 1);
     between.map(|pair| (pair[0] + 1 + pair[1]).div_ceil(2)).collect()
@@ -79,8 +79,8 @@ fn cuts(lines: &[Line]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::Rel;
     use crate::text;
+    use api::Rel;
     use proptest::prelude::*;
 
     fn hunks(before: &str, after: &str) -> Vec<Hunk> {

@@ -4,7 +4,7 @@
 //! that runs it keeps no cache of states. With one, as in `globset` itself and in the `ignore` crate, a single line
 //! can take 10 MB and milliseconds a name.
 
-use crate::name::Rel;
+use api::Rel;
 use globset::GlobBuilder;
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;

@@ -1,8 +1,8 @@
 //! Description of one file of a layer in which every change shows. Layer manifests and archives consist of these.
 
 use crate::attributes;
-use crate::change::{FileKind, Target};
 use crate::walk::{At, open_sized};
+use api::{FileKind, PathText};
 use base64::Engine;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use terms::hex;
 #[serde(deny_unknown_fields)]
 pub struct Item {
     pub depth: u32,
-    pub name: Target,
+    pub name: PathText,
     pub kind: ItemKind,
     pub mode: u32,
     #[serde(skip_serializing_if = "is_zero", default)]
@@ -29,7 +29,7 @@ pub struct Item {
     pub digest: Option<String>,
     /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub target: Option<Target>,
+    pub target: Option<PathText>,
     /// Extended attributes; values in base64.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub xattrs: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ impl Item {
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a device, which no guest can make")),
         };
         let mode = if matches!(kind, ItemKind::Gone | ItemKind::Symlink) { 0 } else { at.meta.mode };
-        let name = Target::of(at.name);
+        let name = PathText::of(at.name);
         let mut item = Item {
             depth: at.depth as u32,
             name,
@@ -98,7 +98,7 @@ impl Item {
                     item.xattrs = encode_xattrs(&attributes::read(dir, at.marks)?.own);
                 }
             }
-            ItemKind::Symlink => item.target = Some(Target::of(&at.parent.link_target(at.name)?)),
+            ItemKind::Symlink => item.target = Some(PathText::of(&at.parent.link_target(at.name)?)),
             _ => {}
         }
         Ok(item)

@@ -2,12 +2,11 @@
 //! optional: a rebase works without them.
 
 use crate::anchor::{Anchors, Seen};
-use crate::change::{Diff, FileKind};
 use crate::entry::digest;
 use crate::layer::{Layer, Stack};
-use crate::name::Rel;
-use crate::rebase::{Fate, Rebase};
+use crate::rebase::Rebase;
 use crate::{merge, place, stage};
+use api::{Diff, FileKind, RebaseFate, Rel};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -63,7 +62,7 @@ pub(crate) fn keep(stack: &Stack, rebase: &Rebase, diff: &Diff) -> io::Result<()
     let copies = layer.dir.dir(&Rel::top().join(COPIES.as_bytes()))?;
     let files: BTreeMap<&Rel, _> = diff.files.iter().map(|file| (&file.change.path, &file.change)).collect();
     let mut total = 0;
-    for moved in rebase.moved.iter().filter(|moved| moved.fate != Fate::Dropped) {
+    for moved in rebase.moved.iter().filter(|moved| moved.fate != RebaseFate::Dropped) {
         let Some(change) = files.get(&moved.path) else { continue };
         let source = change.kind.from().unwrap_or(&change.path);
         let before = change.before.as_ref().filter(|b| b.kind == FileKind::File && b.size <= merge::LARGEST as u64);

@@ -7,12 +7,11 @@
 //!                └──▶ roll_back ──▶ tidy
 //! ```
 
-use crate::change::FileKind;
 use crate::dir::{Dir, is_absent};
-use crate::name::Rel;
 use crate::place::{self, Facts, Identity};
 use crate::plan::{Act, Look, Piece, Plan, Step};
 use crate::{stage, trouble};
+use api::{FileKind, Rel};
 use rustix::fs::{AtFlags, FlockOperation, RenameFlags};
 use rustix::io::Errno;
 use std::cell::Cell;

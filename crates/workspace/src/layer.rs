@@ -1,36 +1,13 @@
 //! Layers on disk, and stacks of them.
 
-use crate::attributes::Marks;
 use crate::dir::Dir;
-use crate::name::Rel;
 use crate::remove::{self, Removed};
+use api::{Driver, Rel};
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-
-/// How a workspace keeps changes apart from its base.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Driver {
-    /// Layers of overlayfs, mounted inside the enclosure.
-    Overlay,
-    /// A copy whose bytes are shared until they are changed.
-    Reflink,
-    Copy,
-}
-
-impl Driver {
-    /// Interpretation of whiteouts and overlayfs attributes in a layer of this driver.
-    pub fn marks(self) -> Marks {
-        match self {
-            Driver::Overlay => Marks::Mean,
-            Driver::Reflink | Driver::Copy => Marks::Plain,
-        }
-    }
-}
 
 /// Directory `layers` of the state directory.
 #[derive(Debug)]
@@ -38,11 +15,44 @@ pub struct Layers {
     pub dir: Dir,
 }
 
+/// Directories of a layer: the changes and overlayfs's work directory, of the workspace and of the sandbox's own home;
+/// and what was copied into the home when the layer was made.
+const PARTS: [&str; 5] = ["up", "work", "home", "homework", "brought"];
+
+/// Directory with overlayfs's work directories of caches.
+const CACHE_WORK: &[u8] = b"cachework";
+
+/// Part of a layer with content of the sandbox's own home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomePart {
+    /// Copied from the host; nothing changes it.
+    Brought,
+    /// Changes above that.
+    Changes,
+    /// Additions to package caches of the host, a directory for each.
+    Caches,
+}
+
+impl HomePart {
+    pub const ALL: [HomePart; 3] = [HomePart::Brought, HomePart::Changes, HomePart::Caches];
+    /// The home itself, from the bottom up.
+    pub const HOME: [HomePart; 2] = [HomePart::Brought, HomePart::Changes];
+
+    /// Returns the name of the directory in the layer.
+    pub fn name(self) -> &'static str {
+        match self {
+            HomePart::Brought => "brought",
+            HomePart::Changes => "home",
+            HomePart::Caches => "caches",
+        }
+    }
+}
+
 /// A layer; `id` is its name in `layers`.
 #[derive(Debug)]
 pub struct Layer {
     pub id: String,
-    /// Directory that holds `up` and `work`.
+    /// Directory that holds `up` and `work`, and those of the home.
     pub dir: Dir,
     /// Upper directory with the changes; with a copying driver, the lowest layer holds the whole tree.
     pub up: Dir,
@@ -83,7 +93,7 @@ impl Layers {
         let dir = self.dir.dir(&Rel::top().join(id.as_bytes()))?;
         // Locked before it has contents: an unlocked layer may be taken for an abandoned one.
         let lock = Lock::take(&dir)?.ok_or(io::ErrorKind::WouldBlock)?;
-        for name in ["up", "work"] {
+        for name in PARTS {
             rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o700))?;
         }
         let up = dir.dir(&Rel::top().join(b"up"))?;
@@ -101,8 +111,8 @@ impl Layers {
         let name = Rel::top().join(id.as_bytes());
         make_dir(&self.dir, id.as_bytes(), 0o700)?;
         let dir = self.dir.dir(&name)?;
-        for inner in [b"up".as_slice(), b"work"] {
-            make_dir(&dir, inner, 0o700)?;
+        for inner in PARTS {
+            make_dir(&dir, inner.as_bytes(), 0o700)?;
         }
         let up = dir.dir(&Rel::top().join(b"up"))?;
         rustix::fs::fchmod(&up, Mode::from_raw_mode(rustix::fs::fstat(base)?.st_mode & 0o777))?;
@@ -131,20 +141,19 @@ impl Layers {
         let name =
             Rel::parse(id.as_bytes()).filter(|rel| rel.parts().count() == 1).ok_or(io::ErrorKind::InvalidInput)?;
         let dir = self.dir.dir(&name)?;
-        let up = open_up(&dir)?;
+        let up = open_own(&dir, b"up")?;
         Ok(Layer { id: id.to_owned(), dir, up })
     }
 }
 
-/// Opens the upper directory. A guest may have removed the owner's permissions from it; they are restored, or a guest
+/// Opens an upper directory. A guest may have removed the owner's permissions from it; they are restored, or a guest
 /// could keep denied files from being found and the workspace from being read.
-fn open_up(dir: &Dir) -> io::Result<Dir> {
-    const UP: &[u8] = b"up";
-    let mode = dir.meta_of(UP)?.map_or(0o700, |meta| meta.mode);
+fn open_own(dir: &Dir, name: &[u8]) -> io::Result<Dir> {
+    let mode = dir.meta_of(name)?.map_or(0o700, |meta| meta.mode);
     if mode & 0o700 != 0o700 {
-        crate::descent::set_mode(dir, UP, mode | 0o700)?;
+        crate::descent::set_mode(dir, name, mode | 0o700)?;
     }
-    dir.dir(&Rel::top().join(UP))
+    dir.dir(&Rel::top().join(name))
 }
 
 impl Layer {
@@ -160,9 +169,51 @@ impl Layer {
         Ok(!try_flock(&looked_at, FlockOperation::NonBlockingLockShared)?)
     }
 
-    /// True if the layer has no changes.
+    /// True if the layer has no changes, neither of the workspace nor of the home.
     pub fn is_empty(&self) -> io::Result<bool> {
-        Ok(self.up.names()?.is_empty())
+        let mut parts = HomePart::ALL.into_iter();
+        let no_home = parts.try_fold(true, |none, part| Ok::<bool, io::Error>(none && self.filled(part)?.is_none()))?;
+        Ok(no_home && self.up.names()?.is_empty())
+    }
+
+    /// Opens a part of the home. Layers of older versions have none.
+    pub fn home(&self, part: HomePart) -> io::Result<Option<Dir>> {
+        match open_own(&self.dir, part.name().as_bytes()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Opens a part of the home that has content.
+    pub fn filled(&self, part: HomePart) -> io::Result<Option<Dir>> {
+        let Some(home) = self.home(part)? else { return Ok(None) };
+        Ok(if home.names()?.is_empty() { None } else { Some(home) })
+    }
+
+    /// Opens a part of the home, and makes it in a layer of an older version.
+    pub fn make_home(&self, part: HomePart) -> io::Result<Dir> {
+        make_dir(&self.dir, part.name().as_bytes(), 0o700)?;
+        open_own(&self.dir, part.name().as_bytes())
+    }
+
+    /// Makes the top ready to take what is added to a package cache. `mode` is that of the host's directory.
+    pub fn make_cache(&self, name: &str, mode: u32) -> io::Result<()> {
+        let (caches, bits) = (self.make_home(HomePart::Caches)?, mode & 0o777 | 0o700);
+        make_dir(&caches, name.as_bytes(), bits)?;
+        make_dir(&self.dir, CACHE_WORK, 0o700)?;
+        let work = self.dir.dir(&Rel::top().join(CACHE_WORK))?;
+        remove::tree(&work, name.as_bytes())?;
+        make_dir(&work, name.as_bytes(), 0o700)
+    }
+
+    /// Makes the top ready for overlays: a work directory left by an earlier mount is useless to the next one, and makes
+    /// it fail. A layer of an older version gets a home.
+    pub fn clear_work(&self) -> io::Result<()> {
+        for name in ["work", "homework"] {
+            remove::tree(&self.dir, name.as_bytes())?;
+            rustix::fs::mkdirat(&self.dir, name, Mode::from_raw_mode(0o700))?;
+        }
+        self.make_home(HomePart::Changes).map(drop)
     }
 
     /// Creation time by the clock of its file system.

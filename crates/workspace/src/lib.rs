@@ -12,7 +12,7 @@ mod alias;
 pub mod anchor;
 pub mod archive;
 pub mod attributes;
-pub mod change;
+pub mod bring;
 pub mod change_count;
 mod class;
 pub mod copy;
@@ -27,6 +27,7 @@ pub mod files;
 mod flags;
 pub mod git;
 pub mod goal;
+pub mod home;
 pub mod hunks;
 mod ignore;
 pub mod item;
@@ -37,7 +38,6 @@ mod lines;
 mod lookalike;
 pub mod manifest;
 pub mod merge;
-pub mod name;
 pub mod origin;
 pub mod patch;
 pub mod place;
@@ -54,7 +54,6 @@ mod runs_test;
 mod scan;
 pub mod select;
 pub mod sight;
-pub mod spelled;
 pub mod stage;
 mod sweep;
 #[cfg(test)]
@@ -71,10 +70,6 @@ mod way;
 
 pub use anchor::{Anchors, Seen};
 pub use attributes::Marks;
-pub use change::{
-    Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target, Withheld,
-};
 pub use dir::Dir;
-pub use layer::{Driver, Layer, Layers, Lock, Stack};
-pub use name::Rel;
+pub use layer::{HomePart, Layer, Layers, Lock, Stack};
 pub use view::Found;

@@ -4,9 +4,9 @@
 use crate::attributes::Marks;
 use crate::dir::Dir;
 use crate::item::{Item, ItemKind};
-use crate::layer::Layer;
-use crate::name::Rel;
+use crate::layer::{HomePart, Layer};
 use crate::walk::{self, At, Visitor};
+use api::Rel;
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -35,7 +35,7 @@ pub fn seal(layer: &Layer, marks: Marks) -> Result<Sealed, Fault> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let draft = layer.dir.open_at(&Rel::top().join(DRAFT), flags, Mode::from_raw_mode(0o600)).map_err(fail)?;
     let writer = ManifestWriter::new(BufWriter::new(File::from(draft)), &layer.up).map_err(fail)?;
-    let (mut out, sealed) = walk::walk(&[&layer.up], marks, writer)?.end();
+    let (mut out, sealed) = write_layer(layer, marks, writer)?;
     out.flush().map_err(fail)?;
     rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME).map_err(|e| fail(e.into()))?;
     Ok(sealed)
@@ -45,7 +45,7 @@ pub fn seal(layer: &Layer, marks: Marks) -> Result<Sealed, Fault> {
 pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
     let writer = ManifestWriter::new(io::sink(), &layer.up).map_err(fail)?;
-    let (_, sealed) = walk::walk(&[&layer.up], marks, writer)?.end();
+    let (_, sealed) = write_layer(layer, marks, writer)?;
     if sealed.digest == digest {
         return Ok(sealed);
     }
@@ -54,6 +54,25 @@ pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault
     let hint =
         "nothing was built upon it; use another snapshot, or see what the disk and others did to the state directory";
     Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(&layer.id))
+}
+
+/// Writes all entries of a layer: those of the workspace and, each behind a line of its own, those of the home's parts.
+fn write_layer<W: Write>(layer: &Layer, marks: Marks, writer: ManifestWriter<W>) -> Result<(W, Sealed), Fault> {
+    let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
+    let mut writer = walk::walk(&[&layer.up], marks, writer)?;
+    for part in HomePart::ALL {
+        if let Some(home) = layer.filled(part).map_err(fail)? {
+            writer.line(home_line(&home, part).map_err(fail)?).map_err(fail)?;
+            writer = walk::walk(&[&home], marks, writer)?;
+        }
+    }
+    Ok(writer.end())
+}
+
+/// Returns the line before the entries of a part of the home.
+fn home_line(home: &Dir, part: HomePart) -> io::Result<Vec<u8>> {
+    let top = home.meta(&Rel::top())?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(format!("{{\"{}\":1,\"mode\":{}}}", part.name(), top.mode).into_bytes())
 }
 
 /// Digest over the digests of a stack's layers, from the bottom up.
@@ -124,12 +143,29 @@ fn first_difference(layer: &Layer, marks: Marks) -> Option<String> {
     if top != format!("{{\"manifest\":1,\"mode\":{now}}}\n").as_bytes() {
         return Some("its top directory has other permission bits".to_owned());
     }
-    match walk::walk(&[&layer.up], marks, &mut finder) {
-        Ok(_) => {
-            let missing = finder.next_item()?;
-            Some(format!("{} is missing", finder.path(&missing)))
+    if walk::walk(&[&layer.up], marks, &mut finder).is_err() {
+        return finder.found;
+    }
+    let mut place = "";
+    for part in HomePart::ALL {
+        let Some(home) = layer.filled(part).ok()? else { continue };
+        let rest = finder.next_line();
+        if let Some(missing) = rest.as_deref().and_then(|line| serde_json::from_slice(line).ok()) {
+            return Some(format!("{place}{} is missing", finder.path(&missing)));
         }
-        Err(_) => finder.found,
+        if Some(home_line(&home, part).ok()?.as_slice()) != rest.as_deref().map(|line| line.trim_ascii_end()) {
+            return Some("the home in it was changed".to_owned());
+        }
+        place = "home: ";
+        finder.parts.clear();
+        if walk::walk(&[&home], marks, &mut finder).is_err() {
+            return finder.found.map(|found| format!("{place}{found}"));
+        }
+    }
+    let rest = finder.next_line()?;
+    match serde_json::from_slice(&rest) {
+        Ok(missing) => Some(format!("{place}{} is missing", finder.path(&missing))),
+        Err(_) => Some("the home in it was changed".to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::dir::{Dir, Meta};
 use crate::layer::Layer;
-use crate::name::Rel;
+use api::Rel;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};

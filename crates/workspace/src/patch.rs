@@ -1,12 +1,11 @@
 //! Writes a diff as a patch for `git apply`. Changes that git does not track (directories, attributes, permissions
 //! other than the executable bit) are noted in lines between the parts, which git skips.
 
-use crate::change::{Body, Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind, Hunk, LineKind};
 use crate::entry;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::text;
 use crate::view::file_below;
+use api::{Change, ChangeBody, ChangeClass, ChangeKind, ChangeSide, Diff, FileDiff, FileKind, Hunk, LineKind, Rel};
 use sha1::Digest;
 use std::io::{self, Read, Write};
 use terms::{ErrorKind, Fault, Phase, Retry};
@@ -35,7 +34,7 @@ fn fault(path: &Rel, error: io::Error) -> Fault {
 
 fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
     let Change { path, kind, class, before, after, .. } = &file.change;
-    if let Class::Never { why } = class {
+    if let ChangeClass::Never { why } = class {
         return skipped(out, path, why);
     }
     if [before, after].into_iter().flatten().all(|entry| git_mode(entry).is_none()) {
@@ -54,15 +53,15 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
     let from = kind.from().unwrap_or(path);
     let part = Part { stack, path, from, before: before.as_ref(), after: after.as_ref() };
     match &file.body {
-        Body::Text(hunks) => {
+        ChangeBody::Text(hunks) => {
             part.header(out)?;
             part.names(out)?;
             hunks.iter().try_for_each(|hunk| write_hunk(out, hunk))
         }
-        Body::None if part.is_link() && part.differs() => part.whole(out),
-        Body::None if part.is_untracked() => skipped(out, path, "only what git keeps no record of"),
-        Body::None => part.header(out),
-        Body::Whole => part.whole(out),
+        ChangeBody::None if part.is_link() && part.differs() => part.whole(out),
+        ChangeBody::None if part.is_untracked() => skipped(out, path, "only what git keeps no record of"),
+        ChangeBody::None => part.header(out),
+        ChangeBody::Whole => part.whole(out),
     }
 }
 
@@ -75,8 +74,8 @@ struct Part<'a> {
     stack: &'a Stack,
     path: &'a Rel,
     from: &'a Rel,
-    before: Option<&'a Entry>,
-    after: Option<&'a Entry>,
+    before: Option<&'a ChangeSide>,
+    after: Option<&'a ChangeSide>,
 }
 
 impl Part<'_> {
@@ -121,7 +120,7 @@ impl Part<'_> {
 
     /// Writes the file with its bytes on both sides.
     fn whole(&self, out: &mut impl Write) -> io::Result<()> {
-        let size = |side: Option<&Entry>| side.map_or(0, |entry| entry.size);
+        let size = |side: Option<&ChangeSide>| side.map_or(0, |entry| entry.size);
         if size(self.before) > LARGEST_BINARY || size(self.after) > LARGEST_BINARY {
             return skipped(out, self.path, "too large for a patch");
         }
@@ -142,7 +141,7 @@ impl Part<'_> {
         literal(out, &old)
     }
 
-    fn bytes(&self, entry: Option<&Entry>, at: &Rel, side: Side) -> io::Result<Vec<u8>> {
+    fn bytes(&self, entry: Option<&ChangeSide>, at: &Rel, side: Side) -> io::Result<Vec<u8>> {
         let Some(entry) = entry else { return Ok(Vec::new()) };
         if let Some(target) = &entry.target {
             return target.bytes().ok_or_else(|| io::ErrorKind::InvalidData.into());
@@ -167,7 +166,7 @@ enum Side {
 }
 
 /// Mode in git's notation, which keeps only the executable bit.
-fn git_mode(entry: &Entry) -> Option<&'static str> {
+fn git_mode(entry: &ChangeSide) -> Option<&'static str> {
     match entry.kind {
         FileKind::File if entry.mode & 0o100 != 0 => Some("100755"),
         FileKind::File => Some("100644"),

@@ -1,9 +1,8 @@
 //! Lookups in a tree that may change at any time: opening a directory, and metadata of a name in it. A file is
 //! identified by inode number and birth time, which no rename changes and no other file shares.
 
-use crate::change::FileKind;
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,10 @@
 //! Plan of a landing: a list of renames. Each is reversible, none needs disk space, and progress can be read from the
 //! tree itself. Reads the base and writes no file.
 
-use crate::change::{FileKind, Hunk};
 use crate::dir::Dir;
-use crate::name::{Rel, Spelt};
 use crate::place::{self, Facts, Identity};
 use crate::trouble;
+use api::{FileKind, Hunk, Rel, Spelt};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{ErrorKind, Fault, Phase};

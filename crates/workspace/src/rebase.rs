@@ -10,53 +10,28 @@
 
 use crate::anchor::{Anchors, Seen};
 use crate::attributes::{self, Marks};
-use crate::change::{Change, ChangeKind, Class, Diff, Entry, FileDiff, FileKind};
 use crate::dir::{Dir, Meta, is_absent};
 use crate::entry::digest;
 use crate::git::Was;
-use crate::layer::{Driver, Stack};
+use crate::layer::Stack;
 use crate::merge::{self, Merged};
-use crate::name::Rel;
 use crate::place;
 use crate::sweep;
 use crate::top::{Put, Top};
 use crate::{known, stage, trouble};
+use api::{
+    Change, ChangeClass, ChangeKind, ChangeSide, Diff, Driver, FileDiff, FileKind, RebaseFate, RebasedFile, Rel,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use terms::Fault;
-use utoipa::ToSchema;
-
-/// What becomes of one file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", tag = "fate")]
-#[schema(as = RebaseFate)]
-pub enum Fate {
-    /// It now has the changes of both sides.
-    Merged,
-    /// It stays as it is: the base's changes are in it already, or there were none after all.
-    Kept,
-    /// It is as the base has it, and no change any more.
-    Dropped,
-    /// The sides do not go together. With `marks` both stand in the file; otherwise it stays as it is.
-    Conflict { why: String, marks: bool },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = RebasedFile)]
-pub struct Moved {
-    pub path: Rel,
-    #[serde(flatten)]
-    pub fate: Fate,
-    /// What the workspace has there afterwards; none where it has nothing.
-    #[serde(skip)]
-    pub digest: Option<String>,
-}
 
 /// Plan and result of a rebase.
 #[derive(Debug)]
 pub struct Rebase {
-    pub moved: Vec<Moved>,
+    pub moved: Vec<RebasedFile>,
     /// Anchors of the workspace afterwards.
     pub anchors: Anchors,
     acts: Vec<Noted>,
@@ -70,7 +45,7 @@ struct Noted {
     theirs: Option<String>,
     /// Digest of the result in the workspace.
     result: Option<String>,
-    fate: Fate,
+    fate: RebaseFate,
 }
 
 /// Name of the note, beside the layer's `up`.
@@ -100,7 +75,7 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
                 rebase.anchors.set(path, *seen);
             }
         }
-        if matches!(change.class, Class::Never { .. }) || !concerns(file, anchors, before)? {
+        if matches!(change.class, ChangeClass::Never { .. }) || !concerns(file, anchors, before)? {
             continue;
         }
         let decision = decide(stack, change, before)?;
@@ -110,7 +85,7 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
         let ours = change.after.as_ref().and_then(|after| after.digest.clone());
         let theirs = change.before.as_ref().and_then(|before| before.digest.clone());
         if let Some(done) = noted.get(&change.path).filter(|n| n.result == ours && n.theirs == theirs) {
-            rebase.moved.push(Moved { path: change.path.clone(), fate: done.fate.clone(), digest: ours });
+            rebase.moved.push(RebasedFile { path: change.path.clone(), fate: done.fate.clone(), digest: ours });
             rebase.acts.push((*done).clone());
             continue;
         }
@@ -123,7 +98,7 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
             let (path, result, fate) = (change.path.clone(), result.clone(), decision.fate.clone());
             rebase.acts.push(Noted { path, theirs, result, fate });
         }
-        rebase.moved.push(Moved { path: change.path.clone(), fate: decision.fate, digest: result });
+        rebase.moved.push(RebasedFile { path: change.path.clone(), fate: decision.fate, digest: result });
     }
     Ok(rebase)
 }
@@ -159,8 +134,8 @@ impl Rebase {
         }
     }
 
-    pub fn conflicts(&self) -> impl Iterator<Item = &Moved> {
-        self.moved.iter().filter(|moved| matches!(moved.fate, Fate::Conflict { .. }))
+    pub fn conflicts(&self) -> impl Iterator<Item = &RebasedFile> {
+        self.moved.iter().filter(|moved| matches!(moved.fate, RebaseFate::Conflict { .. }))
     }
 }
 
@@ -191,7 +166,7 @@ fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bo
 }
 
 struct Decision {
-    fate: Fate,
+    fate: RebaseFate,
     act: Act,
     /// Base metadata on which the decision is based.
     seen: Vec<(Rel, Seen)>,
@@ -211,19 +186,19 @@ fn decide(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Decision
     for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
         seen.push((path.clone(), Seen::of(meta_at(&stack.base, path).map_err(fail)?.as_ref())));
     }
-    let conflict = |why: &str| (Fate::Conflict { why: why.to_owned(), marks: false }, Act::Nothing);
+    let conflict = |why: &str| (RebaseFate::Conflict { why: why.to_owned(), marks: false }, Act::Nothing);
     let (fate, act) = match (&change.before, &change.after) {
-        (None, None) => (Fate::Kept, Act::Nothing),
+        (None, None) => (RebaseFate::Kept, Act::Nothing),
         (Some(theirs), None) => match before(source)? {
-            was if equals_merge_base(theirs, &was) => (Fate::Kept, Act::Nothing),
+            was if equals_merge_base(theirs, &was) => (RebaseFate::Kept, Act::Nothing),
             // A copied tree lacks files that the base got later; that is not a deletion.
             Was::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
-                (Fate::Dropped, Act::Follow)
+                (RebaseFate::Dropped, Act::Follow)
             }
             _ => conflict("deleted in the workspace, changed in the base"),
         },
         (None, Some(ours)) => match equals_merge_base(ours, &before(source)?) {
-            true => (Fate::Dropped, Act::Follow),
+            true => (RebaseFate::Dropped, Act::Follow),
             false => conflict("changed in the workspace, deleted in the base"),
         },
         (Some(theirs), Some(ours)) => both(stack, change, source, (theirs, ours), before)?,
@@ -236,21 +211,21 @@ fn both(
     stack: &Stack,
     change: &Change,
     source: &Rel,
-    (theirs, ours): (&Entry, &Entry),
+    (theirs, ours): (&ChangeSide, &ChangeSide),
     before: Before<'_>,
-) -> Result<(Fate, Act), Fault> {
-    let conflict = |why: String| Ok((Fate::Conflict { why, marks: false }, Act::Nothing));
+) -> Result<(RebaseFate, Act), Fault> {
+    let conflict = |why: String| Ok((RebaseFate::Conflict { why, marks: false }, Act::Nothing));
     let was = before(source)?;
     match (theirs.kind, ours.kind) {
-        (FileKind::Dir, FileKind::Dir) => return Ok((Fate::Kept, Act::Nothing)),
+        (FileKind::Dir, FileKind::Dir) => return Ok((RebaseFate::Kept, Act::Nothing)),
         (FileKind::File, FileKind::File) => {}
-        _ if equals_merge_base(theirs, &was) => return Ok((Fate::Kept, Act::Nothing)),
+        _ if equals_merge_base(theirs, &was) => return Ok((RebaseFate::Kept, Act::Nothing)),
         (a, b) if a == b => return conflict(format!("a {} that both changed", word(b))),
         (a, b) => return conflict(format!("a {} in the workspace, a {} in the base", word(b), word(a))),
     }
     if theirs.size.max(ours.size) > merge::LARGEST as u64 {
         return match equals_merge_base(theirs, &was) {
-            true => Ok((Fate::Kept, Act::Nothing)),
+            true => Ok((RebaseFate::Kept, Act::Nothing)),
             false => conflict("too large to be merged".into()),
         };
     }
@@ -262,14 +237,14 @@ fn both(
     let alike = (theirs.mode, &theirs.xattrs) == (ours.mode, &ours.xattrs);
     Ok(match merge::merge(old, &own_text, &base_text) {
         Merged::Clean(text) if text == base_text && alike && change.kind.from().is_none() => {
-            (Fate::Dropped, Act::Follow)
+            (RebaseFate::Dropped, Act::Follow)
         }
-        Merged::Clean(text) if text == own_text => (Fate::Kept, Act::Nothing),
-        Merged::Clean(text) => (Fate::Merged, Act::Write(text)),
+        Merged::Clean(text) if text == own_text => (RebaseFate::Kept, Act::Nothing),
+        Merged::Clean(text) => (RebaseFate::Merged, Act::Write(text)),
         Merged::Conflict { text, places } => {
             let known = if old.is_some() { "" } else { "; how it was before is not known" };
             let what = if places == 1 { "one place".to_owned() } else { format!("{places} places") };
-            (Fate::Conflict { why: format!("both changed {what}{known}"), marks: true }, Act::Write(text))
+            (RebaseFate::Conflict { why: format!("both changed {what}{known}"), marks: true }, Act::Write(text))
         }
         Merged::Unmergeable => return conflict("not text, and both changed it".into()),
     })
@@ -284,7 +259,7 @@ fn word(kind: FileKind) -> &'static str {
 }
 
 /// True if an entry equals the merge base: bytes of a file or target of a link.
-fn equals_merge_base(entry: &Entry, was: &Was) -> bool {
+fn equals_merge_base(entry: &ChangeSide, was: &Was) -> bool {
     match was {
         Was::File(bytes) => entry.digest.as_deref() == Some(digest(bytes).as_str()),
         Was::Absent | Was::Unknown => false,
@@ -296,7 +271,7 @@ fn read_both(
     stack: &Stack,
     change: &Change,
     source: &Rel,
-    (theirs, ours): (&Entry, &Entry),
+    (theirs, ours): (&ChangeSide, &ChangeSide),
 ) -> Result<(Vec<u8>, Vec<u8>), Fault> {
     let read = |file: io::Result<std::fs::File>| {
         let mut bytes = Vec::new();
@@ -307,7 +282,7 @@ fn read_both(
     let base = read(base).map_err(|e| trouble::with(source, "read it in the base", &e))?;
     let own =
         read(stack.file(&change.path)).map_err(|e| trouble::with(&change.path, "read it in the workspace", &e))?;
-    let matches_diff = |bytes: &[u8], entry: &Entry| entry.digest.as_deref() == Some(digest(bytes).as_str());
+    let matches_diff = |bytes: &[u8], entry: &ChangeSide| entry.digest.as_deref() == Some(digest(bytes).as_str());
     match matches_diff(&base, theirs) && matches_diff(&own, ours) {
         true => Ok((base, own)),
         false => Err(trouble::moved(source)),

@@ -1,13 +1,12 @@
 //! Rebases over trees that are built by hand in the form of overlayfs.
 
 use crate::anchor::Anchors;
-use crate::change::Diff;
 use crate::diff::{Options, diff};
 use crate::git::Was;
-use crate::layer::{Driver, Layer, Stack};
-use crate::name::Rel;
-use crate::rebase::{Before, Fate, Rebase, now, plan};
+use crate::layer::{Layer, Stack};
+use crate::rebase::{Before, Rebase, now, plan};
 use crate::testing::{Scratch, picture};
+use api::{Diff, Driver, RebaseFate, Rel};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use terms::Fault;
@@ -72,12 +71,12 @@ fn unknown(_: &Rel) -> Result<Was, Fault> {
     Ok(Was::Unknown)
 }
 
-fn fates(rebase: &Rebase) -> Vec<(String, &Fate)> {
+fn fates(rebase: &Rebase) -> Vec<(String, &RebaseFate)> {
     rebase.moved.iter().map(|moved| (moved.path.to_string(), &moved.fate)).collect()
 }
 
-fn conflict(why: &str, marks: bool) -> Fate {
-    Fate::Conflict { why: why.into(), marks }
+fn conflict(why: &str, marks: bool) -> RebaseFate {
+    RebaseFate::Conflict { why: why.into(), marks }
 }
 
 const TEN: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n";
@@ -93,7 +92,7 @@ fn changes_of_both_sides_are_merged_and_drift_is_over() {
     assert!(bench.diff(&anchors).files.iter().any(|f| f.change.drifted), "there is drift to be dealt with");
     let since = now();
     let rebase = bench.rebase(&anchors, &|path| bench.knowing(path)).unwrap();
-    assert_eq!(fates(&rebase), [("a".to_owned(), &Fate::Merged)]);
+    assert_eq!(fates(&rebase), [("a".to_owned(), &RebaseFate::Merged)]);
     assert_eq!(bench.seen("a").unwrap(), TEN.replace("2\n", "two\n").replace("9\n", "nine\n"));
     assert_eq!(bench.seen("b").unwrap(), TEN.replace("2\n", "two\n"), "what did not drift is left alone");
     assert_eq!(bench.tree.read("base/a"), TEN.replace("9\n", "nine\n").as_bytes(), "the base is only read");
@@ -155,7 +154,7 @@ fn an_unknown_past_makes_every_difference_a_conflict_and_a_touch_is_none() {
     bench.up("touched", "changed\n");
     bench.base("touched", TEN);
     let rebase = bench.rebase(&rebase.anchors, &|path| bench.knowing(path)).unwrap();
-    assert_eq!(fates(&rebase), [("touched".to_owned(), &Fate::Kept)]);
+    assert_eq!(fates(&rebase), [("touched".to_owned(), &RebaseFate::Kept)]);
     assert_eq!(bench.seen("touched").unwrap(), "changed\n");
 }
 
@@ -201,7 +200,7 @@ fn a_moved_file_takes_the_bases_changes_along() {
     bench.up("to", &TEN.replace("2\n", "two\n"));
     bench.base("from", &TEN.replace("9\n", "nine\n"));
     let rebase = bench.rebase(&Anchors::default(), &|path| bench.knowing(path)).unwrap();
-    assert_eq!(fates(&rebase), [("to".to_owned(), &Fate::Merged)]);
+    assert_eq!(fates(&rebase), [("to".to_owned(), &RebaseFate::Merged)]);
     assert_eq!(bench.seen("to").unwrap(), TEN.replace("2\n", "two\n").replace("9\n", "nine\n"));
     assert_eq!(bench.seen("from"), None);
     assert!(bench.diff(&rebase.anchors).files.iter().all(|f| !f.change.drifted));
@@ -247,7 +246,7 @@ fn the_next_rebase_merges_upon_what_the_last_one_saw() {
         None => bench.knowing(path),
     };
     let second = bench.rebase(&first.anchors, &before).unwrap();
-    assert_eq!(fates(&second), [("a".to_owned(), &Fate::Merged)]);
+    assert_eq!(fates(&second), [("a".to_owned(), &RebaseFate::Merged)]);
     assert_eq!(bench.seen("a").unwrap(), TEN.replace("2\n", "two\n").replace("9\n", "Nine!\n"));
     assert_eq!(picture(&bench.tree.path.join("layers/0/known")).len(), 1, "only the last copy is kept");
     let unkept = plan(&bench.stack, &bench.diff(&first.anchors), &first.anchors, &|path| bench.knowing(path)).unwrap();

@@ -2,15 +2,14 @@
 //! atomically; frozen layers are covered, not modified.
 
 use crate::attributes::{self, Carried, Marks};
-use crate::change::{Body, ChangeKind, FileKind};
 use crate::dir::is_absent;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::place::{self, Facts};
 use crate::plan::Look;
 use crate::select::{Chosen, Pick};
 use crate::top::{Put, Top};
 use crate::{hunks, stage, trouble};
+use api::{ChangeBody, ChangeKind, FileKind, Rel};
 use std::collections::BTreeSet;
 use std::io;
 use terms::{ErrorKind, Fault, Phase};
@@ -87,7 +86,7 @@ impl Reject<'_> {
         let change = &pick.file.change;
         let at = &change.path;
         let fail = |e: io::Error| blocked(at, &e);
-        let Body::Text(all) = &pick.file.body else { return Ok(()) };
+        let ChangeBody::Text(all) = &pick.file.body else { return Ok(()) };
         let rest = all.iter().filter(|h| !rejected.contains(h.id.as_str())).flat_map(hunks::split);
         let rest: Vec<_> = rest.filter(|part| !rejected.contains(part.id.as_str())).collect();
         let of = match &change.kind {

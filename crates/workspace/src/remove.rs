@@ -2,9 +2,9 @@
 //! the caller, so directories that a guest made inaccessible are opened with chmod first. A mount point in a tree is
 //! an error, and nothing below it is touched.
 
-use crate::change::FileKind;
 use crate::descent::{Descent, set_mode};
 use crate::dir::Dir;
+use api::FileKind;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::io;

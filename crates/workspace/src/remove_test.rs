@@ -1,6 +1,6 @@
 use super::*;
-use crate::name::Rel;
 use crate::testing::Scratch;
+use api::Rel;
 use rustix::fs::Mode;
 
 #[test]

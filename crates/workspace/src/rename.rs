@@ -1,8 +1,7 @@
 //! Rename detection: a deleted and an added file with the same bytes, or with at least half of their text in common.
 
-use crate::change::{Entry, FileKind};
-use crate::name::Rel;
 use crate::scan::Pair;
+use api::{ChangeSide, FileKind, Rel};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -23,7 +22,7 @@ pub fn detect(mut pairs: Vec<Pair>, read: impl Fn(&Pair) -> Option<Vec<u8>>) -> 
     let mut moves = Moves::default();
     moves.by_digest(&pairs);
     moves.by_text(&pairs, read);
-    let mut origins: BTreeMap<usize, (Rel, Option<Entry>, bool)> = BTreeMap::new();
+    let mut origins: BTreeMap<usize, (Rel, Option<ChangeSide>, bool)> = BTreeMap::new();
     for (from, to) in &moves.found {
         let origin = &pairs[*from];
         origins.insert(*to, (origin.path.clone(), origin.before.clone(), origin.drifted));
@@ -48,7 +47,7 @@ impl Moves {
     /// Unmatched deletions and unmatched additions.
     fn open(&self, pairs: &[Pair]) -> (Vec<usize>, Vec<usize>) {
         let taken: HashSet<usize> = self.found.iter().flat_map(|(from, to)| [*from, *to]).collect();
-        let is_file = |entry: &Entry| entry.kind == FileKind::File && entry.size > 0;
+        let is_file = |entry: &ChangeSide| entry.kind == FileKind::File && entry.size > 0;
         let can_move = |pair: &Pair| {
             let one_side = pair.before.as_ref().xor(pair.after.as_ref());
             pair.trouble.is_none() && !pair.in_bare_repository && one_side.is_some_and(is_file)

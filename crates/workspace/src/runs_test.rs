@@ -2,9 +2,9 @@
 //! systems take for the same.
 
 use crate::class::rules_for;
-use crate::name::Rel;
 use crate::runs::matcher::spelled_out;
 use crate::runs::{RULES, Rule};
+use api::Rel;
 use globset::GlobBuilder;
 
 /// Reason of the first match, and matching paths separated by spaces.

@@ -6,18 +6,17 @@
 
 use crate::anchor::Anchors;
 use crate::attributes::Marks;
-use crate::change::{Entry, FileKind, Withheld};
 use crate::class;
 use crate::dir::Meta;
 use crate::entry::{Budget, SPECIAL, Taken, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
 use crate::ignore::Patience;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::origin::Origin;
 use crate::twin;
 use crate::view::{LayerEntry, Place, names_in};
 use crate::way::Way;
+use api::{ChangeSide, FileKind, Rel, Withheld};
 use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
@@ -37,8 +36,8 @@ pub struct Pair {
     pub path: Rel,
     /// Old path of a renamed file; `before` is the entry there.
     pub from: Option<Rel>,
-    pub before: Option<Entry>,
-    pub after: Option<Entry>,
+    pub before: Option<ChangeSide>,
+    pub after: Option<ChangeSide>,
     /// Index of the layer that holds `after`, from the bottom.
     pub layer: Option<usize>,
     /// Hard link count in its layer.
@@ -67,7 +66,7 @@ pub fn scan(
     bounds: Bounds,
     budget: &mut Budget,
 ) -> Result<Scanned, Fault> {
-    let marks = stack.driver.marks();
+    let marks = crate::attributes::Marks::of(stack.driver);
     let origin = stack.layers.last().filter(|_| marks == Marks::Plain).and_then(Origin::read);
     let walk = Walk {
         stack,
@@ -420,8 +419,8 @@ pub(crate) fn broken(path: &Rel, error: &io::Error) -> Fault {
     .phase(Phase::Execution)
 }
 
-fn bare_entry(meta: &Meta) -> Entry {
-    Entry { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: Default::default() }
+fn bare_entry(meta: &Meta) -> ChangeSide {
+    ChangeSide { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: Default::default() }
 }
 
 /// True for a bare git repository: git started in it would obey its config and hooks. It may be split in two: a

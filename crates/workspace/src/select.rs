@@ -1,11 +1,9 @@
 //! Selects changes of a diff: all, some by path or pattern, single hunks. Changes that would run on the reviewer's
 //! machine are selected only by name; those that never land are never selected. Reads no file.
 
-use crate::change::{Body, Change, ChangeKind, Class, Diff, FileDiff, Hunk};
 use crate::hunks;
-use crate::name::Rel;
+use api::{Change, ChangeBody, ChangeClass, ChangeKind, Diff, FileDiff, Hunk, LeftChange, Rel};
 use globset::{GlobBuilder, GlobMatcher};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -52,18 +50,10 @@ pub const NOT_CHOSEN: &str = "not chosen";
 /// Suffix of the reason for a change that has to be selected by its own path.
 pub const NEEDS_NAME: &str = "lands only when it is named";
 
-/// A change that is not meant, and why it stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = LeftChange)]
-pub struct Left {
-    pub path: Rel,
-    pub why: String,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen<'a> {
     pub picks: Vec<Pick<'a>>,
-    pub left: Vec<Left>,
+    pub left: Vec<LeftChange>,
 }
 
 /// Paths that have to be selected by name for reasons other than their class.
@@ -79,7 +69,7 @@ pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>
             true => chosen.picks.push(Pick { file, hunks: None }),
             false => match hunks {
                 Some(some) => chosen.picks.push(Pick { file, hunks: part(file, some) }),
-                None => chosen.left.push(Left { path: file.change.path.clone(), why: NOT_CHOSEN.to_owned() }),
+                None => chosen.left.push(LeftChange { path: file.change.path.clone(), why: NOT_CHOSEN.to_owned() }),
             },
         }
     }
@@ -96,11 +86,11 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
         let named = wanted.named.contains(path);
         let covered = wanted.covers(&file.change);
         let hunks = wanted.hunks.get(path);
-        let left = |why: String| Left { path: path.clone(), why };
+        let left = |why: String| LeftChange { path: path.clone(), why };
         match &file.change.class {
-            Class::Never { why } if named || hunks.is_some() => return Err(never(path, why)),
-            Class::Never { why } => chosen.left.push(left(format!("never lands: {why}"))),
-            Class::RunsOnHost { why } if !named && !wish.runs_on_host && hunks.is_none() => {
+            ChangeClass::Never { why } if named || hunks.is_some() => return Err(never(path, why)),
+            ChangeClass::Never { why } => chosen.left.push(left(format!("never lands: {why}"))),
+            ChangeClass::RunsOnHost { why } if !named && !wish.runs_on_host && hunks.is_none() => {
                 chosen.left.push(left(format!("runs on your machine ({why}); {NEEDS_NAME}")));
             }
             _ if !covered && hunks.is_none() => chosen.left.push(left(NOT_CHOSEN.to_owned())),
@@ -121,7 +111,7 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
 
 /// Selected hunks in file order; None if they are the whole change.
 fn part(file: &FileDiff, ids: &BTreeSet<String>) -> Option<Vec<Hunk>> {
-    let Body::Text(hunks) = &file.body else { return None };
+    let ChangeBody::Text(hunks) = &file.body else { return None };
     let mut some: Vec<Hunk> = Vec::new();
     let mut is_all = true;
     for hunk in hunks {
@@ -164,7 +154,7 @@ impl Wanted {
             hunks: BTreeMap::new(),
         };
         if only_risky && !wish.everything {
-            let risky = diff.files.iter().filter(|f| matches!(f.change.class, Class::RunsOnHost { .. }));
+            let risky = diff.files.iter().filter(|f| matches!(f.change.class, ChangeClass::RunsOnHost { .. }));
             wanted.named.extend(risky.map(|f| f.change.path.clone()));
         }
         for path in &wish.paths {
@@ -234,7 +224,7 @@ const SHORTEST_ID: usize = 4;
 fn hunk<'a>(diff: &'a Diff, word: &str) -> Result<(&'a Rel, String), Fault> {
     let (id, number) = word.split_once('.').map_or((word, None), |(id, number)| (id, Some(number)));
     let hunks_of = |file: &'a FileDiff| match &file.body {
-        Body::Text(hunks) => hunks.as_slice(),
+        ChangeBody::Text(hunks) => hunks.as_slice(),
         _ => &[],
     };
     let all = || diff.files.iter().flat_map(|f| hunks_of(f).iter().map(|h| (&f.change.path, h)));

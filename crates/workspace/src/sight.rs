@@ -5,11 +5,10 @@
 
 use crate::anchor::{Anchors, Seen};
 use crate::attributes::Marks;
-use crate::change::{Change, Diff, Entry, FileKind};
 use crate::entry::{self, Budget};
 use crate::layer::{Layer, Stack};
-use crate::name::Rel;
 use crate::{place, rebase, stage};
+use api::{Change, ChangeSide, Diff, FileKind, Rel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +30,7 @@ struct Sight {
     seen: Seen,
     /// Time of the last check, by the clock that stamps files.
     until: (i64, u32),
-    entry: Entry,
+    entry: ChangeSide,
 }
 
 impl Sight {
@@ -66,7 +65,7 @@ pub fn look(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
 }
 
 /// Reads a file or link, if it is unchanged since the workspace was created.
-fn read(stack: &Stack, path: &Rel, budget: &mut Budget) -> io::Result<Option<(Seen, Entry)>> {
+fn read(stack: &Stack, path: &Rel, budget: &mut Budget) -> io::Result<Option<(Seen, ChangeSide)>> {
     let (dir, name) = place::parent_of(&stack.base, path)?;
     let can_be_told = |kind: FileKind| matches!(kind, FileKind::File | FileKind::Symlink);
     let Some(meta) = dir.meta_of(name)?.filter(|m| can_be_told(m.kind) && m.ctime <= stack.since) else {
@@ -83,7 +82,7 @@ fn read(stack: &Stack, path: &Rel, budget: &mut Budget) -> io::Result<Option<(Se
 pub fn keep_of(stack: &Stack, anchors: &Anchors, diff: &Diff, before: (i64, u32)) -> io::Result<()> {
     let Some(top) = stack.layers.last() else { return Ok(()) };
     let comparable = diff.files.iter().map(|file| &file.change).filter(|change| !change.drifted);
-    let comparable: Vec<(&Rel, &Entry)> =
+    let comparable: Vec<(&Rel, &ChangeSide)> =
         comparable.filter_map(|change| Some((source(change), comparable_entry(change)?))).collect();
     if comparable.is_empty() {
         return Ok(());
@@ -112,9 +111,9 @@ fn source(change: &Change) -> &Rel {
 }
 
 /// Base entry of a change that can be compared by its digest.
-fn comparable_entry(change: &Change) -> Option<&Entry> {
+fn comparable_entry(change: &Change) -> Option<&ChangeSide> {
     let comparable =
-        |entry: &&Entry| matches!(entry.kind, FileKind::File | FileKind::Symlink) && entry.digest.is_some();
+        |entry: &&ChangeSide| matches!(entry.kind, FileKind::File | FileKind::Symlink) && entry.digest.is_some();
     change.before.as_ref().filter(comparable)
 }
 

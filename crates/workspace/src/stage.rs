@@ -3,13 +3,12 @@
 //! first rename. Staged files are compared with what the reviewer saw: a difference is a conflict.
 
 use crate::attributes::{self, Marks};
-use crate::change::FileKind;
 use crate::dir::Dir;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::place::{self, Facts};
 use crate::plan::{self, Act, Draft, Goal, Item, Look, Piece, Plan, Shape, Source, Step};
 use crate::{hunks, trouble};
+use api::{FileKind, Rel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};

@@ -2,14 +2,13 @@
 //! does not have. They would hide later changes of the base.
 
 use crate::attributes::{self, Marks};
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
-use crate::layer::{Driver, Stack};
-use crate::name::Rel;
+use crate::layer::Stack;
 use crate::rebase::meta_at;
 use crate::top::Top;
 use crate::walk::{self, At, Visitor};
 use crate::{place, trouble};
+use api::{Driver, FileKind, Rel};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};

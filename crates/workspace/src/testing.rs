@@ -1,7 +1,7 @@
 //! Trees for the tests of this crate: created below the temporary directory, removed when dropped.
 
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::Rel;
 use rustix::fs::{FileType, Mode};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,7 @@
 //! Diff of texts by lines: hunks with stable ids, texts with only some hunks applied, and lines compared by words. The
 //! result depends on the texts alone, never on the clock.
 
-use crate::change::{Hunk, Line, LineKind};
-use crate::name::Rel;
+use api::{DiffLine, Hunk, LineKind, Rel};
 use sha2::{Digest, Sha256};
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices, group_diff_ops};
 use std::collections::HashMap;
@@ -150,7 +149,7 @@ fn hunk(place: &Place, compared: &Compared<'_>) -> Hunk {
     let (old, new) = spans(&place.ops);
     let mut lines = Vec::with_capacity(old.len() + new.len());
     for op in &place.ops {
-        let mut add = |kind, from: &[&str]| lines.extend(from.iter().map(|l| Line { kind, text: (*l).to_owned() }));
+        let mut add = |kind, from: &[&str]| lines.extend(from.iter().map(|l| DiffLine { kind, text: (*l).to_owned() }));
         match op.tag() {
             DiffTag::Equal => add(LineKind::Context, &compared.before[op.old_range()]),
             _ => {

@@ -2,13 +2,12 @@
 //! opaque directories as overlayfs makes them. With a copying driver the layer is the tree itself and has neither.
 
 use crate::attributes::{self, Carried, Marks};
-use crate::change::FileKind;
 use crate::dir::{Dir, is_absent};
-use crate::layer::{Driver, Stack};
-use crate::name::Rel;
+use crate::layer::Stack;
 use crate::place::{self, Facts};
 use crate::plan::Look;
 use crate::stage;
+use api::{Driver, FileKind, Rel};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::cell::Cell;

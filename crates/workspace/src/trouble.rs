@@ -1,6 +1,6 @@
 //! Faults of file operations during a landing: message with the path, and a hint.
 
-use crate::name::Rel;
+use api::Rel;
 use rustix::io::Errno;
 use std::fmt::Display;
 use std::io;

@@ -4,14 +4,13 @@
 
 use crate::anchor::Seen;
 use crate::attributes::{self, Marks};
-use crate::change::FileKind;
 use crate::dir::Dir;
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::place;
 use crate::plan::{self, Expected, Goal, Item, Plan, Shape, Source};
 use crate::top::{Put, Top};
 use crate::{stage, trouble};
+use api::{Driver, FileKind, Rel};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -167,7 +166,7 @@ pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
 
 /// True with overlayfs if no layer has an entry; a copied tree still has everything.
 fn must_come_back(top: &Top<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
-    Ok(stack.driver == crate::layer::Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
+    Ok(stack.driver == Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
 }
 
 fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()> {

@@ -6,12 +6,11 @@
 //! executable bits only get flags: `scripts/release.sh` is everyday work, and a class that includes everyday work is
 //! approved unread.
 
-use crate::change::{Entry, FileKind};
 use crate::class::{Bytes, folded_part};
 use crate::dir::Dir;
 use crate::exclude;
-use crate::name::Rel;
 use crate::scan::Pair;
+use api::{ChangeSide, FileKind, Rel};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -50,7 +49,7 @@ pub fn is_hidden(pair: &Pair) -> bool {
     hidden_dirs(&pair.path, after).next().is_some() || (after.kind != FileKind::Dir && own())
 }
 
-fn is_new_here(pair: &Pair, after: &Entry) -> bool {
+fn is_new_here(pair: &Pair, after: &ChangeSide) -> bool {
     pair.from.is_some() || pair.before.as_ref().is_none_or(|before| before.kind != after.kind)
 }
 
@@ -69,7 +68,7 @@ const DEEPEST: usize = 128;
 
 /// Hidden directories of a path, itself included if it is one. Contents of build artefacts belong to the tool that
 /// made them and are skipped.
-fn hidden_dirs<'a>(path: &'a Rel, after: &Entry) -> impl Iterator<Item = Rel> + use<'a> {
+fn hidden_dirs<'a>(path: &'a Rel, after: &ChangeSide) -> impl Iterator<Item = Rel> + use<'a> {
     let is_dir = after.kind == FileKind::Dir;
     let dirs = path.parts().count().saturating_sub(usize::from(!is_dir)).min(DEEPEST);
     let is_artefact = |name: &[u8]| exclude::artefact(name, true, false, |_| false).is_some();
@@ -83,11 +82,11 @@ fn hidden_dirs<'a>(path: &'a Rel, after: &Entry) -> impl Iterator<Item = Rel> + 
 }
 
 /// True for an executable file that is not text and was different before. A file too large to be read counts.
-fn is_new_machine_code(pair: &Pair, after: &Entry, bytes: Bytes<'_>) -> bool {
+fn is_new_machine_code(pair: &Pair, after: &ChangeSide, bytes: Bytes<'_>) -> bool {
     if !is_executable(after) {
         return false;
     }
-    let same = |before: &Entry| is_executable(before) && before.digest.is_some() && before.digest == after.digest;
+    let same = |before: &ChangeSide| is_executable(before) && before.digest.is_some() && before.digest == after.digest;
     if pair.before.as_ref().is_some_and(same) {
         return false;
     }
@@ -97,7 +96,7 @@ fn is_new_machine_code(pair: &Pair, after: &Entry, bytes: Bytes<'_>) -> bool {
     }
 }
 
-pub fn is_executable(entry: &Entry) -> bool {
+pub fn is_executable(entry: &ChangeSide) -> bool {
     entry.kind == FileKind::File && entry.mode & 0o111 != 0
 }
 

@@ -1,10 +1,9 @@
 //! Merged view of a stack for readers on the host: the tree that a guest would see, found by walking the layers from
 //! the top down. Mounts and writes nothing.
 
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta, is_absent};
-use crate::layer::{Driver, Stack};
-use crate::name::Rel;
+use crate::layer::Stack;
+use api::{Driver, FileKind, Rel};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -3,10 +3,9 @@
 //! links.
 
 use crate::attributes::{self, Marks};
-use crate::change::FileKind;
 use crate::descent::{Descent, set_mode};
 use crate::dir::{Dir, Meta};
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;

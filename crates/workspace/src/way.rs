@@ -2,8 +2,8 @@
 //! anew each time.
 
 use crate::layer::Stack;
-use crate::name::Rel;
 use crate::view::Place;
+use api::Rel;
 use std::io;
 use std::rc::Rc;
 

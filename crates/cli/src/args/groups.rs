@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Headings of the top page with their verbs, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run commands", &["run", "exec", "shell", "attach", "logs", "wait", "kill", "ps"]),
-    ("Review changes", &["diff", "approve", "reject", "undo", "rebase", "conflicts", "provenance", "prune"]),
+    ("Review changes", &["diff", "approve", "reject", "undo", "fetch", "rebase", "conflicts", "provenance", "prune"]),
     (
         "Manage sandboxes",
         &[
@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Run a daemon", &["serve", "token", "events", "questions", "answer"]),
-    ("Write policies", &["policy", "secret"]),
+    ("Write policies", &["policy", "agents", "secret"]),
     (
         "Operations",
         &["doctor", "setup", "config", "backup", "fsck", "top", "gc", "audit", "bench", "completion", "man"],

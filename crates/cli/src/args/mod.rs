@@ -5,6 +5,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 
+pub mod agents;
 pub mod daemon;
 pub mod events;
 pub mod files;
@@ -19,13 +20,14 @@ pub mod secrets;
 pub mod server;
 pub mod snapshots;
 
-pub use self::run::{Runs, as_run, expand_it, speaks_docker};
-use self::run::{exec, limit_args, policy_args, rule_args, run, shell};
+pub use self::run::{PLACES, Runs, as_run, expand, may_expand};
+use self::run::{copy_in, exec, limit_args, policy_args, rule_args, run, shell};
 
 const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "bench", "completion", "man", "help"];
 
 /// Verbs of the files beside this one.
 const OTHERS: &[&[&str]] = &[
+    agents::VERBS,
     daemon::VERBS,
     events::VERBS,
     files::VERBS,
@@ -114,6 +116,7 @@ fn tree() -> Command {
         .subcommands(events::commands())
         .subcommands(files::commands())
         .subcommands(secrets::commands())
+        .subcommands(agents::commands())
         .subcommand(policy())
         .subcommand(doctor())
         .subcommand(setup())

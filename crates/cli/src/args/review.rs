@@ -1,14 +1,16 @@
-//! Verbs that `review.rs` carries out, with their flags: diff, approve, reject, undo, prune, rebase, conflicts, provenance.
+//! Verbs that `review.rs` carries out, with their flags: diff, approve, reject, undo, fetch, prune, rebase, conflicts,
+//! provenance.
 
 use super::flag;
 use clap::builder::OsStringValueParser;
 use clap::{Arg, Command, ValueHint};
 
 /// Names of the verbs, known without building the tree: the hot path must tell verbs from commands to run.
-pub const VERBS: &[&str] = &["diff", "approve", "reject", "undo", "prune", "rebase", "conflicts", "provenance"];
+pub const VERBS: &[&str] =
+    &["diff", "approve", "reject", "undo", "fetch", "prune", "rebase", "conflicts", "provenance"];
 
 pub fn commands() -> Vec<Command> {
-    vec![diff(), approve(), reject(), undo(), prune(), rebase(), conflicts(), provenance()]
+    vec![diff(), approve(), reject(), undo(), fetch(), prune(), rebase(), conflicts(), provenance()]
 }
 
 fn diff() -> Command {
@@ -36,6 +38,11 @@ fn diff() -> Command {
         .arg(flag("patch").short('p').help("Print a patch for `git apply`"))
         .arg(flag("json").help("Print JSON: protocol_version, sandbox, base, digest, files, withheld, notes"))
         .arg(flag("all").short('a').help("Include withheld changes"))
+        .arg(
+            flag("home")
+                .conflicts_with_all(["stat", "patch", "all"])
+                .help("Show what changed in the sandbox's own home, which never lands"),
+        )
         .arg(
             Arg::new("color")
                 .long("color")
@@ -122,6 +129,18 @@ fn approve() -> Command {
         )
         .arg(flag("commit").help("Commit what landed and nothing else, without running hooks"))
         .arg(
+            Arg::new("commits")
+                .long("commits")
+                .value_name("ID")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("")
+                .conflicts_with_all(["commit", "hunk", "interactive", "all"])
+                .help(
+                    "Take over the commits made inside, with their files; paths\nname files among them that would run on your machine. ID is\nthe last commit that was reviewed [default: the last shown]",
+                ),
+        )
+        .arg(
             Arg::new("message").short('m').long("message").value_name("TEXT").requires("commit").help("Commit message"),
         )
         .arg(
@@ -147,8 +166,41 @@ fn reject() -> Command {
         .arg(words())
         .arg(hunk())
         .arg(flag("all").short('a').help("Discard all changes"))
+        .arg(
+            flag("home")
+                .conflicts_with_all(["hunk", "all", "digest"])
+                .help("Discard all changes in the sandbox's own home instead"),
+        )
         .arg(Arg::new("digest").long("digest").value_name("D").help("Only if the diff still has this digest"))
         .arg(flag("json").help("Print JSON: protocol_version, sandbox, rejected, left"))
+}
+
+fn fetch() -> Command {
+    Command::new("fetch")
+        .about("Bring commits made in a sandbox into the repository")
+        .long_about(
+            "Bring commits made in a sandbox into the repository, as a reference.\n\n\
+             The reference is refs/cofferdam/NAME, with the name of the sandbox. Branches, work\n\
+             tree and index stay as they are. Each object is checked, as git checks a push;\n\
+             no hook and no setting of the sandbox's repository counts.",
+        )
+        .after_help(
+            "Examples:\n  \
+               cofferdam fetch lab && git log ..refs/cofferdam/lab\n  \
+               cofferdam fetch lab --as refs/heads/from-lab",
+        )
+        .arg(
+            Arg::new("sandbox")
+                .value_name("ID")
+                .help("Sandbox id, id prefix or name [default: that of the current directory]"),
+        )
+        .arg(
+            Arg::new("as")
+                .long("as")
+                .value_name("REF")
+                .help("Whole name of the reference; one outside of refs/cofferdam must be new"),
+        )
+        .arg(flag("json").help("Print JSON: protocol_version, sandbox, reference, commit, before,\ncommits, notes"))
 }
 
 fn undo() -> Command {

@@ -38,14 +38,15 @@ pub fn as_run(words: &[OsString]) -> Option<(Runs, &[OsString])> {
     }
 }
 
-/// Returns true if `expand_it` may have something to expand.
-pub fn speaks_docker(words: &[OsString]) -> bool {
-    words.iter().any(|w| w == "-t" || w == "-it" || w == "-ti")
+/// Returns true if `expand` may have something to expand.
+pub fn may_expand(words: &[OsString]) -> bool {
+    words.iter().any(|w| w == "-t" || w == "-it" || w == "-ti" || w == "--continue")
 }
 
-/// Expands Docker's `-it` to two flags, and `-t` to `--tty` if no amount follows it; with an amount, `-t` is our own.
-/// The expansion ends at the first word that is neither a flag nor a flag's value: the command starts there.
-pub fn expand_it(words: &[OsString], run: &Command) -> Vec<OsString> {
+/// Expands Docker's `-it` to two flags, and `-t` to `--tty` if no value follows it; with a value, `-t` is our own. Joins
+/// `--continue` and the name after it. The expansion ends at the first word that is neither a flag nor a flag's value:
+/// the command starts there.
+pub fn expand(words: &[OsString], run: &Command) -> Vec<OsString> {
     let takes_value = |word: &str| {
         run.get_arguments().filter(|a| a.get_action().takes_values()).any(|a| {
             a.get_short().is_some_and(|c| word == format!("-{c}"))
@@ -55,10 +56,37 @@ pub fn expand_it(words: &[OsString], run: &Command) -> Vec<OsString> {
     let mut out: Vec<OsString> = Vec::with_capacity(words.len() + 1);
     let mut words = words.iter();
     let is_amount = |word: &OsString| matches!(word.as_encoded_bytes().first(), Some(b'0'..=b'9' | b'.'));
+    // A word is the value of the flag before it, and not the command, if only flags follow up to `--` or with `-c`.
+    let is_value = |rest: &[OsString]| {
+        let Some((first, mut rest)) = rest.split_first() else { return false };
+        let mut has_text = false;
+        if first.as_encoded_bytes().starts_with(b"-") {
+            return false;
+        }
+        while let Some((word, after)) = rest.split_first() {
+            match word.to_str() {
+                Some("--") => return true,
+                Some(flag) if flag.starts_with('-') && flag.len() > 1 => {
+                    has_text |= flag == "-c";
+                    let values = usize::from(takes_value(flag)).min(after.len());
+                    rest = &after[values..];
+                }
+                _ => return false,
+            }
+        }
+        has_text
+    };
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("-it" | "-ti") => out.extend(["--interactive".into(), "--tty".into()]),
-            Some("-t") if !words.as_slice().first().is_some_and(is_amount) => out.push("--tty".into()),
+            Some("-t") if !words.as_slice().first().is_some_and(is_amount) && !is_value(words.as_slice()) => {
+                out.push("--tty".into());
+            }
+            Some("--continue") if is_value(words.as_slice()) => {
+                let mut joined = OsString::from("--continue=");
+                words.next().into_iter().for_each(|name| joined.push(name));
+                out.push(joined);
+            }
             Some("--") | None => {
                 out.push(word.clone());
                 break;
@@ -104,7 +132,9 @@ pub(super) fn run() -> Command {
         .args(workspace_args())
         .next_help_heading("Policy")
         .args(policy_args())
+        .arg(flag("no-preset").help("Choose no preset by the command's name (see `cofferdam agents`)"))
         .args(rule_args())
+        .arg(copy_in())
         .next_help_heading("Limits")
         .args(limit_args())
         .next_help_heading("Command")
@@ -172,6 +202,9 @@ fn in_sandbox(command: Command, about: &str) -> Command {
         .args(limit_args())
 }
 
+/// Flags that say where a run works and what becomes of its changes.
+pub const PLACES: [&str; 9] = ["workspace", "read-only", "direct", "sandbox", "rm", "keep", "name", "ttl", "driver"];
+
 fn workspace_args() -> Vec<Arg> {
     vec![
         path("workspace")
@@ -205,6 +238,17 @@ fn workspace_args() -> Vec<Arg> {
             .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
             .help("Time to keep the workspace, e.g. 12h or 30d [default: 7d]"),
         driver().conflicts_with_all(["read-only", "direct", "sandbox"]),
+        Arg::new("continue")
+            .long("continue")
+            .value_name("NAME")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("")
+            .conflicts_with_all(PLACES)
+            .help("Go on in the sandbox NAME, or in the one of this directory that\nwas used last; NAME stands before `--`"),
+        flag("fresh")
+            .conflicts_with_all(["read-only", "direct", "sandbox", "continue"])
+            .help("Begin a workspace of its own, even if the configuration has\nrun.continue"),
     ]
 }
 
@@ -267,6 +311,15 @@ pub(super) fn rule_args() -> Vec<Arg> {
     ]
 }
 
+pub(super) fn copy_in() -> Arg {
+    Arg::new("copy-in")
+        .long("copy-in")
+        .value_name("PATH")
+        .action(ArgAction::Append)
+        .value_hint(ValueHint::AnyPath)
+        .help("Copy PATH of the home into the sandbox's own home")
+}
+
 pub(super) fn limit_args() -> [Arg; 7] {
     let amount = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).allow_negative_numbers(true).help(help)
@@ -311,8 +364,11 @@ fn command_args() -> Vec<Arg> {
             .value_name("[ADDR:]HOST:GUEST")
             .action(ArgAction::Append)
             .help("Forward port HOST of ADDR [default: 127.0.0.1] to port GUEST"),
-        Arg::new("secret").long("secret").value_name("NAME=SOURCE").action(ArgAction::Append).help(
-            "Source of a secret: env:VAR, file:PATH, cmd:COMMAND or\nstore:NAME [default: env:NAME, else store:NAME]",
+        Arg::new("secret").long("secret").value_name("NAME@HOST|NAME=SOURCE").action(ArgAction::Append).help(
+            "Add a secret to requests to HOST[:HEADER[:FORMAT]]\n\
+             [default: authorization, `Bearer {}`]; or set its source:\n\
+             env:VAR, file:PATH, cmd:COMMAND or store:NAME\n\
+             [default: env:NAME, else store:NAME]",
         ),
         Arg::new("ask-timeout")
             .long("ask-timeout")

@@ -1,7 +1,7 @@
 //! Verbs that `sandboxes.rs` carries out, with their flags: from create to rm, and ps, gc and audit.
 
 use super::run::driver;
-use super::{flag, limit_args, path, policy_args, rule_args};
+use super::{copy_in, flag, limit_args, path, policy_args, rule_args};
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
@@ -41,11 +41,12 @@ fn create() -> Command {
         .next_help_heading("Policy of its commands")
         .args(policy_args())
         .args(rule_args())
+        .arg(copy_in())
         .next_help_heading("Limits of each command")
         .args(limit_args())
 }
 
-fn sandbox_args() -> [Arg; 11] {
+fn sandbox_args() -> [Arg; 12] {
     let value = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     [
         value("name", "NAME").help("Name of the sandbox"),
@@ -61,6 +62,9 @@ fn sandbox_args() -> [Arg; 11] {
             .action(ArgAction::Append)
             .requires("service")
             .help("When to restart a service that ended: always, on-failure\nor never [default: on-failure]"),
+        value("publish", "HOST:GUEST")
+            .action(ArgAction::Append)
+            .help("Forward port HOST of the host to port GUEST inside while the\nsandbox is live"),
         flag("report-reads").help("Report denied reads of its commands too; every open then\nwaits for cofferdam"),
         value("ask-timeout", "TIME").help("Time that a question waits for an answer [default: 60s]"),
         json(),
@@ -93,7 +97,11 @@ fn ls() -> Command {
 }
 
 fn ps() -> Command {
-    Command::new("ps").about("List running commands in sandboxes").arg(json())
+    Command::new("ps")
+        .about("List running commands in sandboxes")
+        .arg(Arg::new("sandbox").value_name("ID").help("Only commands of this sandbox, by id, id prefix or name"))
+        .arg(flag("all").short('a').help("Include commands that have ended"))
+        .arg(json())
 }
 
 fn inspect() -> Command {
@@ -152,6 +160,7 @@ fn publish() -> Command {
                cofferdam publish web --remove 8080",
         )
         .arg(sandbox())
+        .arg(Arg::new("ports").value_name("[ADDRESS:]HOST:GUEST").num_args(0..).help("Ports to forward, like --port"))
         .arg(ports("port", "Forward port HOST of the host to port GUEST inside").short('p'))
         .arg(ports("remove", "Stop forwarding a port; GUEST may be left out"))
         .args([if_version(), json()])
@@ -175,7 +184,18 @@ fn rm() -> Command {
                 .action(ArgAction::Append)
                 .help("Sandbox ids, id prefixes or names [default: that of the current directory]"),
         )
-        .arg(flag("force").short('f').help("End running commands first"))
+        .arg(
+            flag("all")
+                .short('a')
+                .conflicts_with_all(["sandbox", "if-version"])
+                .help("Remove all sandboxes; asks first, unless --force is given"),
+        )
+        .arg(
+            Arg::new("older").long("older").value_name("TIME").conflicts_with_all(["sandbox", "if-version"]).help(
+                "Remove all sandboxes that were not used for TIME, e.g. 7d;\nasks first, unless --force is given",
+            ),
+        )
+        .arg(flag("force").short('f').help("End running commands first, and ask nothing"))
         .args([patience(), if_version(), json()])
 }
 

@@ -1,7 +1,7 @@
 //! Verbs that `snapshots.rs` carries out, with their flags: snapshot, fork, restore, template, export, import.
 
 use super::run::driver;
-use super::{flag, limit_args, policy_args, positional, rule_args};
+use super::{copy_in, flag, limit_args, policy_args, positional, rule_args};
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, ArgGroup, Command, ValueHint};
 
@@ -120,6 +120,7 @@ fn template() -> Command {
                 .next_help_heading("Policy, with --prepare")
                 .args(policy_args())
                 .args(rule_args())
+                .arg(copy_in())
                 .next_help_heading("Limits, with --prepare")
                 .args(limit_args()),
         )

@@ -3,11 +3,12 @@
 
 use crate::pipe::Pipe;
 use crate::render::print_document;
+use api::{FileEntry, FileKind, Rel};
 use clap::ArgMatches;
 use client::{Engine, Place};
 use node::files::tar::{self, LeftOut};
 use node::files::write::{self, Ask};
-use node::files::{self, FileKind, Rel, Root};
+use node::files::{self, Root};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, PipeReader, Read, Write};
@@ -172,7 +173,7 @@ fn open_file(path: &Path) -> Result<std::fs::File, Fault> {
     Ok(file.into())
 }
 
-fn written(made: &files::Entry) -> Result<Copied, Fault> {
+fn written(made: &FileEntry) -> Result<Copied, Fault> {
     Ok((json!({ "path": &made.path, "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 

@@ -2,16 +2,19 @@
 
 use super::interactive;
 use super::lexer;
+use super::miss;
 use super::paint::{self, Brush};
 use super::receipt;
 use crate::connection;
 use crate::render::fault;
+use api::{CommitAuthor, Receipt, WorkspaceDiff};
 use clap::ArgMatches;
 use client::Engine;
-use node::review::Of;
-use node::review::approve::{Ask, Seen, covered};
-use node::review::commit::{Author, Wish};
-use node::review::diff::{self, Reader};
+use node::review::ReviewScope;
+use node::review::approve::{ApproveChanges, ReviewedDiff, selected_changes};
+use node::review::commit::CommitOptions;
+use node::review::commits;
+use node::review::diff::{self, DiffReader};
 use node::sandbox::Which;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -21,15 +24,28 @@ use terms::{Fault, Phase};
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let done = connection::open(matches).and_then(|engine| {
+        if let Some(tip) = matches.get_one::<String>("commits") {
+            let landed = engine.approve_commits(&of_commits(matches, tip));
+            return landed.map(|receipt| Done::Landed(Box::new(receipt)));
+        }
         let ask = match matches.get_flag("interactive") {
             true => chosen_by_hand(matches, &engine)?,
             false => as_told(matches, &engine)?,
         };
-        ask.map(|ask| engine.approve(&ask)).transpose()
+        let Some(ask) = ask else { return Ok(Done::Declined) };
+        let landed = engine.approve(&ask).map(|receipt| Done::Landed(Box::new(receipt)));
+        landed.or_else(|fault| {
+            let is_open = ask.hunks.is_empty() && ask.exact.is_empty() && !matches!(ask.seen, ReviewedDiff::Digest(_));
+            match miss::nothing_left(&engine, &ask.of, &fault).filter(|_| is_open) {
+                Some(answer) => Ok(Done::NothingLeft(Box::new(answer))),
+                None => Err(miss::explain(&engine, &ask.of, fault)),
+            }
+        })
     });
     match done {
-        Ok(Some(answer)) => receipt::show(&answer, json),
-        Ok(None) => {
+        Ok(Done::Landed(answer)) => receipt::show(&answer, json),
+        Ok(Done::NothingLeft(answer)) => nothing_left(&answer, json),
+        Ok(Done::Declined) => {
             crate::render::note("nothing was approved");
             ExitCode::SUCCESS
         }
@@ -37,44 +53,82 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn as_told(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
+/// The end of an approval.
+enum Done {
+    Landed(Box<Receipt>),
+    NothingLeft(Box<WorkspaceDiff>),
+    Declined,
+}
+
+fn nothing_left(answer: &WorkspaceDiff, json: bool) -> ExitCode {
+    let name = answer.name.as_ref().unwrap_or(&answer.sandbox);
+    let withheld: u64 = answer.diff.withheld.iter().map(|withheld| withheld.files).sum();
+    let mut said = format!("nothing is left to approve in {name}");
+    if withheld > 0 {
+        said.push_str(&format!("; {withheld} files are withheld (`cofferdam diff --all`)"));
+    }
+    if json {
+        let nothing: [(); 0] = [];
+        return crate::render::print_document(serde_json::json!({
+            "success": true, "sandbox": answer.sandbox, "landed": nothing, "left": nothing, "notes": [said],
+        }));
+    }
+    crate::render::note(&said);
+    ExitCode::SUCCESS
+}
+
+fn of_commits(matches: &ArgMatches, tip: &str) -> commits::ApproveCommits {
+    commits::ApproveCommits {
+        of: ReviewScope::Words(matches.get_many("words").unwrap_or_default().cloned().collect()),
+        runs_on_host: matches.get_flag("runs-on-host"),
+        seen: seen(matches),
+        tip: Some(tip.to_owned()).filter(|tip| !tip.is_empty()),
+    }
+}
+
+fn seen(matches: &ArgMatches) -> ReviewedDiff {
+    match matches.get_one::<String>("digest") {
+        Some(digest) => ReviewedDiff::Digest(digest.clone()),
+        None if matches.get_flag("unseen") => ReviewedDiff::Unseen,
+        None => ReviewedDiff::Last,
+    }
+}
+
+fn as_told(matches: &ArgMatches, engine: &Engine) -> Result<Option<ApproveChanges>, Fault> {
     let words: Vec<OsString> = matches.get_many("words").unwrap_or_default().cloned().collect();
-    let of = Of::Words(words);
+    let of = ReviewScope::Words(words);
     let hunks = matches.get_many("hunk").unwrap_or_default().cloned().collect();
-    let seen = match matches.get_one::<String>("digest") {
-        Some(digest) => Seen::Digest(digest.clone()),
-        None if matches.get_flag("unseen") => Seen::Unseen,
-        None => Seen::Last,
-    };
+    let seen = seen(matches);
     let (everything, runs_on_host) = (matches.get_flag("all"), matches.get_flag("runs-on-host"));
-    let ask = Ask { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? };
-    if ask.seen != Seen::Last || !has_terminal() || engine.was_shown(&ask.of)? {
+    let ask = ApproveChanges { of, everything, exact: Vec::new(), hunks, runs_on_host, seen, commit: commit(matches)? };
+    if ask.seen != ReviewedDiff::Last || !has_terminal() || engine.was_shown(&ask.of)? {
         return Ok(Some(ask));
     }
     let digest = confirm_unreviewed(engine, &ask)?;
-    Ok(digest.map(|digest| Ask { seen: Seen::Digest(digest), ..ask }))
+    Ok(digest.map(|digest| ApproveChanges { seen: ReviewedDiff::Digest(digest), ..ask }))
 }
 
-fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<Ask>, Fault> {
+fn chosen_by_hand(matches: &ArgMatches, engine: &Engine) -> Result<Option<ApproveChanges>, Fault> {
     if !has_terminal() {
         let fault = Fault::invalid("approve -i asks questions, and there is no terminal to ask on");
         return Err(fault.hint("choose with paths, --hunk or --runs-on-host").phase(Phase::Admission));
     }
     let words = matches.get_many("words").unwrap_or_default().cloned().collect();
     // A reader who quits the pager early has not seen the whole diff.
-    let ask = diff::Ask { of: Of::Words(words), everything: false, reader: Reader::Program, page: None };
+    let ask =
+        diff::ReadDiff { of: ReviewScope::Words(words), everything: false, reader: DiffReader::Program, page: None };
     let answer = engine.diff(&ask)?;
     let (paths, hunks) = interactive::ask(&answer.diff, brush()).map_err(|e| Fault::internal(e.to_string()))?;
     if paths.is_empty() && hunks.is_empty() {
         return Ok(None);
     }
-    let of = Of::sandbox(Which { word: Some(answer.sandbox), version: None });
-    let seen = Seen::Digest(answer.diff.digest);
+    let of = ReviewScope::sandbox(Which { word: Some(answer.sandbox), version: None });
+    let seen = ReviewedDiff::Digest(answer.diff.digest);
     let (everything, commit) = (false, commit(matches)?);
-    Ok(Some(Ask { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
+    Ok(Some(ApproveChanges { of, everything, exact: paths, hunks, runs_on_host: false, seen, commit }))
 }
 
-fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
+fn commit(matches: &ArgMatches) -> Result<Option<CommitOptions>, Fault> {
     if !matches.get_flag("commit") {
         return Ok(None);
     }
@@ -83,11 +137,11 @@ fn commit(matches: &ArgMatches) -> Result<Option<Wish>, Fault> {
         return Err(fault.phase(Phase::Admission));
     };
     let author = match matches.get_one::<String>("author").map(String::as_str) {
-        Some("agent") => Author::Agent,
-        Some("coauthored") => Author::Coauthored,
-        _ => Author::Reviewer,
+        Some("agent") => CommitAuthor::Agent,
+        Some("coauthored") => CommitAuthor::Coauthored,
+        _ => CommitAuthor::Reviewer,
     };
-    Ok(Some(Wish { message, author }))
+    Ok(Some(CommitOptions { message, author }))
 }
 
 fn has_terminal() -> bool {
@@ -102,12 +156,12 @@ fn brush() -> Brush {
 const MOST_LISTED: usize = 40;
 
 /// Lists the chosen changes that would land and asks for confirmation, where no diff was reviewed before.
-fn confirm_unreviewed(engine: &Engine, ask: &Ask) -> Result<Option<String>, Fault> {
+fn confirm_unreviewed(engine: &Engine, ask: &ApproveChanges) -> Result<Option<String>, Fault> {
     let (sandbox, paths) = engine.meant(&ask.of)?;
     // The digest covers the whole diff, whatever is chosen. A list of names is no review, so a no records nothing.
-    let of = Of::sandbox(Which { word: Some(sandbox), version: None });
-    let answer = engine.diff(&diff::Ask { of, everything: false, reader: Reader::Program, page: None })?;
-    let Some(chosen) = covered(&answer.diff, paths, ask)? else { return Ok(Some(answer.diff.digest)) };
+    let of = ReviewScope::sandbox(Which { word: Some(sandbox), version: None });
+    let answer = engine.diff(&diff::ReadDiff { of, everything: false, reader: DiffReader::Program, page: None })?;
+    let Some(chosen) = selected_changes(&answer.diff, paths, ask)? else { return Ok(Some(answer.diff.digest)) };
     let mut out = io::stderr().lock();
     for pick in chosen.picks.iter().take(MOST_LISTED) {
         let _ = writeln!(out, "  {}", paint::title(&pick.file.change, brush()));

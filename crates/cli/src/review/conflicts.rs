@@ -2,14 +2,15 @@
 
 use crate::connection;
 use crate::render::{fault, note, print_json, safe};
+use api::{Conflicts, ContestedBy, DisputedFile};
 use clap::ArgMatches;
-use node::review::conflicts::{Answer, Ask, Disputed, Writer};
+use node::review::conflicts::FindConflicts;
 use std::io::Write;
 use std::process::ExitCode;
 
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
-    let ask = Ask { sandbox: matches.get_one::<String>("sandbox").cloned() };
+    let ask = FindConflicts { sandbox: matches.get_one::<String>("sandbox").cloned() };
     match connection::open(matches).and_then(|engine| engine.conflicts(&ask)) {
         Ok(answer) if json => print_json(&answer),
         Ok(answer) => tell(&answer),
@@ -18,7 +19,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn tell(answer: &Answer) {
+fn tell(answer: &Conflicts) {
     let mut out = crate::stdout::lock();
     for contested in &answer.contested {
         let by: Vec<String> = contested.by.iter().map(writer).collect();
@@ -27,7 +28,7 @@ fn tell(answer: &Answer) {
     let lists =
         [(&answer.drifted, "changed or touched in the base"), (&answer.unresolved, "left in conflict by a rebase")];
     for (list, what) in lists {
-        for Disputed { path, sandbox, name } in list {
+        for DisputedFile { path, sandbox, name } in list {
             let who = safe(name.as_deref().unwrap_or(sandbox));
             let _ = writeln!(out, "{}: {who}: {what}", safe(&path.to_string()));
         }
@@ -41,6 +42,6 @@ fn tell(answer: &Answer) {
     }
 }
 
-fn writer(writer: &Writer) -> String {
+fn writer(writer: &ContestedBy) -> String {
     format!("{} by {}", writer.kind, safe(writer.name.as_deref().unwrap_or(&writer.sandbox)))
 }

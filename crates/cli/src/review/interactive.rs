@@ -4,7 +4,8 @@
 
 use super::lexer;
 use super::paint::{self, Brush, RED};
-use node::review::{Body, ChangeKind, Class, Diff, FileDiff, Hunk, Rel, split};
+use api::{ChangeBody, ChangeClass, ChangeKind, Diff, FileDiff, Hunk, Rel};
+use node::review::split;
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
@@ -82,7 +83,7 @@ fn not_asked(diff: &Diff, brush: Brush) -> String {
 
 fn shown(card: &Card<'_>, brush: Brush) -> String {
     let mut text = String::new();
-    if let Class::RunsOnHost { why } = &card.file.change.class {
+    if let ChangeClass::RunsOnHost { why } = &card.file.change.class {
         text.push_str(&brush.paint(RED, &format!("runs on your machine: {}\n", paint::visible(why))));
     }
     match &card.hunk {
@@ -99,14 +100,15 @@ fn shown(card: &Card<'_>, brush: Brush) -> String {
 
 impl Deck<'_> {
     fn of(diff: &Diff) -> Deck<'_> {
-        let can_land = |file: &&FileDiff| !matches!(file.change.class, Class::Never { .. }) && !file.change.drifted;
-        let is_risky = |file: &&FileDiff| matches!(file.change.class, Class::RunsOnHost { .. });
+        let can_land =
+            |file: &&FileDiff| !matches!(file.change.class, ChangeClass::Never { .. }) && !file.change.drifted;
+        let is_risky = |file: &&FileDiff| matches!(file.change.class, ChangeClass::RunsOnHost { .. });
         let mut files: Vec<&FileDiff> = diff.files.iter().filter(can_land).collect();
         files.sort_by_key(is_risky);
         let mut cards = Vec::new();
         for file in files {
             match &file.body {
-                Body::Text(hunks) if matches!(file.change.kind, ChangeKind::Modified) => {
+                ChangeBody::Text(hunks) if matches!(file.change.kind, ChangeKind::Modified) => {
                     cards.extend(hunks.iter().map(|hunk| Card { file, hunk: Some(Cow::Borrowed(hunk)) }));
                 }
                 _ => cards.push(Card { file, hunk: None }),
@@ -185,11 +187,11 @@ impl Deck<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use node::review::{Change, Line, LineKind};
+    use api::{Change, DiffLine, LineKind};
 
     /// A hunk whose id ends in `+` has an unchanged line between two new ones.
-    fn file(path: &str, class: Class, hunks: &[&str]) -> FileDiff {
-        let of = |kind| Line { kind, text: "x\n".into() };
+    fn file(path: &str, class: ChangeClass, hunks: &[&str]) -> FileDiff {
+        let of = |kind| DiffLine { kind, text: "x\n".into() };
         let line = |id: &str| match id.ends_with('+') {
             true => vec![of(LineKind::Added), of(LineKind::Context), of(LineKind::Added)],
             false => vec![of(LineKind::Added)],
@@ -205,16 +207,16 @@ mod tests {
         let path = serde_json::from_value::<Rel>(path.into()).unwrap();
         let (kind, before, after, flags, drifted) = (ChangeKind::Modified, None, None, Vec::new(), false);
         let change = Change { path, kind, class, before, after, flags, drifted };
-        FileDiff { change, body: Body::Text(hunks.iter().map(hunk).collect()) }
+        FileDiff { change, body: ChangeBody::Text(hunks.iter().map(hunk).collect()) }
     }
 
     fn chosen(answers: &str) -> (Vec<String>, Vec<String>) {
         let files = vec![
-            file("Makefile", Class::RunsOnHost { why: "build script".into() }, &["m1"]),
-            file("a", Class::Ordinary, &["a1", "a2", "a3"]),
-            file("b", Class::Ordinary, &["b1"]),
-            file("c", Class::Ordinary, &["c+"]),
-            file("pipe", Class::Never { why: "FIFO".into() }, &["p1"]),
+            file("Makefile", ChangeClass::RunsOnHost { why: "build script".into() }, &["m1"]),
+            file("a", ChangeClass::Ordinary, &["a1", "a2", "a3"]),
+            file("b", ChangeClass::Ordinary, &["b1"]),
+            file("c", ChangeClass::Ordinary, &["c+"]),
+            file("pipe", ChangeClass::Never { why: "FIFO".into() }, &["p1"]),
         ];
         let diff = Diff { digest: String::new(), files, withheld: Vec::new(), notes: Vec::new() };
         let mut deck = Deck::of(&diff);

@@ -2,8 +2,11 @@
 //! escaped.
 
 use super::lexer::{self, Language, State, Token};
-use node::review::{Body, Change, ChangeKind, Class, Entry, FileDiff, FileKind, Flag, Hunk, Line, LineKind, Target};
-use node::review::{is_invisible, words};
+use api::{
+    Change, ChangeBody, ChangeClass, ChangeFlag, ChangeKind, ChangeSide, DiffLine, FileDiff, FileKind, Hunk, LineKind,
+    PathText, is_invisible,
+};
+use node::review::words;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -62,7 +65,7 @@ pub fn title(change: &Change, brush: Brush) -> String {
     for part in details(change) {
         let _ = write!(line, "  {}", brush.paint(DIM, &part));
     }
-    if let Class::RunsOnHost { why } | Class::Never { why } = &change.class {
+    if let ChangeClass::RunsOnHost { why } | ChangeClass::Never { why } = &change.class {
         let _ = write!(line, "  {}", brush.paint(YELLOW, &format!("[{}]", visible(why))));
     }
     for flag in &change.flags {
@@ -74,27 +77,27 @@ pub fn title(change: &Change, brush: Brush) -> String {
     line
 }
 
-pub fn flag_words(flag: Flag) -> &'static str {
+pub fn flag_words(flag: ChangeFlag) -> &'static str {
     match flag {
-        Flag::SetId => "set-id bit; taken off when it lands",
-        Flag::Capabilities => "file capabilities; taken off when it lands",
-        Flag::HardLink => "has other names",
-        Flag::Twin => "differs from another name only in case or composition",
-        Flag::HiddenName => "its name holds characters that cannot be seen",
-        Flag::HiddenText => "holds characters that cannot be seen",
-        Flag::LookAlike => "holds letters that pass for others",
-        Flag::LinkOutside => "leads outside",
-        Flag::Binary => "binary",
-        Flag::Large => "large",
-        Flag::Executable => "new executable",
-        Flag::Script => "new script",
-        Flag::HiddenPath => "hidden path",
+        ChangeFlag::SetId => "set-id bit; taken off when it lands",
+        ChangeFlag::Capabilities => "file capabilities; taken off when it lands",
+        ChangeFlag::HardLink => "has other names",
+        ChangeFlag::Twin => "differs from another name only in case or composition",
+        ChangeFlag::HiddenName => "its name holds characters that cannot be seen",
+        ChangeFlag::HiddenText => "holds characters that cannot be seen",
+        ChangeFlag::LookAlike => "holds letters that pass for others",
+        ChangeFlag::LinkOutside => "leads outside",
+        ChangeFlag::Binary => "binary",
+        ChangeFlag::Large => "large",
+        ChangeFlag::Executable => "new executable",
+        ChangeFlag::Script => "new script",
+        ChangeFlag::HiddenPath => "hidden path",
     }
 }
 
 /// Returns the mode of a new file where it is writable by others or has special bits. The executable bit is a flag of
 /// its own.
-fn bits_of_new(entry: &Entry) -> Option<String> {
+fn bits_of_new(entry: &ChangeSide) -> Option<String> {
     let open = entry.kind != FileKind::Symlink && entry.mode & 0o7022 != 0;
     open.then(|| format!("{:04o}", entry.mode))
 }
@@ -103,7 +106,7 @@ fn bits_of_new(entry: &Entry) -> Option<String> {
 fn details(change: &Change) -> Vec<String> {
     let mut parts = Vec::new();
     let (before, after) = (change.before.as_ref(), change.after.as_ref());
-    let kind = |entry: &Entry| kind_words(entry.kind);
+    let kind = |entry: &ChangeSide| kind_words(entry.kind);
     match (before, after) {
         (Some(b), Some(a)) if b.kind != a.kind => parts.push(format!("{} → {}", kind(b), kind(a))),
         (_, Some(e)) | (Some(e), None) if e.kind != FileKind::File => parts.push(kind(e).to_owned()),
@@ -116,13 +119,13 @@ fn details(change: &Change) -> Vec<String> {
         (_, Some(a)) if before.is_none_or(|b| b.kind != a.kind) => parts.extend(bits_of_new(a)),
         _ => {}
     }
-    let target = |entry: Option<&Entry>| entry.and_then(|e| e.target.as_ref()).map(target_words);
+    let target = |entry: Option<&ChangeSide>| entry.and_then(|e| e.target.as_ref()).map(target_words);
     match (target(before), target(after)) {
         (Some(b), Some(a)) if b != a => parts.push(format!("{b} → {a}")),
         (_, Some(a)) => parts.push(format!("→ {a}")),
         _ => {}
     }
-    let names = |entry: Option<&Entry>| entry.map(|e| e.xattrs.clone()).unwrap_or_default();
+    let names = |entry: Option<&ChangeSide>| entry.map(|e| e.xattrs.clone()).unwrap_or_default();
     let (b, a) = (names(before), names(after));
     let changed: Vec<String> = a.iter().filter(|(n, v)| b.get(*n) != Some(v)).map(|(n, _)| visible(n)).collect();
     let gone: Vec<String> =
@@ -144,10 +147,10 @@ fn kind_words(kind: FileKind) -> &'static str {
     }
 }
 
-fn target_words(target: &Target) -> String {
+fn target_words(target: &PathText) -> String {
     match target {
-        Target::Text(text) => visible(text),
-        Target::Bytes { base64 } => format!("bytes {base64}"),
+        PathText::Text(text) => visible(text),
+        PathText::Bytes { base64 } => format!("bytes {base64}"),
     }
 }
 
@@ -155,14 +158,14 @@ fn target_words(target: &Target) -> String {
 pub fn file(file: &FileDiff, brush: Brush) -> String {
     let mut out = title(&file.change, brush);
     out.push('\n');
-    let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, |e| e.size);
+    let size = |entry: &Option<ChangeSide>| entry.as_ref().map_or(0, |e| e.size);
     match &file.body {
-        Body::None => {}
-        Body::Whole => {
+        ChangeBody::None => {}
+        ChangeBody::Whole => {
             let (before, after) = (size(&file.change.before), size(&file.change.after));
             let _ = writeln!(out, "  {}", brush.paint(DIM, &format!("not shown by lines: {before} → {after} bytes")));
         }
-        Body::Text(hunks) => {
+        ChangeBody::Text(hunks) => {
             let language = lexer::of(&String::from_utf8_lossy(file.change.path.as_bytes()));
             hunks.iter().for_each(|h| out.push_str(&hunk(h, language, brush)));
         }
@@ -207,7 +210,7 @@ enum Ends {
 }
 
 impl Ends {
-    fn of(lines: &[Line]) -> Ends {
+    fn of(lines: &[DiffLine]) -> Ends {
         let mut whole = lines.iter().map(|line| &line.text).filter(|text| text.ends_with('\n'));
         let first = whole.next().is_some_and(|text| text.ends_with("\r\n"));
         match whole.all(|text| text.ends_with("\r\n") == first) {
@@ -218,7 +221,7 @@ impl Ends {
 }
 
 /// Returns for each line of a hunk the ranges that differ from the line that it replaces or is replaced by.
-fn pairs(lines: &[Line]) -> Vec<Vec<Range<usize>>> {
+fn pairs(lines: &[DiffLine]) -> Vec<Vec<Range<usize>>> {
     let mut marked = vec![Vec::new(); lines.len()];
     let mut at = 0;
     while at < lines.len() {
@@ -240,7 +243,7 @@ fn pairs(lines: &[Line]) -> Vec<Vec<Range<usize>>> {
 }
 
 fn one_line(
-    line: &Line,
+    line: &DiffLine,
     ends: Ends,
     tokens: &[(Token, Range<usize>)],
     marked: &[Range<usize>],

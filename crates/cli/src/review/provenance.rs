@@ -2,8 +2,8 @@
 
 use crate::connection;
 use crate::render::{fault, note, print_json, safe};
+use api::Provenance;
 use clap::ArgMatches;
-use node::review::provenance::Answer;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn tell(answer: &Answer) {
+fn tell(answer: &Provenance) {
     let mut out = crate::stdout::lock();
     for landed in &answer.batches {
         let record = &landed.record;

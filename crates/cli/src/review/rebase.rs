@@ -2,8 +2,9 @@
 
 use crate::connection;
 use crate::render::{fault, note, print_json, safe};
+use api::{RebaseFate, RebasedFile, WorkspaceRebased};
 use clap::ArgMatches;
-use node::review::rebase::{Answer, Ask, Fate, Moved};
+use node::review::rebase::RebaseSandbox;
 use node::sandbox::Which;
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ const CONFLICTS: u8 = 1;
 pub fn main(matches: &ArgMatches) -> ExitCode {
     let json = matches.get_flag("json");
     let which = Which { word: matches.get_one::<String>("sandbox").cloned(), version: None };
-    let ask = Ask { which, dry_run: matches.get_flag("dry-run") };
+    let ask = RebaseSandbox { which, dry_run: matches.get_flag("dry-run") };
     let answer = match connection::open(matches).and_then(|engine| engine.rebase(&ask)) {
         Ok(answer) => answer,
         Err(error) => return fault(&error, json),
@@ -26,14 +27,14 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     if answer.conflicts > 0 { ExitCode::from(CONFLICTS) } else { ExitCode::SUCCESS }
 }
 
-fn tell(answer: &Answer) {
+fn tell(answer: &WorkspaceRebased) {
     let mut out = crate::stdout::lock();
-    for Moved { path, fate, .. } in &answer.files {
+    for RebasedFile { path, fate, .. } in &answer.files {
         let (word, why) = match fate {
-            Fate::Merged => ("merged", String::new()),
-            Fate::Kept => ("kept", String::new()),
-            Fate::Dropped => ("as in the base", String::new()),
-            Fate::Conflict { why, .. } => ("conflict", format!(": {}", safe(why))),
+            RebaseFate::Merged => ("merged", String::new()),
+            RebaseFate::Kept => ("kept", String::new()),
+            RebaseFate::Dropped => ("as in the base", String::new()),
+            RebaseFate::Conflict { why, .. } => ("conflict", format!(": {}", safe(why))),
         };
         // A reader that left early is no error of ours.
         let _ = writeln!(out, "{word:<14} {}{why}", safe(&path.to_string()));

@@ -1,28 +1,31 @@
 //! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
-use super::{Done, kept, request, tell_dropped};
+use super::{Done, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::args::Runs;
 use crate::options::tell_left_out;
 use crate::render;
 use crate::runs::{OnReaderGone, attach_remote, note_detached};
+use api::TerminalSize;
 use clap::ArgMatches;
 use client::{NetworkLog, Remote, SecretValues, unsupported_by_daemon};
 use node::create;
 use node::events::{DEFAULT_MAX, EventFile};
-use node::keeper::attach::{Left, Manner, terminal};
-use node::keeper::begin::Size;
-use node::policies::Source;
+use node::keeper::attach::{AttachOptions, AttachOutcome, terminal};
+use node::policies::{Flag, Source, secret_entry};
 use node::run::{Fresh, Keep, Place, RunRequest, TTL_MS};
 use node::sandbox::Which;
 use node::secrets::{self, Carried};
-use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
 pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<Done, Fault> {
-    let asked = request(verb, m, &remote.caller)?;
+    let mut asked = request(verb, m, &remote.caller)?;
+    if let Some(wish) = to_continue(m, &remote.caller)? {
+        let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
+        continue_in(&mut asked, m, wish, found)?;
+    }
     if m.get_flag("explain") {
         return explain(remote, &asked);
     }
@@ -60,7 +63,7 @@ fn no_direct() -> Fault {
 /// Explains what the run would do on the daemon's host, without running it.
 fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
     let (mut words, mut here) = (Vec::new(), BTreeMap::new());
-    for word in &asked.secrets {
+    for word in &sources(asked, remote) {
         let (word, line) = secrets::told(word, &remote.caller)?;
         words.push(word);
         here.extend(line);
@@ -83,21 +86,24 @@ fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
 }
 
 /// Returns the size of the caller's terminal for a command that gets one.
-fn terminal_size(asked: &RunRequest) -> Option<Size> {
-    asked.stdio.terminal.then(|| terminal::size(rustix::stdio::stdin())).map(|(rows, columns)| Size { rows, columns })
+fn terminal_size(asked: &RunRequest) -> Option<TerminalSize> {
+    asked
+        .stdio
+        .terminal
+        .then(|| terminal::size(rustix::stdio::stdin()))
+        .map(|(rows, columns)| TerminalSize { rows, columns })
 }
 
 /// Attaches to a run until it ends, and shows it like a local one.
 fn stay(m: &ArgMatches, remote: &Remote, asked: &RunRequest, run: &str) -> Result<Done, Fault> {
     let node::run::Stdio { input, terminal, capture, .. } = asked.stdio;
-    match attach_remote(remote, run, Manner { input, terminal, capture, from: 0 }, OnReaderGone::Signal)? {
-        Left::Detached => {
+    match attach_remote(remote, run, AttachOptions { input, terminal, capture, from: 0 }, OnReaderGone::Signal)? {
+        AttachOutcome::Detached => {
             note_detached(run);
             Ok(Done::Left)
         }
-        Left::Ended(outcome) => {
-            let told = std::io::stderr().is_terminal() && !m.get_flag("quiet");
-            if told || m.get_flag("verbose") {
+        AttachOutcome::Ended(outcome) => {
+            if tells(m) {
                 render::summary(&outcome, false);
             }
             Ok(Done::Ran(outcome))
@@ -121,7 +127,7 @@ fn in_fresh(
 ) -> Result<Done, Fault> {
     let (secrets, values) = carried(asked, remote)?;
     let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
-    if std::io::stderr().is_terminal() || m.get_flag("verbose") {
+    if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     } else {
         tell_left_out(m, &left_out(&asked.policies)?);
@@ -159,8 +165,8 @@ fn in_fresh(
 }
 
 /// Returns the request for a run's sandbox.
-fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: Option<u64>) -> create::Ask {
-    create::Ask {
+fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: Option<u64>) -> create::CreateSandbox {
+    create::CreateSandbox {
         read_only: asked.place == Place::ReadOnly,
         secrets,
         events_max,
@@ -174,14 +180,36 @@ fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: O
         cpus: asked.cpus,
         ttl_ms: Some(fresh.ttl_ms.unwrap_or(TTL_MS)),
         driver: fresh.driver,
-        ..create::Ask::default()
+        ..create::CreateSandbox::default()
     }
+}
+
+/// Returns the sources of secrets: those that are given, and the caller's variables for the secrets of presets and of `NAME@HOST`, as in
+/// a local run. The daemon has no variables of the caller.
+fn sources(asked: &RunRequest, remote: &Remote) -> Vec<String> {
+    let mut words = asked.secrets.clone();
+    let presets = asked.policies.iter().filter_map(|source| match source {
+        Source::Preset(_) => node::policies::load(source).ok(),
+        Source::File(_) | Source::Text(_) => None,
+    });
+    let of_presets = presets.flat_map(|loaded| loaded.document.secrets).map(|secret| secret.name);
+    let typed = asked.flags.iter().filter_map(|flag| match flag {
+        Flag::Secret(word) => Some(secret_entry::name_of(word).to_owned()),
+        _ => None,
+    });
+    for name in of_presets.chain(typed).collect::<BTreeSet<String>>() {
+        let is_given = asked.secrets.iter().any(|word| word.split_once('=').is_some_and(|(given, _)| given == name));
+        if !is_given && remote.caller.var(&name).is_some_and(|value| !value.is_empty()) {
+            words.push(format!("{name}=env:{name}"));
+        }
+    }
+    words
 }
 
 /// Returns the names of secrets that the daemon keeps, and the values that are sent with the command, like the token.
 fn carried(asked: &RunRequest, remote: &Remote) -> Result<(Vec<String>, SecretValues), Fault> {
     let (mut words, mut values) = (Vec::new(), SecretValues::new());
-    for word in &asked.secrets {
+    for word in &sources(asked, remote) {
         match secrets::carry(word, &remote.caller)? {
             Carried::Kept(word) => words.push(word),
             Carried::Value(name, value) => {
@@ -217,7 +245,8 @@ fn settle(
         }
     }
     if outcome.sandbox.is_some() && !m.get_flag("quiet") && !m.get_flag("json") {
-        kept(&outcome, &asked.place).iter().for_each(|line| render::note(line));
+        let waiting = |id: &str| remote.inspect(Some(id)).ok().and_then(|whole| whole.pending);
+        kept(&outcome, &asked.place, waiting).iter().for_each(|line| render::note(line));
     }
     outcome
 }

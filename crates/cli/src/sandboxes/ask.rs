@@ -1,22 +1,22 @@
 //! Flags of the sandbox verbs, as requests.
 
 use crate::{args, options, quantity};
+use api::{Restart, Service, Sharing};
 use clap::ArgMatches;
-use node::create::Ask;
+use node::create::CreateSandbox;
 use node::policies::Source;
 use node::sandbox::Which;
-use node::sandbox::{Restart, Service, Sharing};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 use terms::{Fault, Phase};
 
-pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
+pub fn create(m: &ArgMatches) -> Result<CreateSandbox, Fault> {
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
     let until_stop = text(m, "reserve-until").is_some_and(|when| when == "stop");
-    Ok(Ask {
+    Ok(CreateSandbox {
         dir: m.get_one::<OsString>("dir").map(PathBuf::from),
         own_base: m.get_flag("empty"),
         name: text(m, "name").cloned(),
@@ -34,7 +34,7 @@ pub fn create(m: &ArgMatches) -> Result<Ask, Fault> {
         services: services(m)?,
         report_reads: m.get_flag("report-reads"),
         ask_timeout_ms: options::ask_timeout(m)?.map(|time| time.as_millis() as u64),
-        ..Ask::default()
+        ..CreateSandbox::default()
     })
 }
 
@@ -99,15 +99,15 @@ fn bad(flag: &str, why: &str) -> Fault {
 }
 
 /// Returns the request for the sandbox in which a template is prepared.
-pub fn prepare(m: &ArgMatches) -> Result<Ask, Fault> {
+pub fn prepare(m: &ArgMatches) -> Result<CreateSandbox, Fault> {
     let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
-    Ok(Ask {
+    Ok(CreateSandbox {
         dir: m.try_get_one::<OsString>("dir").ok().flatten().map(PathBuf::from),
         policies,
         flags: options::flags(m),
         limits: options::limits(m)?,
         cpus: text(m, "cpus").map(|v| quantity::cpus(v).map_err(|e| bad("cpus", &e))).transpose()?,
-        ..Ask::default()
+        ..CreateSandbox::default()
     })
 }

@@ -79,6 +79,11 @@ pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", span(now_ms.saturating_sub(at_ms)))
 }
 
+/// Formats the time since `at_ms` without a word beside it.
+pub fn age(at_ms: u64, now_ms: u64) -> String {
+    span(now_ms.saturating_sub(at_ms))
+}
+
 /// Formats the time until `at_ms`, rounded: a lifetime of seven days that began a while ago shows as seven days.
 pub fn from_now(at_ms: u64, now_ms: u64) -> String {
     let left = at_ms.saturating_sub(now_ms);

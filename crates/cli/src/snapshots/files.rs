@@ -6,7 +6,7 @@ use crate::{args, options, quantity, render};
 use clap::ArgMatches;
 use client::Engine;
 use node::policies::Source;
-use node::portable::Onto;
+use node::portable::ImportOptions;
 use node::snapshots::Bounds;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -80,7 +80,7 @@ pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
         }
     };
     let (name, driver) = (text(m, "name"), options::driver(m));
-    let onto = Onto { dir: Some(&onto), name, policies, flags: options::flags(m), bounds, driver, once: None };
+    let onto = ImportOptions { dir: Some(&onto), name, policies, flags: options::flags(m), bounds, driver, once: None };
     let input: Box<dyn Read + Send> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
         false => {

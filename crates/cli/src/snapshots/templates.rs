@@ -7,11 +7,11 @@ use crate::render::{print_document, say};
 use crate::run;
 use crate::sandboxes::ask;
 use crate::sandboxes::table::{Table, ago, bytes};
+use api::{TemplateCreated, TemplateSummary};
 use clap::ArgMatches;
 use client::Engine;
-use node::create::Ask;
+use node::create::CreateSandbox;
 use node::sandbox::Which;
-use node::templates;
 use node::warm;
 use serde_json::json;
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ fn create(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
 }
 
 /// Creates a sandbox, runs the command in it, and makes a template of the result. The sandbox is removed.
-fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Result<templates::Templated, Fault> {
+fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Result<TemplateCreated, Fault> {
     engine.refuse_other_template(name)?;
     let made = engine.create(&ask::prepare(m)?, &mut |_| {})?;
     made.notes.iter().for_each(|note| render::note(note));
@@ -68,7 +68,7 @@ fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Resul
 fn ls(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let found = engine.templates()?;
     if json {
-        let row = |t: &templates::Described| {
+        let row = |t: &TemplateSummary| {
             json!({ "name": t.name, "address": t.address, "base": t.base, "prepared": t.prepared,
                     "bytes": t.bytes, "created_ms": t.created_ms, "warm": t.warm })
         };
@@ -99,10 +99,10 @@ fn inspect(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
 }
 
 fn warm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let Ask { policies, flags, limits, cpus, .. } = ask::prepare(m)?;
+    let CreateSandbox { policies, flags, limits, cpus, .. } = ask::prepare(m)?;
     let keep = m.get_one::<u32>("keep").copied().unwrap_or_default();
     let template = text(m, "template").unwrap_or_default().to_owned();
-    let set = engine.template_warm(&warm::Ask { template, keep, policies, flags, limits, cpus })?;
+    let set = engine.template_warm(&warm::KeepSpares { template, keep, policies, flags, limits, cpus })?;
     if json {
         render::print_json(&set);
         return Ok(ExitCode::SUCCESS);

@@ -84,9 +84,9 @@ fn a_check_says_no_where_the_start_would() {
     assert_eq!(check(&place.state(), &[]).0, Some(0), "the control");
     let daemon = Daemon::start_tcp(&place);
     let taken = format!("127.0.0.1:{}", daemon.port.unwrap());
-    no(&place.state(), &[], "a daemon is there already");
+    no(&place.state(), &[], "another daemon is running");
     no(&other, &["--listen", &taken], "in use");
-    no(&other, &["--socket", daemon.socket.to_str().unwrap()], "a daemon is there already");
+    no(&other, &["--socket", daemon.socket.to_str().unwrap()], "another daemon is running");
     assert_eq!(check(&other, &["--listen", "127.0.0.1:0"]).0, Some(0), "the control");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0, "nothing is made by a look");
     daemon.get("/v1/health/ready").assert_ok();

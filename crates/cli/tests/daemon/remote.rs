@@ -120,7 +120,7 @@ fn a_certificate_is_believed_by_whom_it_was_signed() {
 fn refusals_are_told_in_words_of_this_program() {
     let place = Place::new(As::User);
     let Certificate { cert, key } = Certificate::authority(&place, "authority", "DNS:localhost");
-    let config = place.file("c.toml", "[tenant.blue.quota]\nrequests_per_minute = 1\n");
+    let config = place.file("c.toml", "[tenant.blue.quota]\nrequests_per_minute = 2\n");
     let flags = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
     let daemon = Daemon::start_with(&place, &flags);
     let blue = daemon.token(json!({ "name": "b", "tenant": "blue", "scopes": ["agent"] }));
@@ -132,7 +132,8 @@ fn refusals_are_told_in_words_of_this_program() {
         told["hint"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(hint(&server, &blue, &[]), "", "the control");
-    let later = hint(&server, &blue, &[]);
+    // A listing is one request, or two where the daemon is asked first what it can do.
+    let later = (0..3).map(|_| hint(&server, &blue, &[])).find(|hint| !hint.is_empty()).unwrap_or_default();
     assert!(later.starts_with("ask again in ") && later.ends_with(" seconds"), "{later}");
     let unknown = hint(&server, &format!("cof_{}_{}", "a".repeat(32), "b".repeat(64)), &[]);
     assert!(unknown.contains("--token-file") && !unknown.contains("Authorization"), "{unknown}");

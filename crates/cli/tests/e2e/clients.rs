@@ -33,6 +33,19 @@ with tarfile.open("npm/tiny-1.0.0.tgz", "w:gz") as package:
         entry = tarfile.TarInfo("package/" + name)
         entry.size = len(text)
         package.addfile(entry, io.BytesIO(text.encode()))
+crate = io.BytesIO()
+with tarfile.open(fileobj=crate, mode="w:gz") as package:
+    for name, text in (("Cargo.toml", '[package]\nname = "tiny"\nversion = "1.0.0"\n'), ("src/lib.rs", "")):
+        entry = tarfile.TarInfo("tiny-1.0.0/" + name)
+        entry.size = len(text)
+        package.addfile(entry, io.BytesIO(text.encode()))
+for at in ("index/ti/ny", "crates"):
+    os.makedirs(at)
+open("crates/tiny-1.0.0.crate", "wb").write(crate.getvalue())
+open("index/config.json", "w").write(json.dumps({"dl": "https://files.test/crates/{crate}-{version}.crate"}))
+line = {"name": "tiny", "vers": "1.0.0", "deps": [], "features": {}, "yanked": False}
+open("index/ti/ny/tiny", "w").write(json.dumps({**line, "cksum": hashlib.sha256(crate.getvalue()).hexdigest()}) + "\n")
+
 digest = base64.b64encode(hashlib.sha512(open("npm/tiny-1.0.0.tgz", "rb").read()).digest()).decode()
 tiny["dist"] = {"tarball": "https://files.test/npm/tiny-1.0.0.tgz", "integrity": "sha512-" + digest}
 open("npm/tiny", "w").write(json.dumps({"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": tiny}}))
@@ -171,6 +184,52 @@ fn npm_installs() {
     for who in either() {
         works(&stocked(who), &sh(INSTALL), "tiny runs");
     }
+}
+
+/// Package managers as they are called, with caches and settings in the home: each installs, keeps what it fetched in the
+/// sandbox, and installs again from that.
+#[test]
+fn packages_install_into_a_home_of_the_sandboxs_own() {
+    const NPM: &str = "npm install --silent --no-audit --no-fund --fetch-retries 0 --registry https://files.test/npm/ tiny && \
+         node -e 'require(\"tiny\")' && rm -r node_modules && npm ci --silent --offline --no-audit --no-fund && \
+         node -e 'require(\"tiny\")' && test -d ~/.npm/_cacache";
+    const PIP: &str = "/usr/bin/python3 -m pip --disable-pip-version-check -q install --retries 0 \
+         --index-url https://files.test/simple/ --target t tiny && PYTHONPATH=t /usr/bin/python3 -m tiny && \
+         /usr/bin/python3 -m pip -q config --user set global.timeout 9 && cat ~/.config/pip/pip.conf";
+    for who in either() {
+        let world = stocked(who);
+        let trust = TRUST.map(|name| format!("{name}={}/ca.pem", world.place.project.display()));
+        let trust = trust.iter().flat_map(|variable| ["--env", variable]);
+        let flags: Vec<&str> = ["-p", "package-install", "--net", NAME].into_iter().chain(trust).collect();
+        says(&world.run(&flags, &sh(NPM)), "tiny runs");
+        says(&world.run(&flags, &sh(PIP)), "tiny runs");
+        assert!(!world.place.home.join(".npm").exists() && !world.place.home.join(".config").exists());
+    }
+}
+
+/// Cargo fetches from a registry into its cache in the home. The toolchain is that of the tests, which root may read.
+#[test]
+fn cargo_fetches_into_a_home_of_the_sandboxs_own() {
+    let Some(tools) = option_env!("CARGO").and_then(|cargo| Path::new(cargo).parent()?.parent()) else { return };
+    let world = stocked(As::Root);
+    let place = &world.place;
+    place.file("home/project/Cargo.toml", "[package]\nname = \"own\"\nversion = \"0.1.0\"\n[dependencies]\ntiny = { version = \"1\", registry = \"local\" }\n");
+    place.file("home/project/src/lib.rs", "");
+    place.file("home/project/.cargo/config.toml", "[registries.local]\nindex = \"sparse+https://files.test/index/\"\n");
+    // A cache of the host is the base of what is added.
+    let cached = place.file("home/.cargo/registry/cache/older.crate", "of the host");
+    let path = format!("PATH={}/bin:/usr/bin:/bin", tools.display());
+    let trust = format!("CARGO_HTTP_CAINFO={}/ca.pem", place.project.display());
+    let (read, net) = (tools.to_str().unwrap(), ["--net", NAME]);
+    let flags =
+        ["-p", "package-install", "--read", read, "--read", "~/.cargo/registry", "--env", &path, "--env", &trust];
+    let fetch = "cargo fetch -q && cargo fetch -q --offline && ls ~/.cargo/registry/cache/*";
+    let run = world.run(&[&flags[..], &net].concat(), &sh(fetch));
+    says(&run, "tiny-1.0.0.crate");
+    says(&run, "older.crate");
+    assert_eq!(fs::read_dir(cached.parent().unwrap()).unwrap().count(), 1, "the host's cache is as it was");
+    // The control: without a rule for the registry nothing is fetched.
+    assert_ne!(world.run(&flags, &sh(fetch)).code(), 0);
 }
 
 /// The `requests` library from the registry, with its own certificate bundle, downloaded as the user who runs the

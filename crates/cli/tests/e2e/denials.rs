@@ -557,14 +557,23 @@ fn with_v_refusals_are_told_as_they_happen() {
 
 // promise 11
 #[test]
-fn in_a_pipe_nothing_is_said() {
+fn in_a_pipe_refusals_are_told_on_standard_error_alone() {
     for who in BOTH {
         let place = furnished(who);
-        let got = to_the_end(
-            &mut place.cofferdam(["run", "--read-only", "-c", "mkdir new 2>/dev/null; echo out; echo err >&2; exit 1"]),
-            b"",
+        let run = |flags: &[&str]| {
+            let text = "mkdir new 2>/dev/null; echo out; echo err >&2; exit 1";
+            to_the_end(place.cofferdam(["run", "--read-only"]).args(flags).args(["-c", text]), b"")
+        };
+        let quiet = run(&["-q"]);
+        assert_eq!((&quiet.stdout[..], &quiet.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+        let told = run(&[]);
+        let said = String::from_utf8(told.stderr).unwrap();
+        assert_eq!(&told.stdout[..], b"out\n");
+        let ours = said.strip_prefix("err\n").unwrap_or_default();
+        assert!(
+            ours.contains("refused fs.create") && ours.lines().all(|line| line.starts_with("cofferdam:")),
+            "{said}"
         );
-        assert_eq!((&got.stdout[..], &got.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
     }
 }
 

@@ -181,17 +181,17 @@ fn what_no_rule_knows_is_told_in_every_form() {
 #[test]
 fn a_directory_that_lands_in_part_is_told() {
     let place = Place::new(As::User);
-    place.sh(&[], "mkdir -p .venv/lib; echo a > .venv/pyvenv.cfg; echo b > .venv/lib/x.py").assert_ok();
-    diff(&place, &["--all"]);
-    let landed = to_the_end(&mut place.cofferdam(["approve", ".venv"]), b"");
+    place.sh(&[], "mkdir -p pack/lib; echo a > pack/Makefile; echo b > pack/lib/x.py").assert_ok();
+    diff(&place, &[]);
+    let landed = to_the_end(&mut place.cofferdam(["approve", "pack"]), b"");
     let stderr = String::from_utf8_lossy(&landed.stderr).into_owned();
-    assert_eq!(stdout_of(&landed), "added     .venv/lib/x.py\n", "{stderr}");
-    let note = ".venv landed in part: 1 of its files stay";
-    assert!(stderr.contains(note) && stderr.contains("`approve --runs-on-host .venv`"), "{stderr}");
-    diff(&place, &["--all"]);
-    let rest = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", ".venv"]), b"");
+    assert_eq!(stdout_of(&landed), "added     pack/lib/x.py\n", "{stderr}");
+    let note = "pack landed in part: 1 of its files stay";
+    assert!(stderr.contains(note) && stderr.contains("`approve --runs-on-host pack`"), "{stderr}");
+    diff(&place, &[]);
+    let rest = to_the_end(&mut place.cofferdam(["approve", "--runs-on-host", "pack"]), b"");
     let stderr = String::from_utf8_lossy(&rest.stderr).into_owned();
-    assert_eq!(stdout_of(&rest), "added     .venv/pyvenv.cfg\n", "{stderr}");
+    assert_eq!(stdout_of(&rest), "added     pack/Makefile\n", "{stderr}");
     assert!(!stderr.contains("landed in part"), "control: {stderr}");
 }
 
@@ -251,23 +251,67 @@ fn nothing_of_a_file_drives_a_terminal() {
     assert!(raw.windows(4).any(|w| w == b"\x1b]0;"), "control: a patch into a pipe is byte-exact");
 }
 
+/// The rest of a diff that was shown is approved without a second look, unless something else came between.
+// promise 15
 #[test]
-fn who_approved_a_part_hears_that_it_landed() {
+fn the_rest_of_a_diff_needs_no_second_look() {
+    for who in either() {
+        let place = Place::new(who);
+        place.file("home/project/long", (1..40).map(|n| format!("{n}\n")).collect::<String>());
+        let text = "echo a > a; echo b > b; sed -i 's/^3$/three/; s/^33$/more/' long";
+        place.sh(&["--name", "work"], text).assert_ok();
+        let approve = |words: &[&str]| to_the_end(place.cofferdam(["approve", "work"]).args(words), b"");
+        let exec = |text: &str| to_the_end(&mut place.cofferdam(["exec", "work", "--", "sh", "-c", text]), b"");
+        let why = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let unseen = approve(&["a"]);
+        assert!(why(&unseen).contains("nobody has been shown"), "control: {}", why(&unseen));
+        let shown: Value = serde_json::from_slice(&diff(&place, &["work", "--json"]).stdout).unwrap();
+        let hunk = shown["files"][2]["body"]["text"][0]["id"].as_str().unwrap().to_owned();
+        for words in [&["a"][..], &["--hunk", &hunk], &["b"]] {
+            let done = approve(words);
+            assert!(done.status.success(), "{who:?} {words:?}: {}", why(&done));
+        }
+        assert!(exec("echo later > later").status.success());
+        let changed = approve(&[]);
+        assert!(!changed.status.success() && why(&changed).contains("the workspace changed"), "{}", why(&changed));
+        diff(&place, &["work"]);
+        assert!(approve(&[]).status.success());
+        let landed = fs::read_to_string(place.project.join("long")).unwrap();
+        assert!(landed.contains("three\n") && landed.contains("more\n"), "{landed}");
+        // Nothing left is no error, and no batch.
+        let nothing = approve(&[]);
+        assert_eq!(nothing.status.code(), Some(0), "{}", why(&nothing));
+        assert!(why(&nothing).contains("nothing is left to approve in work"), "{}", why(&nothing));
+    }
+}
+
+/// A word that is neither a sandbox nor a changed path is named, with what is near.
+// promise 13
+#[test]
+fn a_mistyped_word_is_named() {
     let place = Place::new(As::User);
-    place.sh(&["--name", "work"], "echo a > a; echo b > b; echo c > c").assert_ok();
-    let approve = |path: &str| to_the_end(&mut place.cofferdam(["approve", "work", path]), b"");
-    let why = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    diff(&place, &["work"]);
-    assert!(approve("a").status.success());
-    let again = approve("b");
-    assert!(!again.status.success() && why(&again).contains("a part of this diff has landed"), "{}", why(&again));
-    diff(&place, &["work"]);
-    let more = to_the_end(&mut place.cofferdam(["exec", "work", "--", "sh", "-c", "echo more > b"]), b"");
-    assert!(more.status.success());
-    let changed = approve("b");
-    assert!(!changed.status.success() && why(&changed).contains("the workspace changed"), "{}", why(&changed));
-    diff(&place, &["work"]);
-    assert!(approve("b").status.success());
+    place.sh(&["--name", "feature"], "echo a > settings").assert_ok();
+    for (verb, words, wanted) in [
+        ("approve", &["faeture"][..], &["no sandbox \"faeture\"", "did you mean \"feature\""][..]),
+        ("approve", &["setings"], &["no sandbox \"setings\"", "did you mean \"settings\""]),
+        ("approve", &["feature", "nosuch"], &["nothing changed at nosuch", "diff --name-only"]),
+        ("approve", &["unlike-anything"], &["no sandbox", "cofferdam ls"]),
+        ("diff", &["faeture"], &["did you mean \"feature\""]),
+        ("reject", &["faeture"], &["did you mean \"feature\""]),
+    ] {
+        // The base does not matter to a word that means nothing: neither what was shown nor what has changed since.
+        for look in [false, true] {
+            if look {
+                diff(&place, &["feature"]);
+            }
+            let done = to_the_end(place.cofferdam([verb]).args(words), b"");
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert_eq!(done.status.code(), Some(125), "{verb} {words:?}: {said}");
+            assert!(wanted.iter().all(|part| said.contains(part)), "{verb} {words:?}: {said}");
+        }
+    }
+    let control = to_the_end(&mut place.cofferdam(["approve", "feature", "settings"]), b"");
+    assert!(control.status.success(), "{control:?}");
 }
 
 // promise 13

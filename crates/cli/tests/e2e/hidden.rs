@@ -145,7 +145,9 @@ fn it_is_told_as_refusals_are() {
         };
         assert_eq!((hint_count(&[]), hint_count(&["-q"])), (1, 0));
         let run = place.run(&[], &["cat", "../notes/text"]);
-        assert_eq!((hints(&run).len(), run.code()), (0, 1), "in a pipe without -v: {}", run.story());
+        assert_eq!((hints(&run).len(), run.code()), (1, 1), "in a pipe: {}", run.story());
+        let run = place.run(&["-q"], &["cat", "../notes/text"]);
+        assert_eq!((hints(&run).len(), run.code()), (0, 1), "in a pipe with -q: {}", run.story());
         let json = place.run(&["-v", "--json"], &["cat", "../notes/text"]);
         assert!(!json.stdout().contains("hidden inside"), "{}", json.story());
         assert_eq!(hints(&json).len(), 1, "{}", json.story());

@@ -1,6 +1,7 @@
 //! User-visible behaviour through the binary: streams, exit statuses, outcomes, limits, policies.
 use testkit as support;
 
+mod agents;
 mod asking;
 mod asking_programs;
 mod bench;
@@ -10,6 +11,7 @@ mod diff;
 mod doctor;
 mod environment;
 mod hidden;
+mod hints;
 mod learn;
 mod limits;
 mod limits_output;
@@ -27,6 +29,7 @@ mod private_tmp;
 mod programs;
 mod publish;
 mod rebase;
+mod repositories;
 mod second_driver;
 mod secrets;
 mod sockets;
@@ -50,6 +53,7 @@ fn the_same_with_a_daemon() {
         "in_tmp_the_guest_has_its_own",
         "one_run_at_a_time",
         "other_modes_are_chosen",
+        "repositories::",
         "the_home_directory_wants_a_choice",
         "the_end_is_told_in_one_line",
         "what_is_kept_is_as_much",

@@ -47,6 +47,11 @@ const SLIPS: &[(&[&str], i32, &[&str])] = &[
     (&["run", "--net", "example.org:99999", "--", "ls"], 2, &["\"99999\"", "65535"]),
     (&["run", "--publish", "80", "--", "ls"], 2, &["--publish \"80\"", "8080:80"]),
     (&["run", "-e", "=x", "--", "ls"], 2, &["--env \"=x\""]),
+    (&["run", "-t", "banana", "--", "ls"], 2, &["--timeout \"banana\"", "30s"]),
+    (&["run", "-t", "banana", "ls"], 127, &["banana: command not found", "-t 30s"]),
+    (&["run", "--continue", "--", "ls"], 125, &["no sandbox covers", "begin with a run without --continue"]),
+    (&["run", "--continue=nosuch", "ls"], 125, &["no sandbox \"nosuch\""]),
+    (&["create", "--publish", "80"], 2, &["\"80\""]),
     (&["run", "--sandbox", "nosuch", "--", "ls"], 125, &["no sandbox \"nosuch\"", "cofferdam ls"]),
     (&["diff"], 125, &["no sandbox covers", "cofferdam ls"]),
     (&["policy", "explain"], 2, &["PATH|HOST|CMD"]),
@@ -132,7 +137,7 @@ fn an_enclosure_in_an_enclosure_is_told_as_such() {
                 [binary, "run"].into_iter().chain(flags.iter().copied()).chain(["--", "true"]).collect();
             let run = place.run(&["--read", binary, "-e", "COFFERDAM_STATE=/tmp/state"], &words);
             assert_eq!(run.code(), 125, "{who:?}: {}", run.story());
-            assert!(run.stderr().contains("this is an enclosure already"), "{who:?} {flags:?}: {}", run.story());
+            assert!(run.stderr().contains("this is a sandbox already"), "{who:?} {flags:?}: {}", run.story());
         }
         // Control: the variable alone changes nothing where an enclosure can be created.
         let mut outside = place.cofferdam(["run", "--", "true"]);
@@ -169,4 +174,17 @@ fn what_no_run_could_hold_is_found_by_the_check() {
     };
     assert_eq!(check("no_such_call"), (Some(125), Some(125), 125));
     assert_eq!(check("ptrace"), (Some(0), Some(0), 0));
+}
+
+/// The variable is for clients of the daemon, and a shell that starts the daemon may have it.
+#[test]
+fn a_daemon_is_not_led_astray_by_the_variable_of_its_clients() {
+    let place = Place::new(As::User);
+    let serve = |flags: &[&str]| {
+        let mut command = place.cofferdam(["serve", "--check"]);
+        to_the_end(command.env("COFFERDAM_SERVER", "/nowhere/cofferdam.sock").args(flags), b"")
+    };
+    assert!(serve(&[]).status.success(), "{:?}", serve(&[]));
+    let named = serve(&["--server", "/nowhere/cofferdam.sock"]);
+    assert_eq!(named.status.code(), Some(125), "control: the flag is a mistake");
 }

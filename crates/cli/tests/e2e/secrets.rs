@@ -2,7 +2,7 @@
 
 use crate::support::family::children;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, binary, either};
+use crate::support::{As, Place, binary, either};
 use serde_json::json;
 use std::fs;
 use std::io::Read;
@@ -67,6 +67,52 @@ fn it_comes_from_where_the_caller_says() {
             assert!(run.stdout().contains(&added()), "{source}: {}", run.story());
         }
     }
+}
+
+#[test]
+fn one_is_made_by_a_flag_alone() {
+    for who in either() {
+        let world = world(who);
+        let file = world.place.file("secret", format!("{VALUE}\n"));
+        let from_file = format!("TOKEN=file:{}", file.display());
+        let curl = ["/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"];
+        let entry = ["--net", "api.test,other.test", "--secret", "TOKEN@api.test"];
+        let set = [("TOKEN", VALUE)];
+        for (more, env) in [(&[][..], &set[..]), (&["--secret", &from_file], &[])] {
+            let run = world.run_with(&[&entry[..], more].concat(), &curl, env);
+            run.assert_ok();
+            assert!(run.stdout().contains(&added()), "{more:?}: {}", run.story());
+        }
+        let run = world.run_with(&entry, &["/bin/sh", "-c", "echo $TOKEN"], &set);
+        assert!(run.stdout().starts_with("cofferdam-secret-TOKEN-"), "{}", run.story());
+        let other = ["/usr/bin/curl", "-sS", "-m", "10", "https://other.test/"];
+        let run = world.run_with(&entry, &other, &set);
+        assert!(run.code() == 0 && !run.stdout().contains(&backwards(VALUE)), "one host: {}", run.story());
+        let formatted = ["--net", "api.test", "--secret", "TOKEN@api.test:authorization:token {}"];
+        let run = world.run_with(&formatted, &curl, &set);
+        assert!(run.stdout().contains(&backwards(&format!("token {VALUE}"))), "{}", run.story());
+        // It must have a value, and a host that can be one.
+        world.run(&entry, &curl).assert_code(2);
+        for bad in ["TOKEN@", "TOKEN@*.test", "TOKEN@api.test:443", &format!("{VALUE}@api.test")] {
+            let run = world.run_with(&["--secret", bad], &["echo", "started"], &set);
+            run.assert_code(2);
+            assert!(!run.stderr().contains(VALUE) && run.text("/hint").contains("NAME@HOST"), "{bad}: {}", run.story());
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_gets_no_secret_by_a_flag_of_a_command() {
+    let place = Place::new(As::User);
+    let made = place.cofferdam(["create", "--name", "lab"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let exec = |flags: &[&str]| {
+        let words = [&["exec"], flags, &["lab", "--", "true"]].concat();
+        place.cofferdam(words).env("TOKEN", VALUE).output().unwrap()
+    };
+    assert!(exec(&[]).status.success(), "the control");
+    let refused = exec(&["--secret", "TOKEN@api.test"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
 #[test]

@@ -304,6 +304,35 @@ fn our_own_faults_are_125_and_usage_errors_2() {
     }
 }
 
+/// Who reads a pipe is a script, a log or an agent: standard error tells there what it tells on a terminal, and standard output stays the
+/// command's.
+#[test]
+fn a_pipe_is_told_what_a_terminal_is() {
+    for who in either() {
+        let place = Place::new(who);
+        place.dir("home/beside");
+        let refused = "echo out; echo x > ../beside/file || echo x > made";
+        let slow = ["-c", "echo out; sleep 3600"];
+        for (flags, command, status, told) in [
+            (&["-e", "NOT_SET_HERE"][..], &["-c", refused][..], 0, &["fs.create", "--write", "1 file changed in"][..]),
+            (&["-t", "2s"], &slow[..], 124, &["ended by limit wall_ms"]),
+            (&["--rm", "--write", "/no/such/dir"], &["--", "echo", "out"], 0, &["/no/such/dir"]),
+        ] {
+            let run = |more: &[&str]| to_the_end(place.cofferdam(["run"]).args(flags).args(more).args(command), b"");
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let loud = run(&[]);
+            let said: Vec<String> =
+                text(&loud.stderr).lines().filter(|line| line.starts_with("cofferdam:")).map(str::to_owned).collect();
+            assert_eq!((loud.status.code(), text(&loud.stdout)), (Some(status), "out\n".into()), "{said:?}");
+            assert!(told.iter().all(|part| said.iter().any(|line| line.contains(part))), "{told:?}: {said:?}");
+            for silent in [run(&["-q"]), run(&["--json"])] {
+                assert_eq!(silent.status.code(), Some(status));
+                assert!(!text(&silent.stderr).contains("cofferdam:"), "{}", text(&silent.stderr));
+            }
+        }
+    }
+}
+
 // promise 11
 #[test]
 fn json_holds_the_output_and_nothing_else_is_printed() {

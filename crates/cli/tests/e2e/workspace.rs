@@ -141,7 +141,9 @@ f = open('lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX); fcntl.lockf(f, fcntl.LOCK_
         let id = sandbox(&run);
         assert_eq!(run.outcome["changes"]["modified"], 1, "{who:?}: what git keeps for itself is no change");
         assert_eq!(exec(&place, &id, &["git", "log", "--format=%s"]).assert_ok().stdout(), "second\nfirst\n");
-        assert_eq!(state(&place.project), before, "{who:?}: the repository is as it was");
+        // A daemon counts changes by a diff, which reads commits made inside by a scratch directory in `.git` and removes it again.
+        let without_top = |mut files: BTreeMap<_, _>| files.remove(&place.project.join(".git")).map(|_| files);
+        assert_eq!(without_top(state(&place.project)), without_top(before), "{who:?}: the repository is as it was");
         // A program built inside runs there, also in the next command.
         let build = "printf '#include <stdio.h>\\nint main(void) { puts(\"built\"); }' > p.c && cc p.c -o p && ./p";
         let run = place.sh(&[], build);

@@ -4,7 +4,9 @@ use testkit as support;
 
 mod collect;
 mod create;
+mod going_on;
 mod killed;
+mod listed;
 mod meanwhile;
 mod past;
 mod reserve;

@@ -127,7 +127,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let wrong_name = collector.endpoint.replace("localhost", "127.0.0.1");
     for (endpoint, ca) in [(collector.endpoint.as_str(), &other), (&wrong_name, &cert)] {
         let daemon = start(words(endpoint, ca));
-        until("it says why", || daemon.log().contains("does not prove who it is").then_some(()));
+        until("it says why", || daemon.log().contains("certificate is not accepted").then_some(()));
         let log = daemon.end();
         assert!(!log.contains("canary"), "{log}");
         assert_eq!(collector.proofs(), Vec::<Value>::new(), "{endpoint} {ca}");
@@ -184,7 +184,7 @@ fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
         (&["--otlp-endpoint", tls, "--otlp-ca", key], "no certificate in it"),
         (&["--otlp-endpoint", tls, "--otlp-ca", "/nowhere"], "/nowhere"),
         (&["--otlp-endpoint", tls, "--otlp-headers-file", open], "others may read or change it"),
-        (&["--otlp-endpoint", tls, "--otlp-headers-file", odd], "line 1: this header is ours"),
+        (&["--otlp-endpoint", tls, "--otlp-headers-file", odd], "line 1: this header is set"),
         (&["--otlp-endpoint", tls, "--otlp-headers-file", "/dev/zero"], "not a regular file"),
         (&["--otlp-endpoint", "https://me:canary@localhost"], "more than a host"),
         (&["--otlp-endpoint", "https://localhost/?key=canary"], "more than a host"),
@@ -304,6 +304,9 @@ fn garbage_of_a_collector_hurts_nobody() {
     assert!(descriptors() <= handles + 4, "{} after {handles}", descriptors());
     assert!(elsewhere.accept().is_err(), "no redirect is followed");
     let log = daemon.end();
-    assert!(log.contains("it answered 307") || log.contains("traces") || log.contains("metrics"), "it is told: {log}");
+    assert!(
+        log.contains("it responded with 307") || log.contains("traces") || log.contains("metrics"),
+        "it is told: {log}"
+    );
     assert!(!log.contains("panicked"), "{log}");
 }

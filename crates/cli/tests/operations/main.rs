@@ -4,6 +4,7 @@ mod collector;
 mod config;
 mod copies;
 mod daemon;
+mod packages;
 mod top;
 mod units;
 mod watched;

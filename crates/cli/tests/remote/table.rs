@@ -21,8 +21,9 @@ pub const TABLE: &[(&str, Side)] = &[
         "run",
         Remote(
             "c run -- sh -c 'echo ran; echo x > made'; c run --explain -- true | grep '# setup'; echo h > h; \
-             c run --json --report-reads --ask-timeout 5s --deny-read h -- cat h || echo $?",
-            &["ran", "# setup", "fs.read", "1"],
+             c run --json --report-reads --ask-timeout 5s --deny-read h -- cat h || echo $?; \
+             c exec $b -c 'echo kept > kept'; c run --continue=$b cat kept; c run --continue -c 'echo again; cat kept'",
+            &["ran", "# setup", "fs.read", "1", "kept", "again", "kept"],
         ),
     ),
     (
@@ -40,15 +41,27 @@ pub const TABLE: &[(&str, Side)] = &[
             &["sbx_", "made-", "\"report_reads\"", "\"ask_timeout_ms\""],
         ),
     ),
-    ("ls", Remote("c ls", &["NAME", "box-ls"])),
-    ("ps", Remote("c exec -d $b -c 'sleep 60' > /dev/null; c ps", &["sleep"])),
+    ("ls", Remote("c exec $b -c 'echo x > new; echo of-ls'; c ls", &["CHANGES", "box-ls", "of-ls"])),
+    (
+        "ps",
+        Remote(
+            "c exec $b -c 'exit 7' || true; c exec -d $b -c 'sleep 60' > /dev/null; c ps; c ps $b; c ps -a $b",
+            &["sleep", "sleep", "sleep", "ended (7)"],
+        ),
+    ),
     ("inspect", Remote("c inspect $b --json", &["\"base\""])),
     ("start", Remote("c stop $b; c start $b; c exec $b -c 'echo again'", &["again"])),
     ("suspend", Remote("c exec -d $b -c 'sleep 60' > /dev/null; c suspend $b --json", &["reached"])),
     ("resume", Remote("c start --live $b > /dev/null; c suspend $b > /dev/null; c resume $b --json", &["\"id\""])),
-    ("publish", Remote("c start --live $b > /dev/null; c publish $b -p $(port):80 --json", &["127.0.0.1"])),
+    ("publish", Remote("c start --live $b > /dev/null; c publish $b $(port):80 --json", &["127.0.0.1"])),
     ("stop", Remote("c stop $b; c exec $b true || echo stopped", &["stopped"])),
-    ("rm", Remote("c rm --force $b > /dev/null; c inspect $b || echo gone", &["gone"])),
+    (
+        "rm",
+        Remote(
+            "c rm --older 100d --force --json; c rm --force $b > /dev/null; c inspect $b || echo gone",
+            &["\"removed\": []", "gone"],
+        ),
+    ),
     ("gc", Remote("c gc --dry-run --json", &["protocol_version"])),
     ("audit log", Remote("c audit log $b", &["create"])),
     ("audit verify", Remote("c audit verify", &["entries"])),
@@ -81,8 +94,9 @@ pub const TABLE: &[(&str, Side)] = &[
     (
         "approve",
         Remote(
-            "c exec $b -c 'echo x > landed'; c diff $b > shown; rm shown; c approve $b; cat landed",
-            &["landed", "x"],
+            "c exec $b -c 'echo x > landed; echo y > second'; c diff $b > shown; rm shown; c approve $b landed; cat landed; \
+             c approve $b; cat second; c approve $b --json; c approve box-aprove || echo $?",
+            &["landed", "x", "second", "y", "nothing is left", "125"],
         ),
     ),
     (
@@ -96,6 +110,7 @@ pub const TABLE: &[(&str, Side)] = &[
             &["undone"],
         ),
     ),
+    ("fetch", Local(&["fetch", "--json"])), // writes to a repository of this host
     ("provenance", Remote("c exec $b -c 'echo x > p'; c approve $b --unseen > /dev/null; c provenance p", &["bat_"])),
     ("rebase", Remote("c rebase $b --json", &["protocol_version"])),
     ("conflicts", Remote("c conflicts $b --json", &["protocol_version"])),
@@ -160,6 +175,7 @@ pub const TABLE: &[(&str, Side)] = &[
     ("policy check", Remote("c policy check default", &["ok: default"])),
     ("policy explain", Remote("c policy explain ./x --json", &["decisions"])),
     ("policy show", Pure(&["policy", "show"], "default")),
+    ("agents show", Pure(&["agents", "show", "claude"], "api.anthropic.com")),
     ("policy import", Pure(&["policy", "import", "srt.json"], "version")),
     ("policy diff", Pure(&["policy", "diff", "default", "default"], "")),
     ("policy learn", Local(&["policy", "learn", "--", "true"])), // watches a command of this host

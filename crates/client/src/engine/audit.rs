@@ -3,7 +3,8 @@
 use super::Engine;
 use super::remote::{Pages, Reconnect, Remote};
 use crate::transport::{Next, Request};
-use node::audit::{self, Noted, Page, Tail, Verified, Wanted};
+use api::{JournalEntry, JournalPage, JournalVerified};
+use node::audit::{self, Tail, Wanted};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -23,17 +24,17 @@ pub struct EventQuery {
 }
 
 impl Engine {
-    pub fn audit_log(&self, word: Option<&str>, most: u32) -> Result<Vec<Noted>, Fault> {
+    pub fn audit_log(&self, word: Option<&str>, most: u32) -> Result<Vec<JournalEntry>, Fault> {
         match self {
             Engine::Local(node, caller) => audit::log(node, caller, word, most),
             Engine::Remote(remote) => {
                 let request = Request::get(&["v1", "audit"]).query("last", "true").query("limit", most.to_string());
-                remote.client.document(request.query_if("sandbox", word)).map(|page: Page| page.entries)
+                remote.client.document(request.query_if("sandbox", word)).map(|page: JournalPage| page.entries)
             }
         }
     }
 
-    pub fn audit_verify(&self) -> Result<Verified, Fault> {
+    pub fn audit_verify(&self) -> Result<JournalVerified, Fault> {
         match self {
             Engine::Local(node, caller) => audit::verify(node, caller),
             Engine::Remote(remote) => remote.get(&["v1", "audit", "verify"]),
@@ -41,7 +42,7 @@ impl Engine {
     }
 
     /// Reports entries of the journal until `each` returns false.
-    pub fn events(&self, query: &EventQuery, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
+    pub fn events(&self, query: &EventQuery, each: &mut dyn FnMut(&[JournalEntry]) -> bool) -> Result<(), Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let mut tail = match query.from {
@@ -63,7 +64,7 @@ impl Engine {
 }
 
 impl Remote {
-    fn journal_page(&self, query: &EventQuery, after: u64) -> Result<Page, Fault> {
+    fn journal_page(&self, query: &EventQuery, after: u64) -> Result<JournalPage, Fault> {
         let request = Request::get(&["v1", "audit"]).query("limit", PAGE.to_string()).query("after", after.to_string());
         let request =
             request.query_if("sandbox", query.wanted.subject.as_ref()).query_if("verb", query.wanted.verb.as_ref());
@@ -71,8 +72,8 @@ impl Remote {
     }
 
     /// Reads existing entries in pages. New ones come as a stream, which continues after the last entry of the stream before it.
-    fn events(&self, query: &EventQuery, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
-        let last: Page =
+    fn events(&self, query: &EventQuery, each: &mut dyn FnMut(&[JournalEntry]) -> bool) -> Result<(), Fault> {
+        let last: JournalPage =
             self.client.document(Request::get(&["v1", "audit"]).query("last", "true").query("limit", "1"))?;
         let archived = last.archived.unwrap_or(0);
         let last = last.entries.last().map_or(0, |entry| entry.seq);
@@ -87,7 +88,7 @@ impl Remote {
         }
         let mut pages = Pages::default();
         loop {
-            let Page { entries, next, .. } = self.journal_page(query, at)?;
+            let JournalPage { entries, next, .. } = self.journal_page(query, at)?;
             match (each(&entries), next) {
                 (true, Some(next)) => {
                     pages.advance(Some(&at), Some(&next.max(at)))?;
@@ -98,7 +99,12 @@ impl Remote {
         }
     }
 
-    fn follow(&self, query: &EventQuery, at: &mut u64, each: &mut dyn FnMut(&[Noted]) -> bool) -> Result<(), Fault> {
+    fn follow(
+        &self,
+        query: &EventQuery,
+        at: &mut u64,
+        each: &mut dyn FnMut(&[JournalEntry]) -> bool,
+    ) -> Result<(), Fault> {
         let mut reconnect = Reconnect::new(&self.client);
         loop {
             let request = Request::get(&["v1", "events"]).query("from", at.to_string());
@@ -108,7 +114,7 @@ impl Remote {
                 if event.name != "entry" {
                     return Ok(Next::Continue);
                 }
-                let entry: Noted = serde_json::from_str(&event.data).map_err(|e| {
+                let entry: JournalEntry = serde_json::from_str(&event.data).map_err(|e| {
                     Fault::new(
                         ErrorKind::ProviderFailed,
                         format!("events: an entry of the journal cannot be read: {e}"),

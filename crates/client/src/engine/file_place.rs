@@ -1,6 +1,6 @@
 //! The place of a file as users write it: `SANDBOX:PATH`, or a path of this host.
 
-use node::files::Rel;
+use api::Rel;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use terms::Fault;

@@ -3,13 +3,14 @@
 use super::remote::{Pages, Remote};
 use super::{Engine, Place};
 use crate::transport::{Body, Next, Request};
+use api::{FileEntry, FileEvent, FileListing, FileMoved, FilesRemoved, FilesUnpacked, PathText, Rel, SearchResult};
 use node::Node;
 use node::files::Interest;
-use node::files::change::{self, Moved, Removed};
-use node::files::search::{self, Found};
-use node::files::tar::{self, LeftOut, Unpacked};
-use node::files::watch::{self, Event};
-use node::files::{self, Entry, Purpose, Rel, Root, Target, list, read, write};
+use node::files::change;
+use node::files::search;
+use node::files::tar::{self, LeftOut};
+use node::files::watch;
+use node::files::{self, FileAccess, Root, list, read, write};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -19,26 +20,26 @@ impl Engine {
     /// Returns a path relative to the top of the workspace.
     pub fn rel(&self, place: &Place) -> Result<Rel, Fault> {
         match self {
-            Engine::Local(node, caller) => Ok(open(node, place, Purpose::Reading, caller)?.1),
+            Engine::Local(node, caller) => Ok(open(node, place, FileAccess::Reading, caller)?.1),
             Engine::Remote(remote) => remote.rel(place),
         }
     }
 
     /// Lists a directory. Also counts the directories in it that may not be opened.
-    pub fn files_list(&self, place: &Place, depth: usize) -> Result<(Vec<Entry>, u64), Fault> {
+    pub fn files_list(&self, place: &Place, depth: usize) -> Result<(Vec<FileEntry>, u64), Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 all_pages(depth, None, |ask| list::list(&root, &path, ask))
             }
             Engine::Remote(remote) => all_pages(depth, Some(Pages::default()), |ask| remote.files_page(place, ask)),
         }
     }
 
-    pub fn files_stat(&self, place: &Place, follow: bool) -> Result<Entry, Fault> {
+    pub fn files_stat(&self, place: &Place, follow: bool) -> Result<FileEntry, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 list::stat(&root, &path, follow)
             }
             Engine::Remote(remote) => {
@@ -52,7 +53,7 @@ impl Engine {
     pub fn files_read(&self, place: &Place, out: &mut dyn Write) -> Result<(), Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 let mut reading = read::open(&root, &path)?;
                 while let Some(piece) = reading.piece()? {
                     out.write_all(&piece).map_err(|e| write_failed(&e))?;
@@ -71,10 +72,10 @@ impl Engine {
         place: &Place,
         mode: Option<u32>,
         mut from: Box<dyn Read + Send>,
-    ) -> Result<Entry, Fault> {
+    ) -> Result<FileEntry, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Writing, caller)?;
+                let (root, path) = open(node, place, FileAccess::Writing, caller)?;
                 let sandbox = root.sandbox().unwrap_or_default().to_owned();
                 let made = write::write(root, &path, write::Ask { mode, ..write::Ask::default() }, &mut from)?;
                 let body = json!({ "path": &made.path, "entries": 1, "bytes": made.size });
@@ -93,7 +94,7 @@ impl Engine {
     pub fn files_pack(&self, place: &Place, out: &mut dyn Write) -> Result<LeftOut, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 let mut left_out = LeftOut::default();
                 tar::pack(&root, &path, out, &mut |found| left_out = found)?;
                 Ok(left_out)
@@ -110,10 +111,10 @@ impl Engine {
         }
     }
 
-    pub fn files_unpack(&self, place: &Place, mut from: Box<dyn Read + Send>) -> Result<Unpacked, Fault> {
+    pub fn files_unpack(&self, place: &Place, mut from: Box<dyn Read + Send>) -> Result<FilesUnpacked, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Writing, caller)?;
+                let (root, path) = open(node, place, FileAccess::Writing, caller)?;
                 let made = tar::unpack(&root, &path, &mut from)?;
                 // Reads the padding at the end, or the packer would get a broken pipe.
                 let _ = std::io::copy(&mut from, &mut std::io::sink());
@@ -128,10 +129,10 @@ impl Engine {
         }
     }
 
-    pub fn files_mkdir(&self, place: &Place, parents: bool) -> Result<Entry, Fault> {
+    pub fn files_mkdir(&self, place: &Place, parents: bool) -> Result<FileEntry, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Writing, caller)?;
+                let (root, path) = open(node, place, FileAccess::Writing, caller)?;
                 let made = change::mkdir(&root, &path, parents, None)?;
                 note(node, &root, caller, "files.mkdir", json!({ "path": &made.path }))?;
                 Ok(made)
@@ -142,26 +143,26 @@ impl Engine {
         }
     }
 
-    pub fn files_rename(&self, place: &Place, to: &[u8], replace: bool) -> Result<Moved, Fault> {
+    pub fn files_rename(&self, place: &Place, to: &[u8], replace: bool) -> Result<FileMoved, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, from) = open(node, place, Purpose::Writing, caller)?;
+                let (root, from) = open(node, place, FileAccess::Writing, caller)?;
                 let to = root.path(to)?;
                 let moved = change::rename(&root, &from, &to, replace)?;
                 note(node, &root, caller, "files.rename", json!({ "from": from, "to": to }))?;
                 Ok(moved)
             }
             Engine::Remote(remote) => {
-                let body = json!({ "from": named(place), "to": Target::of(to), "replace": replace });
+                let body = json!({ "from": named(place), "to": PathText::of(to), "replace": replace });
                 remote.change(place, "rename", &body)
             }
         }
     }
 
-    pub fn files_remove(&self, place: &Place, recursive: bool) -> Result<Removed, Fault> {
+    pub fn files_remove(&self, place: &Place, recursive: bool) -> Result<FilesRemoved, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Writing, caller)?;
+                let (root, path) = open(node, place, FileAccess::Writing, caller)?;
                 let removed = change::remove(&root, &path, recursive)?;
                 let body = json!({ "path": path, "files": removed.files, "dirs": removed.dirs });
                 note(node, &root, caller, "files.remove", body)?;
@@ -173,10 +174,10 @@ impl Engine {
         }
     }
 
-    pub fn files_search(&self, place: &Place, ask: &search::Ask) -> Result<Found, Fault> {
+    pub fn files_search(&self, place: &Place, ask: &search::Ask) -> Result<SearchResult, Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 search::search(&root, &path, ask)
             }
             Engine::Remote(remote) => remote.search(place, ask),
@@ -188,14 +189,14 @@ impl Engine {
         &self,
         place: &Place,
         recursive: bool,
-        each: &mut dyn FnMut(&Event) -> bool,
+        each: &mut dyn FnMut(&FileEvent) -> bool,
     ) -> Result<(), Fault> {
         let gone = || {
             Fault::new(ErrorKind::NotFound, "the directory is gone or has another name").hint("watch what is above it")
         };
         match self {
             Engine::Local(node, caller) => {
-                let (root, path) = open(node, place, Purpose::Reading, caller)?;
+                let (root, path) = open(node, place, FileAccess::Reading, caller)?;
                 let mut watch = watch::watch(root, &path, recursive, Interest::default())?;
                 while !watch.is_over() {
                     watch.wait(Duration::from_secs(1));
@@ -219,12 +220,12 @@ impl Engine {
 fn all_pages(
     depth: usize,
     mut pages: Option<Pages>,
-    page: impl Fn(&list::Ask) -> Result<list::Listing, Fault>,
-) -> Result<(Vec<Entry>, u64), Fault> {
+    page: impl Fn(&list::Ask) -> Result<FileListing, Fault>,
+) -> Result<(Vec<FileEntry>, u64), Fault> {
     let mut ask = list::Ask { depth, limit: list::LARGEST_PAGE, after: None };
     let (mut all, mut shut) = (Vec::new(), 0u64);
     loop {
-        let list::Listing { entries, next, shut: unopened, .. } = page(&ask)?;
+        let FileListing { entries, next, shut: unopened, .. } = page(&ask)?;
         shut = shut.saturating_add(unopened);
         all.extend(entries);
         if next.is_none() {
@@ -238,7 +239,7 @@ fn all_pages(
 }
 
 /// Opens a place of a sandbox of this host.
-fn open(node: &Node, place: &Place, purpose: Purpose, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
+fn open(node: &Node, place: &Place, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
     let root = files::open(node, caller, &place.sandbox, purpose)?;
     let path = root.path(&place.path)?;
     Ok((root, path))
@@ -258,8 +259,8 @@ fn at(request: Request, place: &Place) -> Request {
     request.query("path", &place.path)
 }
 
-fn named(place: &Place) -> Target {
-    Target::of(&place.path)
+fn named(place: &Place) -> PathText {
+    PathText::of(&place.path)
 }
 
 impl Remote {
@@ -283,13 +284,13 @@ impl Remote {
         self.post(&["v1", "sandboxes", &place.sandbox, "files", verb], body)
     }
 
-    fn files_page(&self, place: &Place, ask: &list::Ask) -> Result<list::Listing, Fault> {
+    fn files_page(&self, place: &Place, ask: &list::Ask) -> Result<FileListing, Fault> {
         let request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "list"]), place);
         let request = request.query("depth", ask.depth.to_string()).query("limit", ask.limit.to_string());
         self.client.document(request.query_if("after", ask.after.as_ref()))
     }
 
-    fn search(&self, place: &Place, ask: &search::Ask) -> Result<Found, Fault> {
+    fn search(&self, place: &Place, ask: &search::Ask) -> Result<SearchResult, Fault> {
         let mut request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "search"]), place);
         for glob in &ask.globs {
             request = request.query("glob", glob);
@@ -301,7 +302,7 @@ impl Remote {
     }
 
     /// Watches until `each` returns false (true), or until the directory is gone (false).
-    fn watch(&self, place: &Place, recursive: bool, each: &mut dyn FnMut(&Event) -> bool) -> Result<bool, Fault> {
+    fn watch(&self, place: &Place, recursive: bool, each: &mut dyn FnMut(&FileEvent) -> bool) -> Result<bool, Fault> {
         let request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "watch"]), place);
         let request = request.query("recursive", if recursive { "true" } else { "false" });
         self.client.events(request, &mut |event| {
@@ -311,7 +312,7 @@ impl Remote {
             };
             match event.name.as_str() {
                 "change" => {
-                    let event: Event = serde_json::from_str(&event.data).map_err(unreadable)?;
+                    let event: FileEvent = serde_json::from_str(&event.data).map_err(unreadable)?;
                     Ok(if each(&event) { Next::Continue } else { Next::Stop })
                 }
                 "lost" => Err(serde_json::from_str(&event.data).unwrap_or_else(unreadable)),

@@ -3,14 +3,14 @@
 use super::Engine;
 use super::remote::text;
 use super::sandbox_create::policies_of;
-use crate::wire::{PolicyChecked, PolicyExplain};
-use node::policies::{self, Explained, Flag, Source};
+use api::{PolicyChecked, PolicyExplain, PolicyExplained};
+use node::policies::{self, Flag, Source};
 use std::ffi::OsStr;
 use terms::Fault;
 
 impl Engine {
     /// Explains the decision of policies and rules on the host where commands would run.
-    pub fn explain(&self, what: &OsStr, sources: &[Source], flags: &[Flag]) -> Result<Explained, Fault> {
+    pub fn explain(&self, what: &OsStr, sources: &[Source], flags: &[Flag]) -> Result<PolicyExplained, Fault> {
         let remote = match self {
             Engine::Local(_, caller) => return policies::explain(what, sources, flags, caller),
             Engine::Remote(remote) => remote,

@@ -1,8 +1,7 @@
 //! A daemon that carries out verbs: requests that every verb needs, capabilities, pages of lists, reconnecting.
 
 use crate::transport::{Client, Request};
-use crate::wire::{Capability, Health};
-use node::list::Row;
+use api::{Capability, Health, SandboxSummary};
 use node::sandbox::Which;
 use node::{Caller, sandbox};
 use serde::Serialize;
@@ -55,7 +54,7 @@ impl Remote {
             Some(word) => Ok(word.to_owned()),
             None => {
                 let request = Request::get(&["v1", "covering"]).query("dir", self.current_dir()?);
-                self.client.document(request).map(|row: Row| row.id)
+                self.client.document(request).map(|row: SandboxSummary| row.id)
             }
         }
     }

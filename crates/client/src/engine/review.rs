@@ -3,30 +3,54 @@
 use super::remote::{Pages, Remote};
 use super::{Engine, unsupported_by_daemon};
 use crate::transport::Request;
-use crate::wire::{BatchUndo, CommitWish, SeenBy, WorkspaceApprove, WorkspaceRebase, WorkspaceReject, WorkspaceShown};
-use node::list::Whole;
-use node::review::approve::{self, Seen, was_shown};
-use node::review::diff::{self, Answer, MOST_FILES, Reader};
+use api::{
+    BatchUndo, ChangeKind, CommitRequest, Conflicts, Provenance, Receipt, Rel, SandboxDetails, SeenBy,
+    WorkspaceApprove, WorkspaceDiff, WorkspacePruned, WorkspaceRebase, WorkspaceRebased, WorkspaceReject,
+    WorkspaceRejected, WorkspaceShown,
+};
+use node::review::approve::{self, ReviewedDiff, was_shown};
+use node::review::diff::{self, DiffReader, MOST_FILES};
 use node::review::{
-    ChangeKind, Of, Receipt, Rel, check_named, conflicts, provenance, prune, rebase, reject, rel_of, told_apart, undo,
+    ReviewScope, check_named, commits, conflicts, home, provenance, prune, rebase, reject, rel_of,
+    split_sandbox_and_paths, undo,
 };
 use node::sandbox::Which;
 use std::ffi::OsStr;
 use std::io::Write;
 use terms::{Changes, ErrorKind, Fault, Phase};
 
+fn home_unsupported() -> Fault {
+    unsupported_by_daemon("the home of a sandbox", "it is the tenant's own", "run the command at the daemon's host")
+}
+
 impl Engine {
-    pub fn diff(&self, ask: &diff::Ask) -> Result<Answer, Fault> {
+    pub fn diff(&self, ask: &diff::ReadDiff) -> Result<WorkspaceDiff, Fault> {
         match self {
             Engine::Local(node, caller) => diff::diff(node, caller, ask),
             Engine::Remote(remote) => remote.diff(ask),
         }
     }
 
-    /// Writes the diff as a patch that `git apply` takes.
-    pub fn patch(&self, ask: &diff::Ask, out: &mut impl Write) -> Result<(), Fault> {
+    /// Compares a sandbox's own home with what was copied into it.
+    pub fn diff_home(&self, of: &ReviewScope) -> Result<WorkspaceDiff, Fault> {
         match self {
-            Engine::Local(node, caller) => diff::diff(node, caller, ask)?.patch(out),
+            Engine::Local(node, caller) => home::diff(node, caller, of),
+            Engine::Remote(_) => Err(home_unsupported()),
+        }
+    }
+
+    /// Takes the changes of a sandbox's own home back.
+    pub fn reject_home(&self, of: &ReviewScope) -> Result<String, Fault> {
+        match self {
+            Engine::Local(node, caller) => home::reject(node, caller, of),
+            Engine::Remote(_) => Err(home_unsupported()),
+        }
+    }
+
+    /// Writes the diff as a patch that `git apply` takes.
+    pub fn patch(&self, ask: &diff::ReadDiff, out: &mut impl Write) -> Result<(), Fault> {
+        match self {
+            Engine::Local(node, caller) => diff::patch(node, caller, ask)?.write(out),
             Engine::Remote(remote) => {
                 // A patch counts as shown, like the diff itself.
                 let seen = remote.diff(ask)?;
@@ -42,7 +66,7 @@ impl Engine {
         }
     }
 
-    pub fn was_shown(&self, of: &Of) -> Result<bool, Fault> {
+    pub fn was_shown(&self, of: &ReviewScope) -> Result<bool, Fault> {
         match self {
             Engine::Local(node, caller) => was_shown(node, caller, of),
             Engine::Remote(remote) => {
@@ -53,21 +77,32 @@ impl Engine {
     }
 
     /// Returns the sandbox that words mean, and the paths in it.
-    pub fn meant(&self, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+    pub fn meant(&self, of: &ReviewScope) -> Result<(String, Vec<Rel>), Fault> {
         match self {
-            Engine::Local(node, caller) => approve::meant(node, caller, of),
+            Engine::Local(node, caller) => approve::resolve(node, caller, of),
             Engine::Remote(remote) => remote.meant(of),
         }
     }
 
-    pub fn approve(&self, ask: &approve::Ask) -> Result<Receipt, Fault> {
+    pub fn approve(&self, ask: &approve::ApproveChanges) -> Result<Receipt, Fault> {
         match self {
             Engine::Local(node, caller) => approve::approve(node, caller, ask),
             Engine::Remote(remote) => remote.approve(ask),
         }
     }
 
-    pub fn reject(&self, ask: &reject::Ask) -> Result<reject::Answer, Fault> {
+    pub fn approve_commits(&self, ask: &commits::ApproveCommits) -> Result<Receipt, Fault> {
+        match self {
+            Engine::Local(node, caller) => commits::approve(node, caller, ask),
+            Engine::Remote(_) => Err(unsupported_by_daemon(
+                "approve --commits",
+                "commits are taken over where the repository is",
+                "approve the files, or use --commits on the daemon's host",
+            )),
+        }
+    }
+
+    pub fn reject(&self, ask: &reject::RejectChanges) -> Result<WorkspaceRejected, Fault> {
         match self {
             Engine::Local(node, caller) => reject::reject(node, caller, ask),
             Engine::Remote(remote) => remote.reject(ask),
@@ -84,7 +119,7 @@ impl Engine {
         }
     }
 
-    pub fn rebase(&self, ask: &rebase::Ask) -> Result<rebase::Answer, Fault> {
+    pub fn rebase(&self, ask: &rebase::RebaseSandbox) -> Result<WorkspaceRebased, Fault> {
         match self {
             Engine::Local(node, caller) => rebase::rebase(node, caller, ask),
             Engine::Remote(remote) => {
@@ -93,7 +128,7 @@ impl Engine {
         }
     }
 
-    pub fn conflicts(&self, ask: &conflicts::Ask) -> Result<conflicts::Answer, Fault> {
+    pub fn conflicts(&self, ask: &conflicts::FindConflicts) -> Result<Conflicts, Fault> {
         match self {
             Engine::Local(node, caller) => conflicts::conflicts(node, caller, ask),
             Engine::Remote(remote) => {
@@ -102,7 +137,7 @@ impl Engine {
         }
     }
 
-    pub fn provenance(&self, path: &OsStr) -> Result<provenance::Answer, Fault> {
+    pub fn provenance(&self, path: &OsStr) -> Result<Provenance, Fault> {
         match self {
             Engine::Local(node, caller) => provenance::provenance(node, caller, path),
             Engine::Remote(remote) => {
@@ -115,7 +150,7 @@ impl Engine {
         }
     }
 
-    pub fn prune(&self, which: &Which) -> Result<prune::Answer, Fault> {
+    pub fn prune(&self, which: &Which) -> Result<WorkspacePruned, Fault> {
         match self {
             Engine::Local(node, caller) => prune::prune(node, caller, which),
             Engine::Remote(remote) => {
@@ -155,11 +190,11 @@ fn changed_meanwhile(sandbox: &str) -> Fault {
 
 impl Remote {
     /// Returns the id of the sandbox, and paths relative to the top of its workspace.
-    fn meant(&self, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+    fn meant(&self, of: &ReviewScope) -> Result<(String, Vec<Rel>), Fault> {
         match of {
-            Of::Sandbox { which, paths } => Ok((self.word(which.word.as_deref())?, paths.clone())),
-            Of::Words(words) => {
-                let (found, words): (Whole, _) = told_apart(words, |word| self.inspect(word))?;
+            ReviewScope::Sandbox { which, paths } => Ok((self.word(which.word.as_deref())?, paths.clone())),
+            ReviewScope::Words(words) => {
+                let (found, words): (SandboxDetails, _) = split_sandbox_and_paths(words, |word| self.inspect(word))?;
                 let rel = |word| rel_of(word, &found.sandbox.base, &self.caller.cwd);
                 let paths = words.iter().map(|word| rel(word)).collect::<Result<_, _>>()?;
                 Ok((found.id, paths))
@@ -168,7 +203,7 @@ impl Remote {
     }
 
     /// Reads all pages of a diff.
-    fn diff(&self, ask: &diff::Ask) -> Result<Answer, Fault> {
+    fn diff(&self, ask: &diff::ReadDiff) -> Result<WorkspaceDiff, Fault> {
         if ask.page.is_some() {
             return Err(unsupported_by_daemon(
                 "a part of a diff",
@@ -177,12 +212,12 @@ impl Remote {
             ));
         }
         let (id, paths) = self.meant(&ask.of)?;
-        let page = |after: Option<&String>| -> Result<Answer, Fault> {
+        let page = |after: Option<&String>| -> Result<WorkspaceDiff, Fault> {
             let request =
                 Request::get(&["v1", "sandboxes", &id, "workspace", "diff"]).query("limit", MOST_FILES.to_string());
             let request = with_paths(request, &paths).query_if("after", after);
             let request = request.query_if("all", ask.everything.then_some("true"));
-            self.client.document(request.query_if("shown", (ask.reader == Reader::Person).then_some("true")))
+            self.client.document(request.query_if("shown", (ask.reader == DiffReader::Person).then_some("true")))
         };
         let (mut whole, mut pages) = (page(None)?, Pages::default());
         while let Some(next) = whole.next.take() {
@@ -204,7 +239,7 @@ impl Remote {
         loop {
             let request = Request::get(&["v1", "sandboxes", &word, "workspace", "diff"]).query("all", "true");
             let request = request.query("lines", "false").query("limit", MOST_FILES.to_string());
-            let page: Answer = self.client.document(request.query_if("after", after.as_ref()))?;
+            let page: WorkspaceDiff = self.client.document(request.query_if("after", after.as_ref()))?;
             for file in &page.diff.files {
                 match file.change.kind {
                     ChangeKind::Added => count.added += 1,
@@ -224,15 +259,15 @@ impl Remote {
         }
     }
 
-    fn approve(&self, ask: &approve::Ask) -> Result<Receipt, Fault> {
+    fn approve(&self, ask: &approve::ApproveChanges) -> Result<Receipt, Fault> {
         let (id, mut paths) = self.meant(&ask.of)?;
         let all = is_all(&paths, ask.exact.len() + ask.hunks.len())?;
         paths.retain(|path| !path.is_top());
         let nothing = paths.is_empty() && ask.exact.is_empty() && ask.hunks.is_empty() && !ask.runs_on_host;
         let (digest, seen) = match &ask.seen {
-            Seen::Digest(digest) => (Some(digest.clone()), SeenBy::Digest),
-            Seen::Last => (None, SeenBy::Last),
-            Seen::Unseen => (None, SeenBy::Unseen),
+            ReviewedDiff::Digest(digest) => (Some(digest.clone()), SeenBy::Digest),
+            ReviewedDiff::Last => (None, SeenBy::Last),
+            ReviewedDiff::Unseen => (None, SeenBy::Unseen),
         };
         let request = WorkspaceApprove {
             digest,
@@ -243,14 +278,17 @@ impl Remote {
             exact: ask.exact.clone(),
             hunks: ask.hunks.clone(),
             runs_on_host: ask.runs_on_host,
-            commit: ask.commit.as_ref().map(|wish| CommitWish { message: wish.message.clone(), author: wish.author }),
+            commit: ask
+                .commit
+                .as_ref()
+                .map(|wish| CommitRequest { message: wish.message.clone(), author: wish.author }),
         };
         let version = version_of(&ask.of);
         self.post_to(&Which { word: Some(id), version }, &["workspace", "approve"], &request)
     }
 
     /// Rejects changes. A daemon requires the digest of the diff that was seen; without one, the current diff is taken.
-    fn reject(&self, ask: &reject::Ask) -> Result<reject::Answer, Fault> {
+    fn reject(&self, ask: &reject::RejectChanges) -> Result<WorkspaceRejected, Fault> {
         let (id, mut paths) = self.meant(&ask.of)?;
         if paths.is_empty() && ask.hunks.is_empty() && !ask.everything {
             let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
@@ -260,7 +298,7 @@ impl Remote {
             Some(digest) => digest.clone(),
             None => {
                 let request = Request::get(&["v1", "sandboxes", &id, "workspace", "diff"]);
-                let now: Answer = self.client.document(request.query("limit", "1").query("lines", "false"))?;
+                let now: WorkspaceDiff = self.client.document(request.query("limit", "1").query("lines", "false"))?;
                 now.diff.digest
             }
         };
@@ -272,9 +310,9 @@ impl Remote {
     }
 }
 
-fn version_of(of: &Of) -> Option<u64> {
+fn version_of(of: &ReviewScope) -> Option<u64> {
     match of {
-        Of::Sandbox { which, .. } => which.version,
-        Of::Words(_) => None,
+        ReviewScope::Sandbox { which, .. } => which.version,
+        ReviewScope::Words(_) => None,
     }
 }

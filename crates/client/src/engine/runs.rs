@@ -4,16 +4,14 @@ use super::Engine;
 use super::remote::{Reconnect, Remote, is_disconnect, milliseconds};
 use super::sandbox_create::sandbox_create;
 use crate::transport::{AttachEnd, AttachOptions, Event, Next, Request, RunOutput, backwards, decode_base64};
-use crate::wire::{Capability, RunExplain, RunSignalled};
+use api::{
+    Capability, PathText, RunCreate, RunExplain, RunExplained, RunSignalled, RunStatus, SecretValue, TerminalSize,
+};
 use node::create;
-use node::files::Target;
-use node::keeper::begin::{RunCreate, Shown, Size};
 use node::keeper::exec;
-use node::keeper::runs::{self, Found, Log};
+use node::keeper::runs::{self, RunLog, RunRef};
 use node::keeper::spool::{HEAD, Kind, Record};
-use node::keeper::wire::Hidden;
 use node::run::RunRequest;
-use node::run::explained::Explained;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -46,12 +44,12 @@ impl Engine {
             Engine::Local(node, caller) => (node, caller),
             Engine::Remote(remote) => return remote.logs(word, from, follow, each),
         };
-        let mut log = Log::open(runs::find(node, caller, word)?, from, follow)?;
+        let mut log = RunLog::open(runs::find(node, caller, word)?, from, follow)?;
         loop {
             let page = match log.next(node, STEP)? {
-                runs::Heard::Page(page) => page,
-                runs::Heard::Nothing => continue,
-                runs::Heard::Over => return Ok(()),
+                runs::LogRead::Page(page) => page,
+                runs::LogRead::Nothing => continue,
+                runs::LogRead::Over => return Ok(()),
             };
             let gap = page.gap.map(|(from, to)| RunRecord::Gap(from, to));
             for record in gap.into_iter().chain(page.records.into_iter().map(RunRecord::Record)) {
@@ -78,7 +76,7 @@ impl Engine {
     pub fn signal(&self, word: &str, signal: i32) -> Result<(String, bool), Fault> {
         match self {
             Engine::Local(node, caller) => {
-                let found: Found = runs::find(node, caller, word)?;
+                let found: RunRef = runs::find(node, caller, word)?;
                 let sent = found.signal(node, signal)?;
                 Ok((found.id, sent))
             }
@@ -91,23 +89,23 @@ impl Engine {
 }
 
 /// Values of secrets by name, for one command.
-pub type SecretValues = BTreeMap<String, Hidden>;
+pub type SecretValues = BTreeMap<String, SecretValue>;
 
 /// Encodes a word for a document, byte for byte.
-fn encoded(word: &OsStr) -> Target {
-    Target::of(word.as_bytes())
+fn encoded(word: &OsStr) -> PathText {
+    PathText::of(word.as_bytes())
 }
 
 /// Refuses options that only a whole sandbox can have.
 fn check_single(ask: &RunRequest) -> Result<(), Fault> {
-    let Some(what) = exec::too_much(ask) else { return Ok(()) };
+    let Some(what) = exec::unsupported_option(ask) else { return Ok(()) };
     let message = format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
     Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"))
 }
 
 impl Remote {
-    pub fn shown(&self, word: &str) -> Result<Shown, Fault> {
+    pub fn shown(&self, word: &str) -> Result<RunStatus, Fault> {
         self.get(&["v1", "runs", word])
     }
 
@@ -118,7 +116,7 @@ impl Remote {
         ask: &RunRequest,
         word: Option<&str>,
         secrets: SecretValues,
-        terminal: Option<Size>,
+        terminal: Option<TerminalSize>,
     ) -> Result<String, Fault> {
         check_single(ask)?;
         self.check_options(ask)?;
@@ -127,7 +125,7 @@ impl Remote {
         let document = RunCreate { secrets, terminal, ..self.command(ask)? };
         let start = || {
             let request = Request::post(&["v1", "sandboxes", &word, "runs"]).header("idempotency-key", &key)?;
-            self.client.document::<Shown>(request.document(&document)?)
+            self.client.document::<RunStatus>(request.document(&document)?)
         };
         let (first, mut reconnect) = (start(), Reconnect::new(&self.client));
         // A daemon that is not there at all is not waited for.
@@ -153,14 +151,14 @@ impl Remote {
     }
 
     /// Explains a command in an existing sandbox.
-    pub fn explain_in(&self, ask: &RunRequest, word: &str) -> Result<Explained, Fault> {
+    pub fn explain_in(&self, ask: &RunRequest, word: &str) -> Result<RunExplained, Fault> {
         check_single(ask)?;
         let sandbox = self.word(Some(word).filter(|word| !word.is_empty()))?;
         self.explained(&RunExplain { sandbox: Some(sandbox), create: None, run: self.command(ask)? })
     }
 
     /// Explains a command in a sandbox that would be created for it, and would have its rules and limits.
-    pub fn explain(&self, ask: &RunRequest, wanted: &create::Ask) -> Result<Explained, Fault> {
+    pub fn explain(&self, ask: &RunRequest, wanted: &create::CreateSandbox) -> Result<RunExplained, Fault> {
         let (create, notes) = sandbox_create(wanted, self)?;
         let command = RunRequest { limits: Default::default(), ..ask.clone() };
         let mut explained =
@@ -169,7 +167,7 @@ impl Remote {
         Ok(explained)
     }
 
-    fn explained(&self, request: &RunExplain) -> Result<Explained, Fault> {
+    fn explained(&self, request: &RunExplain) -> Result<RunExplained, Fault> {
         self.require(Capability::ExplainRun, "--explain")?;
         self.post(&["v1", "runs", "explain"], request)
     }
@@ -190,7 +188,7 @@ impl Remote {
     }
 
     /// Returns environment variables: `NAME` takes its value from the caller's, `NAME=VALUE` has its own.
-    fn variables(&self, asked: &[OsString]) -> Result<Vec<Target>, Fault> {
+    fn variables(&self, asked: &[OsString]) -> Result<Vec<PathText>, Fault> {
         let mut all = Vec::new();
         for item in asked {
             let bytes = item.as_encoded_bytes();
@@ -201,7 +199,7 @@ impl Remote {
                 Some(_) => all.push(encoded(item)),
                 None => {
                     let value = self.caller.env.iter().find(|(name, _)| name == item).map(|(_, value)| value);
-                    all.extend(value.map(|value| Target::of(&[bytes, b"=", value.as_encoded_bytes()].concat())));
+                    all.extend(value.map(|value| PathText::of(&[bytes, b"=", value.as_encoded_bytes()].concat())));
                 }
             }
         }
@@ -227,7 +225,7 @@ impl Remote {
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             let (step, asked) = (left.min(STEP), Instant::now());
             let request = Request::get(&["v1", "runs", word]).query("wait", milliseconds(step));
-            let answer = self.client.document::<Shown>(request);
+            let answer = self.client.document::<RunStatus>(request);
             // A daemon that is not there at all is not waited for.
             reached |= !answer.as_ref().is_err_and(|fault| fault.phase == Some(Phase::Admission));
             let shown = match answer {

@@ -2,14 +2,14 @@
 //! those of the daemon's host.
 
 use super::remote::{Remote, text};
-use crate::wire::{PolicyOf, SandboxCreate};
-use node::create::Ask;
+use api::{PolicySource, SandboxCreate};
+use node::create::CreateSandbox;
 use node::policies::{self, Flag, Source};
 use std::path::Path;
 use terms::Fault;
 
 /// Returns the document, and notes on settings that an importer could not carry over.
-pub fn sandbox_create(ask: &Ask, remote: &Remote) -> Result<(SandboxCreate, Vec<String>), Fault> {
+pub fn sandbox_create(ask: &CreateSandbox, remote: &Remote) -> Result<(SandboxCreate, Vec<String>), Fault> {
     let (policies, notes) = policies_of(&ask.policies, &ask.flags, ask.template.is_some(), remote)?;
     let dir = match (&ask.dir, &ask.template) {
         _ if ask.own_base => None,
@@ -47,11 +47,11 @@ pub fn policies_of(
     flags: &[Flag],
     template: bool,
     remote: &Remote,
-) -> Result<(Vec<PolicyOf>, Vec<String>), Fault> {
+) -> Result<(Vec<PolicySource>, Vec<String>), Fault> {
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for source in sources {
         match source {
-            Source::Preset(name) => all.push(PolicyOf::Name(name.clone())),
+            Source::Preset(name) => all.push(PolicySource::Name(name.clone())),
             other => {
                 let loaded = policies::load(other)?;
                 notes.extend(loaded.notes);
@@ -61,7 +61,7 @@ pub fn policies_of(
     }
     // Rules alone are added to the default, or to those of a template.
     if all.is_empty() && !flags.is_empty() && !template {
-        all.push(PolicyOf::Name("default".into()));
+        all.push(PolicySource::Name("default".into()));
     }
     for rules in policies::of_flags(flags, &remote.caller)? {
         all.push(document(&rules)?);
@@ -69,7 +69,7 @@ pub fn policies_of(
     Ok((all, notes))
 }
 
-fn document(document: &policies::Document) -> Result<PolicyOf, Fault> {
+fn document(document: &policies::Document) -> Result<PolicySource, Fault> {
     let read = serde_json::from_str(&document.to_json());
-    read.map(PolicyOf::Document).map_err(|e| Fault::internal(format!("cannot convert a policy to JSON: {e}")))
+    read.map(PolicySource::Document).map_err(|e| Fault::internal(format!("cannot convert a policy to JSON: {e}")))
 }

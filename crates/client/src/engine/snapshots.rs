@@ -4,14 +4,15 @@ use super::remote::Remote;
 use super::sandbox_create::policies_of;
 use super::{Engine, unsupported_by_daemon};
 use crate::transport::{Body, Request};
-use crate::wire::{
-    PolicyOf, SandboxFork, SandboxRestore, SnapshotList, SnapshotTake, Template, TemplateCreate, TemplateList,
-    TemplateWarm,
+use api::{
+    Exported, PolicySource, SandboxFork, SandboxForked, SandboxImported, SandboxRestore, SandboxRestored, SnapshotList,
+    SnapshotSummary, SnapshotTake, SnapshotTaken, Template, TemplateCreate, TemplateCreated, TemplateList,
+    TemplateSummary, TemplateWarm, TemplateWarmed,
 };
-use node::portable::{self, Imported, Onto, Written};
+use node::portable::{self, ImportOptions};
 use node::sandbox::Which;
-use node::snapshots::{self, Forked, Listed, Restored, Since, Taken};
-use node::templates::{self, Described, Templated};
+use node::snapshots::{self, ChangesSince};
+use node::templates;
 use node::warm;
 use serde::Deserialize;
 use std::io::{Read, Write};
@@ -23,7 +24,7 @@ struct Deleted {
 }
 
 impl Engine {
-    pub fn snapshot(&self, which: &Which, name: Option<&str>, sync: bool) -> Result<Taken, Fault> {
+    pub fn snapshot(&self, which: &Which, name: Option<&str>, sync: bool) -> Result<SnapshotTaken, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let take = if sync { snapshots::take_to_disk } else { snapshots::take_once };
@@ -36,13 +37,13 @@ impl Engine {
     }
 
     /// Squashes a deep stack of layers after a snapshot. A failure is left to the next snapshot; a daemon squashes by itself.
-    pub fn settle(&self, taken: &Taken) {
+    pub fn settle(&self, taken: &SnapshotTaken) {
         if let (Engine::Local(node, caller), true) = (self, taken.layers > snapshots::DEEP) {
             let _ = snapshots::squash(node, caller, &taken.sandbox);
         }
     }
 
-    pub fn snapshots(&self, word: Option<&str>) -> Result<Vec<Listed>, Fault> {
+    pub fn snapshots(&self, word: Option<&str>) -> Result<Vec<SnapshotSummary>, Fault> {
         let remote = match (self, word) {
             (Engine::Local(node, caller), Some(word)) => return snapshots::list_of(node, caller, word),
             (Engine::Local(node, caller), None) => return snapshots::list_all(node, caller),
@@ -64,7 +65,7 @@ impl Engine {
         }
     }
 
-    pub fn fork(&self, word: Option<&str>, name: Option<&str>, count: u32) -> Result<Forked, Fault> {
+    pub fn fork(&self, word: Option<&str>, name: Option<&str>, count: u32) -> Result<SandboxForked, Fault> {
         match self {
             Engine::Local(node, caller) => snapshots::fork(node, caller, word, name, count),
             Engine::Remote(remote) => {
@@ -75,16 +76,16 @@ impl Engine {
     }
 
     /// Restores a snapshot; without a sandbox, into the one that it was taken of.
-    pub fn restore(&self, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
+    pub fn restore(&self, snapshot: &str, which: &Which, since: ChangesSince) -> Result<SandboxRestored, Fault> {
         let remote = match self {
             Engine::Local(node, caller) => return snapshots::restore(node, caller, snapshot, which, since),
             Engine::Remote(remote) => remote,
         };
         let word = match &which.word {
             Some(word) => word.clone(),
-            None => remote.get(&["v1", "snapshots", snapshot]).map(|found: Listed| found.sandbox)?,
+            None => remote.get(&["v1", "snapshots", snapshot]).map(|found: SnapshotSummary| found.sandbox)?,
         };
-        let request = SandboxRestore { snapshot: snapshot.to_owned(), discard: matches!(since, Since::Discard) };
+        let request = SandboxRestore { snapshot: snapshot.to_owned(), discard: matches!(since, ChangesSince::Discard) };
         remote.post_to(&Which { word: Some(word), version: which.version }, &["restore"], &request)
     }
 
@@ -105,7 +106,12 @@ impl Engine {
         }
     }
 
-    pub fn template_create(&self, name: &str, from: Option<&str>, prepared: Option<&str>) -> Result<Templated, Fault> {
+    pub fn template_create(
+        &self,
+        name: &str,
+        from: Option<&str>,
+        prepared: Option<&str>,
+    ) -> Result<TemplateCreated, Fault> {
         match self {
             Engine::Local(node, caller) => templates::create(node, caller, name, from, prepared),
             Engine::Remote(remote) => {
@@ -116,7 +122,7 @@ impl Engine {
         }
     }
 
-    pub fn templates(&self) -> Result<Vec<Described>, Fault> {
+    pub fn templates(&self) -> Result<Vec<TemplateSummary>, Fault> {
         match self {
             Engine::Local(node, caller) => templates::describe_templates(node, caller),
             Engine::Remote(remote) => {
@@ -125,7 +131,7 @@ impl Engine {
         }
     }
 
-    pub fn template(&self, word: &str) -> Result<Described, Fault> {
+    pub fn template(&self, word: &str) -> Result<TemplateSummary, Fault> {
         match self {
             Engine::Local(node, caller) => templates::describe_template(node, caller, word),
             Engine::Remote(remote) => remote.get(&["v1", "templates", word]).map(|found: Template| found.template),
@@ -133,7 +139,7 @@ impl Engine {
     }
 
     /// Sets how many sandboxes are kept warm for a template, and with which policies and limits.
-    pub fn template_warm(&self, ask: &warm::Ask) -> Result<warm::Set, Fault> {
+    pub fn template_warm(&self, ask: &warm::KeepSpares) -> Result<TemplateWarmed, Fault> {
         let remote = match self {
             Engine::Local(node, caller) => return warm::set(node, caller, ask),
             Engine::Remote(remote) => remote,
@@ -150,7 +156,7 @@ impl Engine {
         }
     }
 
-    pub fn export(&self, word: &str, out: &mut dyn Write) -> Result<Written, Fault> {
+    pub fn export(&self, word: &str, out: &mut dyn Write) -> Result<Exported, Fault> {
         match self {
             Engine::Local(node, caller) => portable::export(node, caller, word, out),
             Engine::Remote(remote) => {
@@ -164,7 +170,11 @@ impl Engine {
     }
 
     /// Imports a snapshot. Returns also notes on settings that an importer of policies could not carry over.
-    pub fn import(&self, onto: Onto<'_>, mut input: Box<dyn Read + Send>) -> Result<(Imported, Vec<String>), Fault> {
+    pub fn import(
+        &self,
+        onto: ImportOptions<'_>,
+        mut input: Box<dyn Read + Send>,
+    ) -> Result<(SandboxImported, Vec<String>), Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let imported = portable::import(node, caller, onto, &mut input)?;
@@ -185,14 +195,14 @@ struct ImportPolicies {
 }
 
 impl Remote {
-    fn import_policies(&self, onto: &Onto<'_>) -> Result<ImportPolicies, Fault> {
+    fn import_policies(&self, onto: &ImportOptions<'_>) -> Result<ImportPolicies, Fault> {
         // The body is the file, so policies go into the head of the request.
         const MAX_BYTES: usize = 8 << 10;
         let (all, notes) = policies_of(&onto.policies, &onto.flags, false, self)?;
         let (mut names, mut documents) = (Vec::new(), Vec::new());
         for policy in all {
             match policy {
-                PolicyOf::Name(name) => names.push(name),
+                PolicySource::Name(name) => names.push(name),
                 document => documents.push(document),
             }
         }
@@ -215,7 +225,11 @@ impl Remote {
         self.client.document(Request::delete(path)).map(|deleted: Deleted| deleted.removed)
     }
 
-    fn import(&self, onto: Onto<'_>, input: Box<dyn Read + Send>) -> Result<(Imported, Vec<String>), Fault> {
+    fn import(
+        &self,
+        onto: ImportOptions<'_>,
+        input: Box<dyn Read + Send>,
+    ) -> Result<(SandboxImported, Vec<String>), Fault> {
         let ImportPolicies { names, documents, notes } = self.import_policies(&onto)?;
         let request = Request::post(&["v1", "import"]).body(Body::Stream(input, "application/octet-stream"));
         let request = request.query_if("dir", onto.dir.map(|dir| self.absolute(dir)).transpose()?);

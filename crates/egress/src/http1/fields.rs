@@ -2,7 +2,7 @@
 
 use super::{HeadError, MAX_FIELDS};
 
-/// One field: `name: value`. The value is trimmed and may contain non-ASCII bytes.
+/// A field `name: value`. The value is trimmed and may contain non-ASCII bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     pub name: String,

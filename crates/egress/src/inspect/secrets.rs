@@ -86,7 +86,7 @@ pub(super) fn unsearchable_reason(status: u16, headers: &dyn Headers) -> Option<
         .then_some("the server answered with a part of what was asked for as a whole, so a secret could be cut in two")
 }
 
-/// All encodings of the secrets of one request, as search automata.
+/// The encodings of the secrets of one request, as search automata.
 pub(super) struct Needles {
     /// Finds the first match fast.
     first: AhoCorasick,

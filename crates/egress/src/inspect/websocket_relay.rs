@@ -9,7 +9,7 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-/// One peer of the WebSocket.
+/// A peer of the WebSocket.
 pub(super) struct Side<'a> {
     pub reader: &'a mut Reader,
     pub writer: &'a mut Writer,

@@ -149,7 +149,9 @@ fn rebound() {
 
 fn check_rebound(seen: &Seen) {
     let refused = seen.one(Op::Resolve, Stage::Refused);
-    assert_eq!(refused.reason.as_deref(), Some("the name resolves only to addresses that no rule covers"));
+    let reason = refused.reason.as_deref().unwrap_or_default();
+    let names_it = reason.starts_with("a.example.org leads only to ") && reason.contains("10.0.0.1");
+    assert!(names_it && reason.ends_with("which no rule names"), "{reason}");
 }
 
 fn stage_special(world: &mut World) {

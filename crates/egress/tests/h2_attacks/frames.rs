@@ -93,7 +93,7 @@ pub enum Fate {
     Gone(Option<u32>),
 }
 
-/// One peer of a connection.
+/// A peer of a connection.
 pub struct Peer<S>(pub S);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {

@@ -1,9 +1,10 @@
 //! Translates file system calls into the paths and permissions that they need.
 
 use super::{AT_FDCWD, Judge, LONGEST_PATH};
-use crate::guest::is_private;
+use crate::actors::actor;
 use crate::resolve::Last;
 use crate::spec::Observed;
+use crate::workspace::Over;
 use policy::Perm;
 use std::path::{Path, PathBuf};
 use sys::notify::Call;
@@ -116,7 +117,8 @@ impl Judge<'_> {
     fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
-        if self.is_own_place(&path) || !self.exists(&path) {
+        let is_own = self.is_own_place(&path) && !self.spec.plan.private.is_in_home(&path);
+        if is_own || !self.exists(&path) {
             return None;
         }
         if self.steps.watch.looks {
@@ -170,10 +172,14 @@ impl Judge<'_> {
 
     fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
         let from = self.path(call, from.0, from.1, Last::Name)?;
-        if !self.exists(&from) && !is_private(&from) {
+        if !self.exists(&from) && !self.is_private(&from) {
             return None;
         }
         let to = self.path(call, to.0, to.1, Last::Name)?;
+        if self.is_unshown(&from) {
+            let (op, perm) = ("fs.read", Perm::ReadFile);
+            return Some(vec![Act { op, perm, path: from, fresh: false, named: None, there: Some(true) }]);
+        }
         let mut acts = vec![Act::create(self.make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
         self.note_move(&from, &to);
@@ -193,7 +199,7 @@ impl Judge<'_> {
     fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
         const EXCHANGE: u64 = 2;
         let from = self.path(call, from.0, from.1, Last::Name)?;
-        if !self.exists(&from) && !is_private(&from) {
+        if !self.exists(&from) && !self.is_private(&from) {
             return None;
         }
         let to = self.path(call, to.0, to.1, Last::Name)?;
@@ -203,7 +209,30 @@ impl Judge<'_> {
         }
         acts.extend(refer(&from, &to));
         self.note_move(&from, &to);
+        if flags & EXCHANGE == 0 {
+            self.advise_on_rename(call.tid, &from, &to);
+        }
         Some(acts)
+    }
+
+    /// Notes the rename of a directory of the base: an overlay without `redirect_dir` answers EXDEV, and not every
+    /// program copies then, as mv does.
+    fn advise_on_rename(&mut self, tid: i32, from: &Path, to: &Path) {
+        let is_layered = matches!(self.spec.workspace.as_ref().map(|w| &w.over), Some(Over::Layers(_)));
+        let of_base = || from.symlink_metadata().is_ok_and(|m| m.is_dir()) && !self.is_unshown(from);
+        if !is_layered || !self.in_workspace(from) || !self.in_workspace(to) || !of_base() {
+            return;
+        }
+        if Path::new(&actor(tid).exe).file_name().is_some_and(|name| name == "mv") {
+            return;
+        }
+        let (from, to) = (from.display(), to.display());
+        let note = format!(
+            "{from} could not be renamed to {to} in one step (EXDEV), because it is a directory of the project; `mv {from} {to}` copies it"
+        );
+        let job = self.flock.as_ref().and_then(|flock| flock.of(tid));
+        let of_job = self.flock.as_mut().zip(job).and_then(|(flock, job)| flock.denials(job));
+        of_job.unwrap_or(&mut self.denials).advise(&note);
     }
 
     /// Reports a rename or link between directories to the observer. The kernel requires both on one mount, which the
@@ -239,7 +268,9 @@ impl Judge<'_> {
         let found = self.mode(&path);
         let there = found.is_some();
         if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && there {
-            return None;
+            let hidden = self.is_unshown(&path);
+            let (op, perm) = ("fs.create", Perm::MakeReg);
+            return hidden.then(|| vec![Act { op, perm, path, fresh: true, named, there: Some(there) }]);
         }
         let mut acts = Vec::new();
         let mut add = |op, perm| {
@@ -267,11 +298,16 @@ impl Judge<'_> {
         let there = || act.there.unwrap_or_else(|| self.exists(&act.path));
         let has_place = || act.path.parent().is_some_and(|dir| self.leads_to_dir(dir));
         match act.op {
-            // The kernel answers EEXIST; a rename may replace the file.
-            "fs.create" => (act.fresh && there()) || !has_place(),
+            // The kernel answers EEXIST, unless the file is hidden; a rename may replace the file.
+            "fs.create" => (act.fresh && there() && !self.is_unshown(&act.path)) || !has_place(),
             "fs.write" if act.fresh => !there() && !has_place(),
             _ => !there(),
         }
+    }
+
+    /// True for a path of the host where the guest finds nothing.
+    fn is_unshown(&self, path: &Path) -> bool {
+        !self.is_private(path) && self.resolver.stat(path).is_none()
     }
 
     /// True for a path that leads to a directory on the host, or that is a directory in the workspace.

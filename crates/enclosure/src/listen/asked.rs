@@ -6,6 +6,7 @@ use super::held::{Held, OpenRequest, Target, Tree, find, mount_of};
 use super::{AT_FDCWD, EACCES, Judge, LONGEST_PATH};
 use crate::actors::actor;
 use crate::approval::{Begun, OnAllow, Opening, Question, Report, Subject, Waiter};
+use crate::denials::Refusal;
 use crate::resolve::{self, Last};
 use crate::spec::Observed;
 use crate::waiting_calls::Kind;
@@ -194,7 +195,8 @@ impl Judge<'_> {
             match report {
                 Report::Refused(Subject { op, target, rule, actor, job }, why) => {
                     let hint = Some(why.to_owned());
-                    self.count(job, |list| list.add(op, &target, &rule, Action::Ask, hint, || actor).cloned());
+                    let refusal = Refusal { op, target: &target, rule: &rule, action: Action::Ask, hint, quiet: false };
+                    self.count(job, |list| list.add(refusal, || actor).cloned());
                 }
                 Report::Connected(Subject { rule, actor, .. }, path) => {
                     self.observe(|| Observed::Socket { path, rule, action: Action::Allow, actor });

@@ -121,8 +121,8 @@ impl Residence<'_> {
         self.guest.judge.hear_waiters();
         self.collect_denials();
         let flock = self.guest.judge.flock.as_mut();
-        let (denials, denials_dropped) = flock.map(|flock| flock.remove(job)).unwrap_or_default();
-        let end = End { status, cpu_us, max_rss_kb, out_of_memory, denials, denials_dropped };
+        let (denials, denials_dropped, notes) = flock.map(|flock| flock.remove(job)).unwrap_or_default();
+        let end = End { status, cpu_us, max_rss_kb, out_of_memory, denials, denials_dropped, notes };
         self.events.push(Happened::Ended { job, end });
         self.guest.meter.admit_ours(1 + self.jobs.len() as u64);
         self.pending_signals.retain(|(of, _)| *of != job);

@@ -40,6 +40,10 @@ impl Builder<'_> {
         if self.is_mounted(&place.path) {
             return Ok(());
         }
+        if self.has_home && self.is_in_home(&place.path) {
+            self.stand_in_home(&place.path);
+            return Ok(());
+        }
         if self.is_own(&place.path)? || is_private(&place.path) {
             let (rule, path) = (&place.rule, place.path.display());
             let message = format!("{rule}: {path} is in a place that a guest has of its own");

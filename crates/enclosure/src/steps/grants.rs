@@ -15,7 +15,11 @@ use terms::{ErrorKind, Fault, Phase};
 impl Builder<'_> {
     pub(super) fn grants(&mut self) -> Result<(), Fault> {
         let grants = self.with_workspace(self.spec.plan.grants.iter().flat_map(top_level).collect());
+        let mut home = self.spec.plan.private.home();
         for grant in &grants {
+            if home.take_if(|home| grant.path > **home).is_some() {
+                self.home()?;
+            }
             match self.workspace_at(&grant.path) {
                 Some(_) => self.grant_in_workspace(grant, &grants)?,
                 None => {
@@ -26,6 +30,9 @@ impl Builder<'_> {
                 }
             }
         }
+        if home.is_some() {
+            self.home()?;
+        }
         Ok(())
     }
 
@@ -33,7 +40,11 @@ impl Builder<'_> {
         if self.is_own(&grant.path)? {
             return Ok(());
         }
-        check_below_tmp(grant)?;
+        check_in_private(grant)?;
+        let spec = self.spec;
+        if let Some(cache) = spec.own_home.caches().iter().find(|cache| cache.at == grant.path && self.has_home) {
+            return self.cache(cache, grant);
+        }
         if !self.is_mounted(&grant.path) {
             match grant.kind {
                 Kind::Dir => self.dir(&grant.path),
@@ -66,7 +77,8 @@ impl Builder<'_> {
                 return Err(fault.hint("let the service listen elsewhere"));
             }
             if !self.is_mounted(&path) {
-                self.grant(&Grant { path, kind: Kind::Socket, perms: Perms::NONE, rule })?;
+                let private = spec.plan.private.clone();
+                self.grant(&Grant { path, kind: Kind::Socket, perms: Perms::NONE, rule, private })?;
             }
         }
         Ok(())
@@ -124,17 +136,13 @@ impl Builder<'_> {
 
 /// Refuses a partial grant below a private directory, which is writable: landlock rights are inherited by what is
 /// mounted below. Mount attributes can remove writing or execution as a whole, but not single permissions.
-pub(super) fn check_below_tmp(grant: &Grant) -> Result<(), Fault> {
-    let reads = grant.kind != Kind::Dir || grant.perms.and(Perms::READ) == Perms::READ;
-    let changes = grant.perms.and(Perms::WRITE);
-    let whole = changes.is_empty() || changes == Perms::WRITE || grant.kind != Kind::Dir;
-    if policy::private_place(&grant.path).is_none() || (reads && whole) {
-        return Ok(());
-    }
+pub(super) fn check_in_private(grant: &Grant) -> Result<(), Fault> {
+    let Some(place) = grant.private.place_of(&grant.path).filter(|_| !grant.is_whole()) else { return Ok(()) };
     let message = format!(
-        "{}: {} lies below the private /tmp, where permissions cannot be granted singly",
+        "{}: {} lies below the private {}, where permissions cannot be granted singly",
         grant.rule,
-        grant.path.display()
+        grant.path.display(),
+        if grant.private.is_in_home(place) { "home" } else { "/tmp" }
     );
     let hint = "grant reading, or reading and all changes; or keep the directory elsewhere";
     Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))

@@ -57,7 +57,7 @@ pub(super) fn build(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
     ops.push(Op::Seccomp { program: arena.list(&seccomp::program(&watch)), listener: watch.listener });
     ops.push(Op::Ready);
     let (mounts, skeleton) = (Vec::new(), Vec::new());
-    Ok(Steps { ops, own: 0, _ruleset: ruleset, mounts, watch, guest, skeleton, top_layer: None })
+    Ok(Steps { ops, own: 0, _ruleset: ruleset, mounts, watch, guest, skeleton, top_layer: None, home: None })
 }
 
 /// Splits a grant above /tmp or /var/tmp into grants of the entries beside it: the grant does not include the private

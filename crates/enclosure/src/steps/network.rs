@@ -26,6 +26,10 @@ impl Builder<'_> {
     /// Adds the steps that open the doors: early among the first process's own steps, while it has CAP_NET_ADMIN.
     pub(super) fn doors(&mut self) {
         let Some(plan) = &self.spec.network else { return };
+        if plan.names_only {
+            self.own.push(Op::OpenResolver { batch: self.arena.list(&netlink::resolver_address()) });
+            return;
+        }
         let ipv6 = net::has_ipv6();
         let loopback = plan.loopback.iter().filter(|place| ipv6 || place.is_ipv4()).copied().collect::<Vec<_>>();
         self.own.push(Op::Netlink {
@@ -60,6 +64,13 @@ impl Builder<'_> {
     /// every name but its own.
     pub(super) fn network_files(&mut self) {
         let Some(plan) = &self.spec.network else { return };
+        if plan.names_only {
+            // Where there is no such file, nothing is put there for a guest that has no network.
+            if let Place::File(real) = self.place(Path::new("/etc/resolv.conf")) {
+                self.made_file("resolv.conf", resolver_file(false), 0o444, &real);
+            }
+            return;
+        }
         self.show("resolv.conf", resolver_file(plan.asks), Path::new("/etc/resolv.conf"));
         self.show("hosts", hosts_file(&rustix::system::uname().nodename().to_string_lossy()), Path::new("/etc/hosts"));
         let Some(authority) = &plan.authority else { return };

@@ -66,6 +66,9 @@ impl Builder<'_> {
             let all = Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute);
             add(Path::new(private), all.bits());
         }
+        if let Some(home) = plan.private.home().filter(|_| self.has_home) {
+            add(home, Perms::READ.union(Perms::WRITE).union(Perms::of(&[Perm::MakeChar])).union(execute).bits());
+        }
         let device = Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir, Perm::IoctlDev, Perm::Truncate]);
         add(Path::new("/dev"), device.bits());
         add(Path::new("/proc"), Perms::of(&[Perm::ReadFile, Perm::WriteFile, Perm::ReadDir]).bits());

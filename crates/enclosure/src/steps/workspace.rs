@@ -51,7 +51,7 @@ impl Builder<'_> {
     }
 
     fn lay(&mut self, workspace: &Workspace, grant: &Grant, all: &[Grant]) -> Result<(), Fault> {
-        super::grants::check_below_tmp(grant)?;
+        super::grants::check_in_private(grant)?;
         let at = &workspace.at;
         self.dir(at);
         let attr = self.attr_of(grant);
@@ -71,7 +71,8 @@ impl Builder<'_> {
                 let options = self.options(workspace, layers, &grant.rule)?;
                 let inner = |g: &Grant| g.path != *at && g.path.starts_with(at) && g.perms.contains(Perm::Execute);
                 let varies = !grant.perms.contains(Perm::Execute) && all.iter().any(inner);
-                if varies || self.lists_programs() || self.asks_in_workspace() {
+                // What leads to it in the sandbox's own home is the guest's, and only a bind follows no link.
+                if varies || self.lists_programs() || self.asks_in_workspace() || self.is_in_home(at) {
                     self.push(Op::Dir { at: self.cstring(WHOLE), mode: 0o755 });
                     self.push(Op::Overlay { at: self.cstring(WHOLE), options, attr: QUIET });
                     self.push(Op::Bind { from: self.cstring(WHOLE), at: self.cpath(at), attr });
@@ -95,14 +96,14 @@ impl Builder<'_> {
         self.top_layer = layers.last().cloned();
         self.layers_place();
         let read_only = QUIET.with(Attr::READ_ONLY);
-        let base = self.lay_part(&workspace.at, 0, read_only, rule);
+        let base = self.lay_base(&workspace.at, read_only, rule);
         let struck = self.whiteout_layer(workspace);
         let places: Vec<String> = layers
             .iter()
             .enumerate()
             .map(|(i, layer)| {
                 let attr = if i + 1 == layers.len() { QUIET } else { read_only };
-                self.lay_part(layer, i + 1, attr, rule)
+                self.layer(layer, attr, rule)
             })
             .collect();
         let (top, frozen) = places.split_last().map_or(("", &places[..0]), |(top, rest)| (top.as_str(), rest));
@@ -118,15 +119,15 @@ impl Builder<'_> {
         Ok(self.cstring(options))
     }
 
-    /// Attaches a layer at a path of its own.
-    fn lay_part(&mut self, part: &Path, number: usize, attr: Attr, rule: &str) -> String {
-        let place = format!("{LAYERS}/{number}");
+    /// Attaches the base at a path of its own.
+    fn lay_base(&mut self, base: &Path, attr: Attr, rule: &str) -> String {
+        let place = format!("{LAYERS}/0");
         self.push(Op::Dir { at: self.cstring(&place), mode: 0o755 });
-        self.lay_tree(part, Path::new(&place), attr, rule);
+        self.lay_tree(base, Path::new(&place), attr, rule);
         place
     }
 
-    fn lay_tree(&mut self, tree: &Path, at: &Path, attr: Attr, rule: &str) {
+    pub(super) fn lay_tree(&mut self, tree: &Path, at: &Path, attr: Attr, rule: &str) {
         if self.guest.privileged {
             self.shifted(tree, at, attr, rule, Purpose::Layer);
         } else {

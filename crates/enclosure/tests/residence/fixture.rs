@@ -1,8 +1,8 @@
 //! Shared by the cases: a live enclosure over a project, and waiting for its events.
 
 use enclosure::{
-    Beside, Cpus, End, Enforced, GuestPlan, GuestSpec, Happened, Job, LocalHost, Over, PlannedCommand, Residence,
-    Started, Stdio, Streams, Workspace, begin, choose,
+    Beside, Cpus, End, Enforced, GuestPlan, GuestSpec, Happened, Job, LocalHost, Over, OwnHome, PlannedCommand,
+    Residence, Started, Stdio, Streams, Workspace, begin, choose,
 };
 use policy::{Action, Context, Format, Perms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -67,6 +67,7 @@ pub fn spec_under(policy: &str, limits: Limits) -> GuestSpec {
             over: Over::Layers(vec![layer]),
             open: Box::new(|path| File::open(path)),
         }),
+        own_home: OwnHome::Scratch,
     }
 }
 

@@ -468,6 +468,34 @@ pub fn sensitive(path: &Path, home: &Path) -> Option<&'static str> {
     None
 }
 
+/// Names of files that hold credentials, in whichever directory of a home.
+const CREDENTIAL_FILES: [&str; 14] = [
+    ".credentials.json",
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    "access_tokens.db",
+    "auth.json",
+    "credentials",
+    "credentials.db",
+    "credentials.json",
+    "credentials.toml",
+    "hosts.yml",
+    "oauth_creds.json",
+    "token.json",
+];
+
+/// Returns true if a path relative to a home is a sensitive one (see [`SENSITIVE`]) or lies in one.
+pub fn lies_in_sensitive(below_home: &Path) -> bool {
+    look_up(below_home.as_os_str().as_bytes(), |relation| relation == Relation::Within).is_some()
+}
+
+/// Returns true if a file of this name holds credentials wherever it lies.
+pub fn is_credential_file(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| CREDENTIAL_FILES.contains(&name))
+}
+
 fn after_slash(path: &[u8]) -> &[u8] {
     path.iter().position(|b| *b == b'/').map_or(&[], |slash| &path[slash + 1..])
 }

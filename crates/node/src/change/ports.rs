@@ -1,7 +1,8 @@
-//! Ports of the host that lead into a sandbox: added and removed while it is there, open as long as it is live. Where it is live they are
-//! opened and closed first and written down then: if either fails, neither holds.
+//! Published ports of a sandbox: added and removed at any time, open as long as it is live. In a live sandbox they are opened and
+//! closed first and recorded then; if either fails, neither takes effect.
 
-use super::Ask;
+use super::Widening;
+use api::SandboxChange;
 use runtime::Node;
 use runtime::keeper::Keeper;
 use runtime::publish::{self, Asked};
@@ -13,7 +14,7 @@ use std::net::SocketAddr;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 
-/// A sandbox's ports as they shall be.
+/// The new list of a sandbox's published ports.
 pub(super) struct Ports {
     id: String,
     version: u64,
@@ -21,12 +22,17 @@ pub(super) struct Ports {
     then: Vec<String>,
 }
 
-/// What is asked for, if it may be. Nothing where it is so already.
-pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) -> Result<Option<Ports>, Fault> {
+/// Checks the request and returns the new ports, or none if it changes nothing.
+pub(super) fn prepare(
+    state: &State,
+    which: &Which,
+    (ask, widening): (&SandboxChange, Widening),
+    caller: &Caller,
+) -> Result<Option<Ports>, Fault> {
     let Some(change) = &ask.publish else { return Ok(None) };
     let kept = state.store.read(|tx| pick(tx, which, caller))?;
     let (added, removed) = (publish::read_all(&change.add)?, places(&change.remove)?);
-    let has_host = ask.may_widen && caller.reach == Reach::All;
+    let has_host = widening == Widening::Allowed && caller.reach == Reach::All;
     if let Some(port) = added.first().filter(|_| !has_host) {
         let message = format!("publish: {port}: a port of the host is opened by an operator of the host alone");
         let fault = Fault::new(ErrorKind::PolicyDenied, message).subject(&kept.id).phase(Phase::Admission);
@@ -53,7 +59,8 @@ fn places(words: &[String]) -> Result<Vec<SocketAddr>, Fault> {
 }
 
 impl Ports {
-    /// Opens and closes them where the sandbox is live; whether it is. Where it is not, whether they could be opened is tried.
+    /// Opens and closes the ports if the sandbox is live, and returns whether it is. If it is not, checks whether they could be
+    /// opened.
     pub(super) fn put_in_force(&self, node: &Node, state: &State) -> Result<bool, Fault> {
         if let Some(mut keeper) = Keeper::heard(node, &state.path, &self.id)?
             && keeper.publish(self.then.clone())?
@@ -67,10 +74,10 @@ impl Ports {
         Ok(false)
     }
 
-    /// It could not be written down: what is written holds again.
+    /// Restores the ports of the record after the new ones could not be written to it.
     pub(super) fn take_back(&self, node: &Node, state: &State) {
         if let Ok(Some(mut keeper)) = Keeper::heard(node, &state.path, &self.id) {
-            // Where even this fails, the keeper is gone, and its ports with it; or it fell silent just now.
+            // If this fails, the keeper has ended and its ports are closed, or it has just stopped answering.
             let _ = keeper.publish(self.before.clone());
         }
     }

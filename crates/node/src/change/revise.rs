@@ -1,8 +1,9 @@
-//! Revise: other network rules and limits for a sandbox. Whoever may not allow more can only take away from what holds; whoever may,
-//! but not everything on this host, stays within what the sandbox was made with. Where it is live they are put in force first and
-//! written down then: if either fails, neither holds.
+//! Revise: new network rules and limits for a sandbox. A caller who may not widen can only narrow them; a tenant's operator may
+//! widen them up to the sandbox's ceiling. In a live sandbox they are put in force first and recorded then; if either fails,
+//! neither takes effect.
 
-use super::Ask;
+use super::Widening;
+use api::SandboxChange;
 use policy::{Format, Policy, Target};
 use runtime::Node;
 use runtime::keeper::Keeper;
@@ -16,10 +17,10 @@ use state::{Caller, Reach, bounds};
 use store::Kept;
 use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts};
 
-/// Rules, as many as any policy has use for.
+/// Most rules in one request.
 const MOST_RULES: usize = 1024;
 
-/// A sandbox's policy and limits as they shall be.
+/// The new policy and limits of a sandbox.
 pub(super) struct Revised {
     id: String,
     policy: Value,
@@ -29,8 +30,13 @@ pub(super) struct Revised {
     revision: u64,
 }
 
-/// What is asked for, if it may be. Nothing where nothing of it is asked for, or it is so already.
-pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) -> Result<Option<Revised>, Fault> {
+/// Checks the request and returns the new policy and limits, or none if it changes neither.
+pub(super) fn prepare(
+    state: &State,
+    which: &Which,
+    (ask, widening): (&SandboxChange, Widening),
+    caller: &Caller,
+) -> Result<Option<Revised>, Fault> {
     if ask.net.is_none() && ask.limits.is_none() && ask.cpus.is_none() {
         return Ok(None);
     }
@@ -47,12 +53,12 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     if is_about_limits {
         bounds::fill_change(record, &mut limits, &mut cpus, caller);
     }
-    let is_host = ask.may_widen && caller.reach == Reach::All;
+    let is_host = widening == Widening::Allowed && caller.reach == Reach::All;
     let ceiling = record.ceiling.clone().unwrap_or_else(|| record.policy.clone());
     if !is_host {
-        let (most, why) = match ask.may_widen {
-            true => (read(&kept.id, &ceiling)?, "what it was made with"),
-            false => (read(&kept.id, &record.policy)?, "what holds now"),
+        let (most, why) = match widening {
+            Widening::Allowed => (read(&kept.id, &ceiling)?, "what it was made with"),
+            Widening::Refused => (read(&kept.id, &record.policy)?, "what holds now"),
         };
         policies::within(&most, &then, why)?;
         within_limits(record, &limits, cpus)?;
@@ -66,7 +72,7 @@ pub(super) fn prepare(state: &State, which: &Which, ask: &Ask, caller: &Caller) 
     let resolved = policy::resolve(&whole, &around.context).map_err(Fault::from)?;
     policies::check_supported(&resolved, true)?;
     let holds = (now.digest(), record.limits, record.cpus) == (then.digest(), limits, cpus);
-    // What the host's operator sets is also the most that others may set from then on.
+    // The policy that the host's operator sets becomes the ceiling for other callers.
     if holds && (!is_host || read(&kept.id, &ceiling)?.digest() == then.digest()) {
         return Ok(None);
     }
@@ -85,7 +91,7 @@ fn read(id: &str, policy: &Value) -> Result<Policy, Fault> {
     policy::effective(&[document]).map_err(Fault::from)
 }
 
-/// The sandbox's policy with other network rules.
+/// Returns the sandbox's policy with other network rules.
 fn with_rules(kept: &Kept<Sandbox>, rules: &[Value]) -> Result<(Value, Policy), Fault> {
     if rules.len() > MOST_RULES {
         let message = format!("net: {} rules, and at most {MOST_RULES} are taken", rules.len());
@@ -113,7 +119,7 @@ fn within_limits(record: &Sandbox, limits: &Limits, cpus: Option<f64>) -> Result
     }
 }
 
-/// Sockets of the host are shown by mounts, which are made when the sandbox becomes live.
+/// Refuses new socket rules: sockets of the host are shown by mounts, which are made when the sandbox becomes live.
 fn check_sockets(now: &Policy, then: &Policy) -> Result<(), Fault> {
     let sockets = |policy: &Policy| {
         let rules = policy.net.iter().map(|labelled| labelled.rule.clone());
@@ -129,7 +135,7 @@ fn check_sockets(now: &Policy, then: &Policy) -> Result<(), Fault> {
 }
 
 impl Revised {
-    /// Puts it in force where the sandbox is live; whether it is.
+    /// Puts policy and limits in force if the sandbox is live, and returns whether it is.
     pub(super) fn put_in_force(&self, node: &Node, caller: &Caller) -> Result<bool, Fault> {
         let dir = state::directory::prepare(caller)?.0;
         let Some(mut keeper) = Keeper::heard(node, &dir, &self.id)? else { return Ok(false) };
@@ -138,21 +144,21 @@ impl Revised {
         Ok(true)
     }
 
-    /// It could not be written down: what is written holds again.
+    /// Restores the policy and limits of the record after the new ones could not be written to it.
     pub(super) fn take_back(&self, node: &Node, state: &State, caller: &Caller) {
         let Ok(Some(kept)) = state.store.read(|tx| tx.get::<Sandbox>(&self.id)) else { return };
         let Sandbox { revision, policy, limits, cpus, .. } = kept.record;
         let Ok((dir, ..)) = state::directory::prepare(caller) else { return };
         if let Ok(Some(mut keeper)) = Keeper::heard(node, &dir, &self.id) {
-            // Where even this fails, the keeper is gone, and its rules with it; or it fell silent just now.
+            // If this fails, the keeper has ended and its rules with it, or it has just stopped answering.
             let _ = keeper.revise(Revision { revision, policy, limits, cpus });
         }
     }
 
     pub(super) fn put(&self, kept: &mut Kept<Sandbox>) -> Result<(), Fault> {
-        // Whatever else was said of it meanwhile stays.
+        // Other fields that were changed meanwhile keep their new values.
         if kept.record.revision + 1 != self.revision {
-            let message = format!("the rules or limits of {} were changed by somebody else meanwhile", kept.id);
+            let message = format!("cannot change {}: another request changed its rules or limits meanwhile", kept.id);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
             return Err(fault.retry(Retry::Now).hint("look at it again, and repeat"));
         }

@@ -1,7 +1,9 @@
-//! What a new sandbox stands on: the directory that it covers and the layers over it, from nothing or from a template.
+//! The base directory of a new sandbox and the layers over it, empty ones or those of a template.
 
-use super::Ask;
+use super::CreateSandbox;
 use crate::snapshots;
+use api::{Driver, Rel};
+use runtime::run::repository;
 use rustix::time::{ClockId, clock_gettime};
 use state::layer_meta::{Meta, drop_layer};
 use state::reach::{BaseFault, Reach};
@@ -12,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::copy::Copied;
-use workspace::{Dir, Driver, Layer, Lock, Rel};
+use workspace::{Dir, Layer, Lock};
 
-/// The directory that is covered.
+/// The directory that a sandbox covers.
 pub struct Base {
     pub path: PathBuf,
     pub dir: Dir,
@@ -22,19 +24,24 @@ pub struct Base {
 }
 
 impl Base {
-    /// The one that was asked for; else its own, else the template's, else the current one.
-    pub fn open(ask: &Ask, ground: Option<&Ground>, own: Option<&Path>, caller: &Caller) -> Result<Base, Fault> {
+    /// Opens the requested directory; without one the sandbox's own, else the template's, else the current directory.
+    pub fn open(
+        ask: &CreateSandbox,
+        ground: Option<&Ground>,
+        own: Option<&Path>,
+        caller: &Caller,
+    ) -> Result<Base, Fault> {
         let asked = match (&ask.dir, own, ground) {
             (_, Some(own), _) => own.to_owned(),
             (Some(dir), ..) => caller.cwd.join(dir),
             (None, None, Some(ground)) => ground.base.clone(),
-            (None, None, None) => caller.cwd.clone(),
+            (None, None, None) => repository::top(&caller.cwd, caller).unwrap_or_else(|| caller.cwd.clone()),
         };
         let refuse = |why: &str| {
             let fault = Fault::invalid(format!("{}: {why}", asked.display())).phase(Phase::Admission);
             fault.hint("name a directory that exists and that you may read")
         };
-        // What a template stands on was granted to whoever made it.
+        // The base of a template was granted to the caller who made it.
         let reach = match own.is_none() && (ask.dir.is_some() || ground.is_none()) {
             true => &caller.reach,
             false => &Reach::All,
@@ -53,23 +60,24 @@ impl Base {
     }
 }
 
-/// The layers of a sandbox that has no record yet; nobody else touches them while the lock is held.
-pub struct Stacked {
-    /// The one that was made just now.
+/// The layers of a sandbox that has no record yet. The lock keeps other processes away from them.
+pub struct NewLayers {
+    /// The new layer.
     pub top: Layer,
     _lock: Lock,
 }
 
-impl Stacked {
-    /// Makes what the sandbox needs, and says so in the sandbox.
+impl NewLayers {
+    /// Makes the layers that the sandbox needs, and enters them in its record.
     pub fn make(
         state: &State,
+        caller: &Caller,
         base: &Base,
-        ask: &Ask,
+        ask: &CreateSandbox,
         id: &str,
         sandbox: &mut Sandbox,
         progress: &mut dyn FnMut(&Copied),
-    ) -> Result<Stacked, Fault> {
+    ) -> Result<NewLayers, Fault> {
         let unmade = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a new layer: {e}", state.path.display()));
             fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
@@ -79,12 +87,12 @@ impl Stacked {
             (sandbox.layers, sandbox.since) = (seed.layers, seed.ground.since);
             sandbox.template = Some(seed.template);
             let top = sandbox.layers.last().ok_or_else(|| Fault::internal("a template without layers"))?;
-            return Ok(Stacked { top: state.layers.get(top).map_err(unmade)?, _lock: seed.lock });
+            return Ok(NewLayers { top: state.layers.get(top).map_err(unmade)?, _lock: seed.lock });
         }
         sandbox.driver = workspace::driver::choose(&base.dir, &state.layers.dir, ask.driver)?;
         let (top, lock) = state.layers.make(&base.dir, sys::random::id_bytes()).map_err(unmade)?;
-        let made = Stacked { top, _lock: lock };
-        match made.fill(state, base, id, sandbox, progress) {
+        let made = NewLayers { top, _lock: lock };
+        match made.fill(state, caller, base, id, sandbox, progress) {
             Ok(()) => Ok(made),
             Err(fault) => {
                 made.drop_layer(state);
@@ -96,6 +104,7 @@ impl Stacked {
     fn fill(
         &self,
         state: &State,
+        caller: &Caller,
         base: &Base,
         id: &str,
         sandbox: &mut Sandbox,
@@ -111,18 +120,19 @@ impl Stacked {
             let copied = workspace::copy::into_layer(&base.dir, &self.top, sandbox.driver, progress)?;
             sandbox.notes.extend(copied.left_out());
         }
+        sandbox.notes.extend(repository::seed(&base.path, &self.top, caller));
         Meta::of(id, sandbox).write(&self.top).map_err(failed)?;
-        // On the disk before there is a record of it: a power failure must not leave a sandbox without a layer.
+        // Synced before the record exists: a power failure must not leave a sandbox without a layer.
         state.layers.settle_names(&self.top).map_err(failed)
     }
 
-    /// What was made is not wanted after all. What cannot be taken away now is left for gc.
+    /// Removes the new layer after a failed request. If that fails, gc removes it.
     pub fn drop_layer(&self, state: &State) {
         let _ = drop_layer(&state.layers, &self.top.id);
     }
 }
 
-/// Until the clock that files are stamped by has moved: a change of the base right after this is later than the layer.
+/// Waits for the next tick of the clock that stamps files, so that a change of the base after this is later than the layer.
 pub fn wait_for_clock(layer: &Layer) {
     let Ok(made) = layer.made_at() else { return };
     // Ticks are 1 to 10 ms apart.
@@ -135,8 +145,8 @@ pub fn wait_for_clock(layer: &Layer) {
     }
 }
 
-/// What a template brings with it.
-pub fn ground_of(state: &State, ask: &Ask) -> Result<Option<Ground>, Fault> {
+/// Returns the ground of the requested template.
+pub fn template_ground(state: &State, ask: &CreateSandbox) -> Result<Option<Ground>, Fault> {
     let Some(word) = &ask.template else { return Ok(None) };
     state.store.read(|tx| snapshots::find_template(tx, word)).map(|kept| Some(kept.record.ground))
 }

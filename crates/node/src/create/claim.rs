@@ -1,10 +1,11 @@
-//! Claim: a sandbox that stands ready becomes the caller's, in the transaction that would else make one. Its record is new and is the
-//! caller's in every field; of the one that stood there only the id, the layers and the keeper stay.
+//! Claim: gives a spare sandbox to the caller, in the transaction that would otherwise make one. The record is new and belongs to
+//! the caller in every field; only the id, the layers and the keeper of the spare stay.
 
 use super::spare_key::key_of;
-use super::{Ask, Base, Created, Told, check_words, describe, earlier, params, record};
+use super::{Base, CreateSandbox, UnrecordedResponse, check_fields, describe, earlier, params, record};
 use crate::snapshots::find_template;
 use crate::stop::end_keeper;
+use api::SandboxCreated;
 use runtime::Node;
 use runtime::keeper::Keeper;
 use runtime::keeper::place::Place;
@@ -18,14 +19,14 @@ use std::time::Duration;
 use store::{Kept, Tx};
 use terms::{Fault, LimitKind, Limits};
 
-/// Takes one that stands ready for just this; nothing where none does, and then one must be made.
-pub fn claim(node: &Node, caller: &Caller, ask: &Ask) -> Result<Option<Created>, Fault> {
+/// Takes a spare that matches the request exactly; returns none if there is no such spare and a sandbox must be made.
+pub fn claim(node: &Node, caller: &Caller, ask: &CreateSandbox) -> Result<Option<SandboxCreated>, Fault> {
     let Some(word) = &ask.template else { return Ok(None) };
-    // What stands ready was built for none of these.
+    // Spares are built without any of these.
     if !ask.secrets.is_empty() || ask.events_max.is_some() || ask.report_reads || ask.ask_timeout_ms.is_some() {
         return Ok(None);
     }
-    check_words(ask)?;
+    check_fields(ask)?;
     let state = node.states.open(caller)?;
     let (template, any) = state.store.read(|tx| {
         let template = find_template(tx, word)?;
@@ -41,7 +42,7 @@ pub fn claim(node: &Node, caller: &Caller, ask: &Ask) -> Result<Option<Created>,
         return Ok(None);
     }
     state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
-    let (mut sandbox, mut notes) = describe(ask, caller, &base, Some(ground))?;
+    let (mut sandbox, mut notes, _) = describe(ask, caller, &base, Some(ground))?;
     sandbox.driver = ground.driver;
     let params = params(ask, &sandbox);
     notes.extend(bounds::apply(&mut sandbox, caller)?);
@@ -51,7 +52,7 @@ pub fn claim(node: &Node, caller: &Caller, ask: &Ask) -> Result<Option<Created>,
             return Ok(Some(known));
         }
         let Some(spare) = spares(tx, &state, &template.id)?
-            .find(|spare| spare.record.key == key && leaves_room(&spare.record.sandbox.limits, &sandbox.limits))
+            .find(|spare| spare.record.key == key && fits_limits(&spare.record.sandbox.limits, &sandbox.limits))
         else {
             return Ok(None);
         };
@@ -63,17 +64,17 @@ pub fn claim(node: &Node, caller: &Caller, ask: &Ask) -> Result<Option<Created>,
             notes: stood.notes,
             ..sandbox
         };
-        // The new record refers to the same layers, so the old one goes first.
+        // The new record refers to the same layers, so the old record is removed first.
         tx.remove::<Spare>(&id)?;
-        let params = idempotency::answered(params, &Told { warm: true, notes: notes.clone() })?;
+        let params = idempotency::answered(params, &UnrecordedResponse { warm: true, notes: notes.clone() })?;
         let version = record(tx, ask, caller, &id, sandbox, params, true)?;
-        Ok(Some(Created { id, version, base: base.path.clone(), existed: false, warm: true, notes }))
+        Ok(Some(SandboxCreated { id, version, base: base.path.clone(), existed: false, warm: true, notes }))
     })?;
-    Ok(taken.map(|taken| if taken.existed { taken } else { tell(node, &state, taken, caller) }))
+    Ok(taken.map(|taken| if taken.existed { taken } else { hand_over(node, &state, taken, caller) }))
 }
 
-/// Whether one that stands ready can be given these limits on memory and processes: no more than it was counted with.
-fn leaves_room(stands: &Limits, wanted: &Limits) -> bool {
+/// Returns true if a spare can be given these limits on memory and processes: no more than it was counted with.
+fn fits_limits(stands: &Limits, wanted: &Limits) -> bool {
     let fits = |kind| match (stands.amount(kind), wanted.amount(kind)) {
         (None, _) => true,
         (Some(most), Some(wanted)) => wanted <= most,
@@ -82,21 +83,21 @@ fn leaves_room(stands: &Limits, wanted: &Limits) -> bool {
     fits(LimitKind::MemoryMb) && fits(LimitKind::Processes)
 }
 
-/// Those that can be taken.
+/// Lists the spares that are ready and whose keeper lives.
 fn spares<'a>(tx: &Tx<'_>, state: &'a State, pool: &str) -> Result<impl Iterator<Item = Kept<Spare>> + use<'a>, Fault> {
     let lives = |id: &str| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
     let all = tx.list_in::<Spare>(pool)?.into_iter();
     Ok(all.filter(move |spare| spare.record.stage == Stage::Ready && lives(&spare.id)))
 }
 
-/// Its keeper hears whose it is. One that cannot take that up leaves, and the sandbox becomes live as any other does: what hinders it
-/// is told then.
-fn tell(node: &Node, state: &State, taken: Created, caller: &Caller) -> Created {
+/// Tells the keeper of the spare its new owner. A keeper that cannot apply that ends, and the sandbox becomes live like any
+/// other; the cause is reported then.
+fn hand_over(node: &Node, state: &State, taken: SandboxCreated, caller: &Caller) -> SandboxCreated {
     let mut keeper = match Keeper::heard(node, &state.path, &taken.id) {
         Ok(Some(keeper)) => keeper,
-        Ok(None) => return Created { warm: false, ..taken },
+        Ok(None) => return SandboxCreated { warm: false, ..taken },
         Err(fault) => {
-            // It holds the sandbox, and would keep it from becoming live as any other.
+            // The keeper holds the sandbox and would keep it from becoming live again.
             let _ = end_keeper(node, &state.path, &taken.id, Duration::ZERO, &mut Vec::new());
             return unclaimed(taken, fault);
         }
@@ -104,14 +105,14 @@ fn tell(node: &Node, state: &State, taken: Created, caller: &Caller) -> Created 
     match keeper.claim(words_of(caller), caller.user.clone()) {
         Ok(()) => taken,
         Err(fault) => {
-            let _it_is_gone_then = keeper.end(&node.keepers, Duration::ZERO);
+            let _ = keeper.end(&node.keepers, Duration::ZERO); // on a failure it is gone already
             unclaimed(taken, fault)
         }
     }
 }
 
-fn unclaimed(taken: Created, fault: Fault) -> Created {
+fn unclaimed(taken: SandboxCreated, fault: Fault) -> SandboxCreated {
     let mut notes = taken.notes;
     notes.push(format!("the one that stood ready could not be taken over: {}", fault.message));
-    Created { warm: false, notes, ..taken }
+    SandboxCreated { warm: false, notes, ..taken }
 }

@@ -1,21 +1,21 @@
-//! What a new sandbox must be: its name, its policy and the space that is left for it.
+//! Checks on a new sandbox: its name, its services, its policy and the free space.
 
-use super::Ask;
+use super::CreateSandbox;
+use api::Service;
 use enclosure::LocalHost;
 use policy::Policy;
 use runtime::policies;
 use state::Caller;
 use state::names;
-use state::sandbox::Service;
 use state::snapshot::Ground;
 use std::path::Path;
 use terms::{Fault, Phase};
 
-/// Services of one sandbox.
+/// Most services of one sandbox.
 const MOST_SERVICES: usize = 32;
 const LONGEST_COMMAND: usize = 64 << 10;
 
-/// Names that tell services apart, and commands that can be given to a shell.
+/// Checks that services have distinct names and commands that can be passed to a shell.
 pub fn check_services(services: &[Service]) -> Result<(), Fault> {
     let refuse = |what: String| {
         let fault = Fault::invalid(format!("--service {what}")).phase(Phase::Admission);
@@ -47,14 +47,22 @@ pub fn check_services(services: &[Service]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The policy that its commands get: the template's, then the named ones, then the flags; `default` where there is none of the
-/// former two. With what a person should know of it. Who does not decide about policies has no more from a template than it gives.
-pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<(Policy, Vec<String>), Fault> {
+/// Source of the rules of a template, the beginning of their labels.
+pub const TEMPLATE: &str = "template.json";
+
+/// Returns the policy of its commands: the template's, then the named ones, then the flags; `default` without any of the former
+/// two. Also returns the notes for a person. A caller who does not decide about policies gets no more from a template than it
+/// grants.
+pub fn policy_of(
+    ask: &CreateSandbox,
+    ground: Option<&Ground>,
+    caller: &Caller,
+) -> Result<(Policy, Vec<String>), Fault> {
     let Some(ground) = ground else {
         let effective = policies::effective(&ask.policies, &ask.flags, caller)?;
         return Ok((effective.policy, effective.notes));
     };
-    let mut documents = vec![policies::parse_text(&ground.policy.to_string(), "template.json")?.document];
+    let mut documents = vec![policies::parse_text(&ground.policy.to_string(), TEMPLATE)?.document];
     let mut notes = Vec::new();
     for source in &ask.policies {
         let loaded = policies::load_for(source, caller)?;
@@ -71,18 +79,18 @@ pub fn policy_of(ask: &Ask, ground: Option<&Ground>, caller: &Caller) -> Result<
     Ok((policy, notes))
 }
 
-/// The same policy, and nothing in the directory can be changed.
+/// Returns the policy with all changes in the directory denied.
 pub fn unchanging(policy: &Policy) -> Result<Policy, Fault> {
     let rule = r#"{"version":1,"fs":{"rules":[{"action":"deny","path":"$WORKSPACE","perms":["write_file","remove_dir","remove_file","make_char","make_dir","make_reg","make_sock","make_fifo","make_block","make_sym","refer","truncate"]}]}}"#;
     let rule = policy::parse(rule, policy::Format::Json, "--read-only")?;
     Ok(policy::effective(&[policy.to_document("policy"), rule])?)
 }
 
-/// Whether runs could be made under the policy here: found now, not at the first command.
-pub fn validate(policy: &Policy, ask: &Ask, caller: &Caller, base: &Path) -> Result<Vec<String>, Fault> {
+/// Checks that runs could be made under the policy on this host, now and not at the first command.
+pub fn validate(policy: &Policy, ask: &CreateSandbox, caller: &Caller, base: &Path) -> Result<Vec<String>, Fault> {
     let mut policy = policy.clone();
     let around = policies::surroundings(&mut policy, caller, base, None);
-    let resolved = policy::resolve(&policy, &around.context)?;
+    let resolved = runtime::own_home::with_own_home(policy::resolve(&policy, &around.context)?, caller, base);
     policies::check_supported(&resolved, true)?;
     runtime::run::check_readable(&resolved, base)?;
     let plan = resolved.plan(&LocalHost::default())?;

@@ -1,6 +1,7 @@
-//! Copies that batches keep of what they replaced: which of them nobody can want any more, and their end. The records stay, for
-//! provenance.
+//! Copies that batches keep of the files they replaced: finds those that are no longer needed, and removes them. The records
+//! stay, for provenance.
 
+use api::{DiskUsage, Rel};
 use state::State;
 use state::batch::{self, Batch, Unfinished};
 use state::sandbox::Sandbox;
@@ -9,26 +10,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use store::{Kept, Tx};
 use terms::Fault;
-use workspace::disk_usage::{self, Size};
+use workspace::Dir;
+use workspace::disk_usage;
 use workspace::land::Held;
-use workspace::{Dir, Rel};
 
-/// So many of the last batches over each directory can be undone, however old they are.
+/// Batches over each directory that can be undone at any age, the last ones.
 const KEPT: usize = 100;
-/// And all that landed within this time.
+/// Retention of the copies of older batches.
 const KEPT_MS: u64 = 30 * 24 * 3_600_000;
 
-/// A directory of copies that can go.
-pub struct Unneeded {
+/// A directory of copies that can be removed.
+pub struct UnneededCopies {
     pub id: String,
     pub why: String,
-    /// No record knows it.
+    /// No record names it.
     pub orphan: bool,
-    pub size: Size,
+    pub size: DiskUsage,
 }
 
-/// Those that can go now, in the order of their names.
-pub fn unneeded(state: &State) -> Result<Vec<Unneeded>, Fault> {
+/// Lists the copies that can be removed, by name.
+pub fn unneeded(state: &State) -> Result<Vec<UnneededCopies>, Fault> {
     let Some(all) = batch::batches(state)? else { return Ok(Vec::new()) };
     // Listed before the records are read: a batch is recorded before it has a directory.
     let names = names(&all)?;
@@ -45,7 +46,7 @@ pub fn unneeded(state: &State) -> Result<Vec<Unneeded>, Fault> {
             None => ("nothing refers to it".to_owned(), true),
         };
         let size = all.dir(&Rel::top().join(id.as_bytes())).map(|dir| disk_usage::tree(&dir)).unwrap_or_default();
-        found.push(Unneeded { id, why, orphan, size });
+        found.push(UnneededCopies { id, why, orphan, size });
     }
     Ok(found)
 }
@@ -63,8 +64,9 @@ fn known(tx: &Tx<'_>) -> Result<(BTreeSet<String>, BTreeSet<String>), Fault> {
     Ok((recorded, tx.list::<Unfinished>()?.into_iter().map(|kept| kept.id).collect()))
 }
 
-/// Batches that cannot be undone any more, or need not be, and why. What one that was undone had replaced stands in its directory
-/// again, and whoever else saw it there before still tells by the copies that it is the same.
+/// Returns the batches whose copies are not needed, with the reason. The files that an undone batch had replaced are back in
+/// their directory; a sandbox that saw them before still compares them with the copies, so those are kept as long as such a
+/// sandbox exists.
 fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
     let mut by_base: BTreeMap<PathBuf, Vec<Kept<Batch>>> = BTreeMap::new();
     for kept in tx.list::<Batch>()? {
@@ -78,7 +80,7 @@ fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
         for (place, Kept { id, record, .. }) in batches.into_iter().enumerate() {
             let old = place >= KEPT && record.at_ms.saturating_add(KEPT_MS) <= now;
             let undone_ms = |by: &String| at.get(by).copied().unwrap_or(record.at_ms);
-            // The sandbox that it was of was told of both.
+            // The sandbox of the batch recorded both the landing and the undo.
             let is_other = |who: &Option<String>| who.as_ref() != Some(&record.sandbox);
             let is_known = |by: &String| seen.iter().any(|(ms, who)| *ms < undone_ms(by) && is_other(who));
             match record.undone_by {
@@ -91,15 +93,16 @@ fn past(tx: &Tx<'_>) -> Result<BTreeMap<String, String>, Fault> {
     Ok(past)
 }
 
-/// When each that is built upon a directory saw it, in milliseconds, and which sandbox that is, if it is one.
-type Looks = BTreeMap<PathBuf, Vec<(u64, Option<String>)>>;
+/// For each base, the times in milliseconds at which sandboxes, snapshots and templates first saw it, with the id of the sandbox
+/// if it is one.
+type FirstSeen = BTreeMap<PathBuf, Vec<(u64, Option<String>)>>;
 
-fn looks(tx: &Tx<'_>) -> Result<Looks, Fault> {
+fn looks(tx: &Tx<'_>) -> Result<FirstSeen, Fault> {
     let sandboxes = tx.list::<Sandbox>()?.into_iter();
     let sandboxes = sandboxes.map(|kept| (kept.record.base, kept.record.since, Some(kept.id)));
     let snapshots = tx.list::<Snapshot>()?.into_iter().map(|kept| kept.record.ground);
     let grounds = snapshots.chain(tx.list::<Template>()?.into_iter().map(|kept| kept.record.ground));
-    let mut looks = Looks::new();
+    let mut looks = FirstSeen::new();
     for (base, since, who) in sandboxes.chain(grounds.map(|ground| (ground.base, ground.since, None))) {
         let since_ms = u64::try_from(since.0).unwrap_or(0) * 1000 + u64::from(since.1) / 1_000_000;
         looks.entry(base).or_default().push((since_ms, who));
@@ -107,13 +110,13 @@ fn looks(tx: &Tx<'_>) -> Result<Looks, Fault> {
     Ok(looks)
 }
 
-/// Takes one away, unless somebody lands or takes back in its directory now.
+/// Removes the copies of a batch, unless a landing or an undo is in progress in its directory.
 pub fn take(state: &State, id: &str) -> Result<bool, Fault> {
     let base = state.store.read(|tx| tx.get::<Batch>(id))?.and_then(|kept| Dir::open(&kept.record.base).ok());
     let _held = match base.as_ref().map(Held::try_take) {
         Some(Ok(None)) => return Ok(false),
         Some(Ok(held)) => held,
-        // A directory that is gone, or cannot be held, is one that nothing is taken back in.
+        // No undo is possible in a directory that is gone or cannot be locked.
         Some(Err(_)) | None => None,
     };
     let ((recorded, unfinished), past) = state.store.read(|tx| Ok((known(tx)?, past(tx)?)))?;

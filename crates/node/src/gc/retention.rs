@@ -1,9 +1,9 @@
-//! Records of what is past: runs that have ended, sandboxes that were removed, keys of old requests, and the oldest part of the
-//! journal. They are kept for a time and up to a number, and then go. What landed is never among them: batches stay, and say by
-//! themselves whose they were.
+//! Retention of past records: ended runs, removed sandboxes, keys of old requests, and the oldest part of the journal. They are
+//! kept for a time and up to a number, and then removed. Batches are kept for good and name their sandbox themselves.
 
-use super::{Item, Sort, item};
+use super::item;
 use crate::snapshots;
+use api::{DiskUsage, GcItem, GcItemKind, JournalStep};
 use runtime::Node;
 use serde_json::json;
 use state::config::Keep;
@@ -13,34 +13,33 @@ use state::pool::Spare;
 use state::sandbox::{Run, Sandbox, Tombstone};
 use state::{Caller, State};
 use std::collections::{BTreeMap, BTreeSet};
-use store::{Step, Timed, Tx};
+use store::{Timed, Tx};
 use terms::Fault;
-use workspace::disk_usage::Size;
 
-/// Runs of a sandbox that is there which stay in any case: an approval names the last ones, and people look at them.
+/// Last runs of an existing sandbox that are always kept: an approval names the last ones, and users look at them.
 const LAST_RUNS: usize = 64;
-/// Entries of the journal that one file takes at most.
+/// Most entries of the journal in one file.
 const PART: u64 = 50_000;
-/// Records that go in one transaction, so that nobody waits long for it.
+/// Most records in one transaction, so that other transactions do not wait long.
 const AT_ONCE: usize = 500;
-/// How often a daemon goes on at once where there is more than fits a plan.
+/// Most plans that a daemon executes in a row.
 const ROUNDS: usize = 100;
 
-/// What can go now, `most` at most.
-pub fn items(state: &State, keep: &Keep, now: u64, most: usize) -> Result<Vec<Item>, Fault> {
+/// Lists the records that can be removed, at most `most`.
+pub fn items(state: &State, keep: &Keep, now: u64, most: usize) -> Result<Vec<GcItem>, Fault> {
     let layers: BTreeSet<String> = state.layer_names()?.into_iter().collect();
     state.store.read(|tx| {
         let mut items = tombstones(tx, keep, now, &layers, most)?;
         items.extend(runs(tx, keep, now, most)?);
         let keys = tx.expired_keys(now, most as u32)?;
-        items.extend(keys.iter().map(|key| item(Sort::Key, key, "expired".into(), Size::default())));
+        items.extend(keys.iter().map(|key| item(GcItemKind::Key, key, "expired".into(), DiskUsage::default())));
         items.truncate(most);
         items.extend(parts(tx, keep)?);
         Ok(items)
     })
 }
 
-/// Those of `all`, the oldest first, that are too old or too many, with the reason.
+/// Returns those of `all`, oldest first, that are too old or too many, with the reason.
 fn over(all: Vec<Timed>, most: u64, time_ms: u64, now: u64) -> impl Iterator<Item = (Timed, String)> {
     let excess = (all.len() as u64).saturating_sub(most);
     all.into_iter().enumerate().filter_map(move |(place, one)| {
@@ -52,8 +51,14 @@ fn over(all: Vec<Timed>, most: u64, time_ms: u64, now: u64) -> impl Iterator<Ite
     })
 }
 
-/// A layer that a removal has left is known by the tombstone alone: that stays as long as the layer does.
-fn tombstones(tx: &Tx<'_>, keep: &Keep, now: u64, layers: &BTreeSet<String>, most: usize) -> Result<Vec<Item>, Fault> {
+/// Lists tombstones. One that names a layer still on the disk stays as long as the layer does: nothing else names it.
+fn tombstones(
+    tx: &Tx<'_>,
+    keep: &Keep,
+    now: u64,
+    layers: &BTreeSet<String>,
+    most: usize,
+) -> Result<Vec<GcItem>, Fault> {
     let mut items = Vec::new();
     for (one, why) in over(tx.timed::<Tombstone>("removed_ms")?, keep.removed, keep.removed_ms, now) {
         if items.len() == most {
@@ -61,13 +66,13 @@ fn tombstones(tx: &Tx<'_>, keep: &Keep, now: u64, layers: &BTreeSet<String>, mos
         }
         let left = |kept: &store::Kept<Tombstone>| kept.record.gone.iter().any(|layer| layers.contains(layer));
         if tx.get::<Tombstone>(&one.id)?.is_some_and(|kept| !left(&kept)) {
-            items.push(item(Sort::Tombstone, &one.id, why, Size::default()));
+            items.push(item(GcItemKind::Tombstone, &one.id, why, DiskUsage::default()));
         }
     }
     Ok(items)
 }
 
-fn runs(tx: &Tx<'_>, keep: &Keep, now: u64, most: usize) -> Result<Vec<Item>, Fault> {
+fn runs(tx: &Tx<'_>, keep: &Keep, now: u64, most: usize) -> Result<Vec<GcItem>, Fault> {
     let there: BTreeSet<String> =
         tx.ids_from::<Sandbox>("", u32::MAX)?.into_iter().chain(tx.ids_from::<Spare>("", u32::MAX)?).collect();
     let all = tx.timed::<Run>("ended_ms")?;
@@ -89,20 +94,20 @@ fn runs(tx: &Tx<'_>, keep: &Keep, now: u64, most: usize) -> Result<Vec<Item>, Fa
         let is_there = one.scope.as_ref().is_some_and(|sandbox| there.contains(sandbox));
         let is_needed = stay.contains(&one.id) || (is_there && is_repeatable(tx, &one, now)?);
         if !is_needed {
-            items.push(item(Sort::PastRun, &one.id, why, Size::default()));
+            items.push(item(GcItemKind::PastRun, &one.id, why, DiskUsage::default()));
         }
     }
     Ok(items)
 }
 
-/// The same request may still come under its key, and must find what came of it.
+/// Returns true if the same request may still be repeated under its key and must find this run.
 fn is_repeatable(tx: &Tx<'_>, run: &Timed, now: u64) -> Result<bool, Fault> {
     let young = run.at_ms.saturating_add(idempotency::KEPT_MS) > now;
     Ok(young && tx.get::<Run>(&run.id)?.is_some_and(|kept| kept.record.request.is_some()))
 }
 
-/// The oldest entries of the journal, where there are a tenth more than shall be kept.
-fn parts(tx: &Tx<'_>, keep: &Keep) -> Result<Vec<Item>, Fault> {
+/// Lists the oldest entries of the journal, if there are a tenth more than shall be kept.
+fn parts(tx: &Tx<'_>, keep: &Keep) -> Result<Vec<GcItem>, Fault> {
     let (archived, last) = (tx.archived()?, tx.last_noted()?);
     let excess = (last - archived).saturating_sub(keep.journal);
     if excess == 0 || excess < keep.journal / 10 {
@@ -110,18 +115,19 @@ fn parts(tx: &Tx<'_>, keep: &Keep) -> Result<Vec<Item>, Fault> {
     }
     let (first, last) = (archived + 1, archived + excess.min(PART));
     let why = format!("{} entries are kept in the store; these go to a file", keep.journal);
-    Ok(vec![item(Sort::Journal, &format!("{first}-{last}"), why, Size::default())])
+    Ok(vec![item(GcItemKind::Journal, &format!("{first}-{last}"), why, DiskUsage::default())])
 }
 
-/// Whether it is one of these.
-pub fn is_past(sort: Sort) -> bool {
-    matches!(sort, Sort::PastRun | Sort::Tombstone | Sort::Key | Sort::Journal)
+/// Returns true for the sorts that this module removes.
+pub fn is_past(sort: GcItemKind) -> bool {
+    matches!(sort, GcItemKind::PastRun | GcItemKind::Tombstone | GcItemKind::Key | GcItemKind::Journal)
 }
 
-/// Takes them away; those that went, and what could not be taken.
-pub fn take(state: &State, items: Vec<Item>, caller: &Caller) -> (Vec<Item>, Vec<String>) {
+/// Removes records; returns those removed, and the faults.
+pub fn take(state: &State, items: Vec<GcItem>, caller: &Caller) -> (Vec<GcItem>, Vec<String>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    let (journal, records): (Vec<Item>, Vec<Item>) = items.into_iter().partition(|item| item.sort == Sort::Journal);
+    let (journal, records): (Vec<GcItem>, Vec<GcItem>) =
+        items.into_iter().partition(|item| item.sort == GcItemKind::Journal);
     for some in records.chunks(AT_ONCE) {
         let now = terms::clock::now_ms();
         match state.store.write(|tx| some.iter().map(|item| forget(tx, item, now)).collect::<Result<Vec<_>, _>>()) {
@@ -140,16 +146,16 @@ pub fn take(state: &State, items: Vec<Item>, caller: &Caller) -> (Vec<Item>, Vec
     (done, failed)
 }
 
-fn forget(tx: &Tx<'_>, item: &Item, now: u64) -> Result<bool, Fault> {
+fn forget(tx: &Tx<'_>, item: &GcItem, now: u64) -> Result<bool, Fault> {
     match item.sort {
-        Sort::PastRun => tx.remove::<Run>(&item.id),
-        Sort::Tombstone => tx.remove::<Tombstone>(&item.id),
+        GcItemKind::PastRun => tx.remove::<Run>(&item.id),
+        GcItemKind::Tombstone => tx.remove::<Tombstone>(&item.id),
         _ => tx.forget_key(&item.id, now),
     }
 }
 
-/// Collects what is past and nothing else: what a daemon does by itself. Snapshots that were taken on the way to something that is gone
-/// are past, too. How many went.
+/// Collects past records and nothing else, as a daemon does on its own. Automatic snapshots of sandboxes that are gone count as
+/// past. Returns the number of removed records.
 pub fn tidy(node: &Node, caller: &Caller, keep: &Keep) -> Result<u64, Fault> {
     let state = node.states.open(caller)?;
     let mut count = 0;
@@ -164,7 +170,7 @@ pub fn tidy(node: &Node, caller: &Caller, keep: &Keep) -> Result<u64, Fault> {
         let all = items.len();
         let (done, failed) = take(&state, items, caller);
         let body = json!({"past": done.len(), "failed": failed});
-        state.store.write(|tx| note(tx, "gc", Step::Done, "state", caller, body))?;
+        state.store.write(|tx| note(tx, "gc", JournalStep::Done, "state", caller, body))?;
         count += done.len() as u64;
         if done.len() < all {
             break;

@@ -1,4 +1,4 @@
-//! Being at a run: what it says goes to our standard streams, and what we are given goes to it. Who leaves does not end it.
+//! Attaching to a run: its output goes to our standard streams, and our input goes to it. Detaching does not end the run.
 
 use super::runs::unread;
 pub use enclosure::terminal;
@@ -16,142 +16,161 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terms::{Fault, Outcome, Phase, Unread};
 
-/// How to be there.
+/// Options of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
-    /// Our standard input goes to the command's.
+pub struct AttachOptions {
+    /// Our standard input goes to the command.
     pub input: bool,
-    /// It has a terminal: ours is made raw, and its size follows.
+    /// The run has a terminal: ours is put in raw mode, and its size follows ours.
     pub terminal: bool,
-    /// Output is kept for the outcome instead of being passed on.
+    /// Output is collected for the outcome instead of being passed on.
     pub capture: bool,
-    /// From this offset on.
+    /// Offset in the log of the first record to show.
     pub from: u64,
 }
 
-/// How it went.
+/// Result of an attachment.
 #[derive(Debug)]
-pub enum Left {
+pub enum AttachOutcome {
     Ended(Box<Outcome>),
-    /// The keys for it were pressed: the run goes on.
+    /// The detach keys were keys_pressed; the run continues.
     Detached,
 }
 
-/// Signals that are passed to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; and WINCH, which is for us.
+/// Signals that are forwarded to the command: HUP, INT, QUIT, USR1, USR2, TERM, CONT; WINCH is for us.
 const PASSED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, WINCH];
 const WINCH: i32 = 28;
-/// Read at once.
+/// Most bytes in one read.
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 256 << 10;
-/// What is kept of each stream for a document.
+/// Most bytes of each stream in a captured outcome.
 const MOST_KEPT: usize = 16 << 20;
-/// Ctrl-P Ctrl-Q, as people know it.
+/// The detach keys, Ctrl-P Ctrl-Q as in Docker.
 const LEAVE: [u8; 2] = [16, 17];
 
-/// Stays with a run until its end, or until we are told to leave.
-pub fn attach(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
-    visit(node, state, sandbox, run, manner, Bond::Guest)
+/// Stays with a run until its end or until the detach keys.
+pub fn attach(
+    node: &Node,
+    state: &Path,
+    sandbox: &str,
+    run: &str,
+    options: AttachOptions,
+) -> Result<AttachOutcome, Fault> {
+    attachment(node, state, sandbox, run, options, ClientRole::Guest)
 }
 
-/// The same with a run that was begun for us: it is told when nobody reads what it says, as it would be in a pipe.
-pub fn attend(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner) -> Result<Left, Fault> {
-    visit(node, state, sandbox, run, manner, Bond::Owner)
+/// Stays with a run that was started for us: it gets a signal when its output has no reader, as it would in a pipe.
+pub fn attach_owner(
+    node: &Node,
+    state: &Path,
+    sandbox: &str,
+    run: &str,
+    options: AttachOptions,
+) -> Result<AttachOutcome, Fault> {
+    attachment(node, state, sandbox, run, options, ClientRole::Owner)
 }
 
-/// What a run is to whoever is at it.
+/// Relation of the attached client to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bond {
-    /// It goes on whoever leaves.
+enum ClientRole {
+    /// The run outlives the attachment.
     Guest,
-    /// It is there for us alone.
+    /// The run serves this client alone.
     Owner,
 }
 
-fn visit(node: &Node, state: &Path, sandbox: &str, run: &str, manner: Manner, bond: Bond) -> Result<Left, Fault> {
+fn attachment(
+    node: &Node,
+    state: &Path,
+    sandbox: &str,
+    run: &str,
+    options: AttachOptions,
+    role: ClientRole,
+) -> Result<AttachOutcome, Fault> {
     let find = || Keeper::heard(node, state, sandbox);
     let gone = || {
         let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
         fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
     };
     let mut keeper = find()?.ok_or_else(gone)?;
-    if bond == Bond::Guest {
-        // What stands still would say nothing, and hear nothing.
+    if role == ClientRole::Guest {
+        // A frozen run would give no output and take no input.
         keeper.thaw()?;
     }
     let follow = keeper.follow(Some(vec![run.to_owned()]))?.accepted()?;
     let reader = Reader::open(&Place::of(state, sandbox).run(run)).map_err(|e| unread(run, e.into()))?;
-    let speak = match manner.input {
+    let input = match options.input {
         true => Some(find()?.ok_or_else(gone)?.into_line()),
         false => None,
     };
     let signals = sys::process::signal_handle(&PASSED).map_err(|e| Fault::internal(e.to_string()))?;
-    let _raw = manner.terminal.then(terminal::Raw::on_stdin);
-    let visit = Visit {
+    let _raw = options.terminal.then(terminal::Raw::on_stdin);
+    let attachment = Attachment {
         state: state.to_path_buf(),
         sandbox: sandbox.to_owned(),
         run: run.to_owned(),
-        manner,
-        bond,
-        since: None,
+        options,
+        role,
+        unread_since: None,
         unread: Unread::default(),
         follow,
         ended: false,
         reader,
-        next: manner.from,
-        speak,
-        asked: false,
-        over: false,
-        pressed: 0,
+        next: options.from,
+        input,
+        unacknowledged: false,
+        input_ended: false,
+        keys_pressed: 0,
         signals,
-        voice: Voice::new(manner.capture),
+        output: OutputSink::new(options.capture),
     };
-    visit.stay(node)
+    attachment.follow_until_end(node)
 }
 
-struct Visit {
+struct Attachment {
     state: PathBuf,
     sandbox: String,
     run: String,
-    manner: Manner,
-    bond: Bond,
-    /// Since when nobody reads what it says, and what it was told.
-    since: Option<Instant>,
+    options: AttachOptions,
+    role: ClientRole,
+    /// Time since when the output has no reader, and the signals sent because of that.
+    unread_since: Option<Instant>,
     unread: Unread,
     follow: Follow,
-    /// Its keeper said that it has ended.
+    /// The keeper reported the end of the run.
     ended: bool,
     reader: Reader,
     next: u64,
-    /// Where our input goes; none once it has ended or is not read any more.
-    speak: Option<Line>,
-    /// What was given last is not taken yet.
-    asked: bool,
+    /// Connection for our input; none once the input has ended or the command does not read it any more.
+    input: Option<Line>,
+    /// The last input is not acknowledged yet.
+    unacknowledged: bool,
     /// Our input has ended.
-    over: bool,
-    /// So many of the keys to leave were pressed.
-    pressed: usize,
+    input_ended: bool,
+    /// Number of detach keys keys_pressed so far.
+    keys_pressed: usize,
     signals: OwnedFd,
-    voice: Voice,
+    output: OutputSink,
 }
 
-/// Where what a run says goes: to our own streams, or into its outcome.
-pub struct Voice {
+/// Sink for the output of a run: our own streams, or its outcome.
+pub struct OutputSink {
     capture: bool,
     kept: [Vec<u8>; 2],
     unkept: [u64; 2],
-    /// Bytes that came, of both.
+    /// Bytes received, of both streams.
     seen: u64,
-    /// Why some of them were lost that somebody wanted.
+    /// Cause of the first failed write to our streams.
     lost: Option<String>,
 }
 
-impl Voice {
-    pub fn new(capture: bool) -> Voice {
-        Voice { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0], seen: 0, lost: None }
+impl OutputSink {
+    pub fn new(capture: bool) -> OutputSink {
+        OutputSink { capture, kept: [Vec::new(), Vec::new()], unkept: [0, 0], seen: 0, lost: None }
     }
 
-    /// Stream 0 is standard output, 1 standard error. False when nobody reads it any more.
-    pub fn say(&mut self, stream: usize, bytes: &[u8]) -> bool {
+    /// Writes bytes to a stream: 0 is standard output, 1 standard error. Returns false when the stream has no reader any more.
+    pub fn write(&mut self, stream: usize, bytes: &[u8]) -> bool {
         self.seen += bytes.len() as u64;
         if self.capture {
             let room = MOST_KEPT - self.kept[stream].len();
@@ -172,13 +191,13 @@ impl Voice {
         written.is_ok()
     }
 
-    /// So many bytes were not kept for us.
-    pub fn missed(&mut self, bytes: u64) {
+    /// Reports bytes that the log no longer holds.
+    pub fn note_missed(&mut self, bytes: u64) {
         let line = format!("cofferdam: {bytes} bytes of the log are no longer kept\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 
-    pub fn told(&mut self, mut outcome: Outcome) -> Outcome {
+    pub fn fill(&mut self, mut outcome: Outcome) -> Outcome {
         if self.capture {
             let [stdout, stderr] = std::mem::take(&mut self.kept);
             count_missing(&mut outcome, self.seen, [!stdout.is_empty(), !stderr.is_empty()]);
@@ -191,8 +210,8 @@ impl Voice {
     }
 }
 
-/// Of what a run said, so many bytes were seen; the rest is kept no more. It is counted, for the stream that `speaks` if that is one
-/// alone and else for standard output, and it is said.
+/// Adds the bytes that were not seen to the outcome as truncated, and says so in its message. They count for the one stream that
+/// has output, if there is only one, and else for standard output.
 pub fn count_missing(outcome: &mut Outcome, seen: u64, speaks: [bool; 2]) {
     let missing = outcome.usage.output_bytes.saturating_sub(seen);
     if missing == 0 {
@@ -205,21 +224,21 @@ pub fn count_missing(outcome: &mut Outcome, seen: u64, speaks: [bool; 2]) {
     outcome.message.get_or_insert(format!("{missing} bytes of what it said first are no longer kept"));
 }
 
-impl Visit {
-    fn stay(mut self, node: &Node) -> Result<Left, Fault> {
-        if self.manner.terminal {
+impl Attachment {
+    fn follow_until_end(mut self, node: &Node) -> Result<AttachOutcome, Fault> {
+        if self.options.terminal {
             self.resize(node);
         }
         loop {
             if let Some(outcome) = self.show(node)? {
-                return Ok(Left::Ended(Box::new(self.voice.told(outcome))));
+                return Ok(AttachOutcome::Ended(Box::new(self.output.fill(outcome))));
             }
             if self.ended {
-                return self.unwritten(node).map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
+                return self.unwritten(node).map(|outcome| AttachOutcome::Ended(Box::new(self.output.fill(outcome))));
             }
             let [heard, answered, typed, signalled] = self.wait();
             if heard && self.hear().is_err() {
-                return self.lost(node).map(|outcome| Left::Ended(Box::new(self.voice.told(outcome))));
+                return self.lost(node).map(|outcome| AttachOutcome::Ended(Box::new(self.output.fill(outcome))));
             }
             if answered {
                 self.answered();
@@ -228,18 +247,18 @@ impl Visit {
                 self.pass_signals(node);
             }
             if typed && self.read() {
-                return Ok(Left::Detached);
+                return Ok(AttachOutcome::Detached);
             }
         }
     }
 
     fn wait(&self) -> [bool; 4] {
         let nothing = PollFlags::empty();
-        let listens = self.speak.as_ref().filter(|_| !self.asked && !self.over);
+        let listens = self.input.as_ref().filter(|_| !self.unacknowledged && !self.input_ended);
         let stdin = listens.map(|_| rustix::stdio::stdin());
-        let speak = self.speak.as_ref().filter(|_| self.asked);
+        let speak = self.input.as_ref().filter(|_| self.unacknowledged);
         let out = speak.map_or(nothing, |line| if line.waiting() > 0 { PollFlags::OUT } else { nothing });
-        // A slot that is not wanted stands on a descriptor that is, and asks for nothing.
+        // A slot that is not in use polls a descriptor that is always there, for no event.
         let own = self.follow.as_fd();
         let flags = |wanted: bool, flags| if wanted { flags } else { nothing };
         let mut fds = [
@@ -256,7 +275,7 @@ impl Visit {
         [ready[0], ready[1] && speak.is_some(), ready[2] && stdin.is_some(), ready[3]]
     }
 
-    /// Takes the notices that are there; the log tells the rest.
+    /// Reads the pending notices; the log has the rest.
     fn hear(&mut self) -> Result<(), Fault> {
         while let Some(notice) = self.follow.heard()? {
             self.ended |= notice.ended;
@@ -264,14 +283,14 @@ impl Visit {
         Ok(())
     }
 
-    /// Passes on what it said; the outcome, once it has ended.
+    /// Passes on new output; returns the outcome once the run has ended.
     fn show(&mut self, node: &Node) -> Result<Option<Outcome>, Fault> {
         loop {
             let Page { records, next, gap, ended } =
                 self.reader.read(self.next, PAGE).map_err(|e| unread(&self.run, e))?;
             self.next = next;
             if let Some((from, to)) = gap {
-                self.voice.missed(to - from);
+                self.output.note_missed(to - from);
             }
             let nothing = records.is_empty();
             for record in records {
@@ -294,14 +313,14 @@ impl Visit {
         }
     }
 
-    /// We came behind the end: it ended between our look at it and our coming.
+    /// Returns the outcome when reading began behind the end: the run ended between our lookup and the first read.
     fn behind(&self) -> Result<Outcome, Fault> {
         let last = Reader::last(&Place::of(&self.state, &self.sandbox).run(&self.run));
         let last = last.map_err(|e| unread(&self.run, e.into()))?.map(|record| record.bytes).unwrap_or_default();
         serde_json::from_slice(&last).map_err(|e| Fault::internal(format!("{}: {e}", self.run)))
     }
 
-    /// It has ended, and its log does not say so: there was no room for that on the disk.
+    /// Returns the outcome of a run whose log has no end record because the disk was full.
     fn unwritten(&mut self, node: &Node) -> Result<Outcome, Fault> {
         match self.again(node).map(|mut keeper| keeper.wait(&self.run, Duration::ZERO)).transpose()? {
             Some(Waited { outcome: Some(outcome), .. }) => Ok(outcome),
@@ -309,21 +328,21 @@ impl Visit {
         }
     }
 
-    /// The keeper is gone without a word of the run's end.
+    /// Returns the outcome after the keeper died without reporting the end.
     fn lost(&mut self, node: &Node) -> Result<Outcome, Fault> {
         lost::settle(&self.state, &self.sandbox)?;
         match self.show(node)? {
             Some(outcome) => Ok(outcome),
             None => {
                 let message =
-                    format!("the keeper of {} is gone, and nobody knows how {} ended", self.sandbox, self.run);
+                    format!("the keeper of {} is gone, and {} has no recorded outcome", self.sandbox, self.run);
                 let fault = Fault::new(terms::ErrorKind::Unavailable, message).subject(&self.run);
                 Err(fault.phase(Phase::Execution).hint("`cofferdam inspect` says what became of the sandbox"))
             }
         }
     }
 
-    /// Takes what was typed; true when that was to leave.
+    /// Reads our input and forwards it; returns true when it held the detach keys.
     fn read(&mut self) -> bool {
         let mut bytes = vec![0; CHUNK];
         let got = match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {
@@ -332,64 +351,65 @@ impl Visit {
             Err(_) => 0,
         };
         bytes.truncate(got);
-        self.over = got == 0;
-        if self.manner.terminal && self.leaves(&bytes) {
+        self.input_ended = got == 0;
+        if self.options.terminal && self.leaves(&bytes) {
             return true;
         }
-        let frame = Frame::of(&Request::Input { run: self.run.clone(), eof: self.over, by: None }).with(bytes);
-        if let Some(line) = &mut self.speak {
-            self.asked = line.put(frame).and_then(|()| line.push()).is_ok();
+        let frame = Frame::of(&Request::Input { run: self.run.clone(), eof: self.input_ended, by: None }).with(bytes);
+        if let Some(line) = &mut self.input {
+            self.unacknowledged = line.put(frame).and_then(|()| line.push()).is_ok();
         }
         false
     }
 
     fn leaves(&mut self, bytes: &[u8]) -> bool {
         for byte in bytes {
-            self.pressed = match LEAVE.get(self.pressed) {
-                Some(key) if key == byte => self.pressed + 1,
+            self.keys_pressed = match LEAVE.get(self.keys_pressed) {
+                Some(key) if key == byte => self.keys_pressed + 1,
                 _ => usize::from(*byte == LEAVE[0]),
             };
-            if self.pressed == LEAVE.len() {
+            if self.keys_pressed == LEAVE.len() {
                 return true;
             }
         }
         false
     }
 
-    /// What was given is taken, or never will be.
+    /// Handles the acknowledgement of input, or a connection that will never send one.
     fn answered(&mut self) {
-        let Some(line) = &mut self.speak else { return };
+        let Some(line) = &mut self.input else { return };
         let taken = match line.push().and_then(|()| line.pull()) {
             Ok(Pulled::Later) => return,
             Ok(Pulled::Frame(frame)) => wire::read_answer::<()>(&frame).is_ok(),
             Ok(Pulled::Closed) | Err(_) => false,
         };
-        self.asked = false;
-        if !taken || self.over {
-            self.speak = None;
+        self.unacknowledged = false;
+        if !taken || self.input_ended {
+            self.input = None;
         }
     }
 
-    /// A reader that left early is no error of ours. What is said after that is told to whoever says it.
+    /// Passes output on. A reader that left is no fault of ours; the command then gets a signal.
     fn say(&mut self, node: &Node, stream: usize, bytes: &[u8]) {
-        if self.voice.say(stream, bytes) || self.bond == Bond::Guest {
+        if self.output.write(stream, bytes) || self.role == ClientRole::Guest {
             return;
         }
-        let since = self.since.get_or_insert_with(Instant::now).elapsed();
+        let since = self.unread_since.get_or_insert_with(Instant::now).elapsed();
         if let Some(signal) = self.unread.due(since) {
             self.signal(node, signal);
         }
     }
 
-    /// Asked on a line of its own: the other may wait for the command to read.
+    /// Sent over a connection of its own: the input connection may wait for the command to read.
     fn signal(&self, node: &Node, signal: i32) {
-        let _it_is_gone = self.again(node).map(|mut keeper| keeper.signal(&self.run, signal));
+        // A keeper that is gone has no command to signal.
+        let _ = self.again(node).map(|mut keeper| keeper.signal(&self.run, signal));
     }
 
     fn pass_signals(&mut self, node: &Node) {
         while let Some((signal, _)) = sys::process::next_signal(self.signals.as_fd()) {
             match signal {
-                WINCH if self.manner.terminal => self.resize(node),
+                WINCH if self.options.terminal => self.resize(node),
                 WINCH => {}
                 _ => self.signal(node, signal),
             }
@@ -398,7 +418,7 @@ impl Visit {
 
     fn resize(&mut self, node: &Node) {
         let (rows, columns) = terminal::size(rustix::stdio::stdin());
-        let _it_is_gone = self.again(node).map(|mut keeper| keeper.resize(&self.run, rows, columns));
+        let _ = self.again(node).map(|mut keeper| keeper.resize(&self.run, rows, columns));
     }
 
     fn again(&self, node: &Node) -> Option<Keeper> {

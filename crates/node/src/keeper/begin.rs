@@ -1,144 +1,73 @@
-//! Commands that a document requests: started once under an idempotency key, and listed with those before them.
+//! Commands that a client requests from a daemon: started once under an idempotency key, and listed with earlier runs.
 
-use super::runs::{self, Found};
+use super::runs::{self, RunRef};
+use api::{PathText, RunCreate, RunStatus, RunStreams};
 use runtime::Node;
 use runtime::keeper::client::{ATTEMPTS, Keeper, sent_away};
 use runtime::keeper::request_digest;
 use runtime::keeper::watch::Watch;
-use runtime::keeper::wire::{Hidden, Start, Started, Word, words_of};
+use runtime::keeper::wire::{Start, Started, Word, words_of};
 use runtime::questions;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
+use sha2::Sha256;
 use state::sandbox::{self, Run, Sandbox};
 use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::path::Path;
 use store::Kept;
-use terms::{Fault, Limits, Outcome, Phase, Verdict, check_amounts};
-use utoipa::ToSchema;
-use workspace::Target;
-
-/// A command to be run. The sandbox becomes live for it where it is not.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RunCreate {
-    /// The command and its arguments; with `shell`, the arguments after the shell's text.
-    pub command: Vec<Target>,
-    /// Run this text with `sh -c`.
-    pub shell: Option<Target>,
-    /// Variables to set.
-    pub env: BTreeMap<String, Target>,
-    /// More of them, each `NAME=VALUE`: for names that are no text.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub variables: Vec<Target>,
-    /// Values of secrets that the sandbox was made to be brought, by name. They hold as long as the command runs, and are kept nowhere.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub secrets: BTreeMap<String, Hidden>,
-    /// Where it starts, seen from the sandbox's directory.
-    pub workdir: Option<Target>,
-    /// Where whoever asks stands, by its whole path: without `workdir` it starts there, if that is in the sandbox's directory.
-    pub cwd: Option<Target>,
-    /// Those that one command of many can have: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
-    pub limits: Limits,
-    /// Somebody will write to its input; else it is empty.
-    pub input: bool,
-    /// A terminal of its own.
-    pub terminal: Option<Size>,
-    /// Refused reads are reported, too. All commands of a sandbox are watched alike: one that was made without this refuses it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub report_reads: bool,
-    /// How long questions of the command wait for an answer: as long as the sandbox was made for, or it is refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1000, maximum = 600_000)]
-    pub ask_timeout_ms: Option<u64>,
-}
-
-/// Of a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = TerminalSize)]
-pub struct Size {
-    #[schema(minimum = 1)]
-    pub rows: u16,
-    #[schema(minimum = 1)]
-    pub columns: u16,
-}
-
-/// One run, as far as it has come.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = RunShown)]
-pub struct Shown {
-    pub run: String,
-    pub sandbox: String,
-    pub command: Vec<String>,
-    pub running: bool,
-    pub started_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub ended_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub verdict: Option<Verdict>,
-    /// The status that the command line would exit with.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub status: Option<u8>,
-    /// The service that it is, by name.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub service: Option<String>,
-    /// An earlier request under the same key started it.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub existed: bool,
-    /// How one can be at it; told of one run that goes on in a live sandbox.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub at: Option<At>,
-    /// How it ended, where it was asked for and has.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub outcome: Option<Outcome>,
-}
-
-/// What a run can be given, and how far its log has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = RunAt)]
-pub struct At {
-    /// It takes input.
-    pub input: bool,
-    /// It has a terminal.
-    pub terminal: bool,
-    /// Where what it says next begins.
-    pub offset: u64,
-}
+use terms::{Fault, Phase, check_amounts};
 
 fn invalid(message: String, hint: &str) -> Fault {
     Fault::invalid(message).hint(hint).phase(Phase::Admission)
 }
 
 /// A word in a message: what was given, escaped, and no more than can be read.
-fn given(word: &Target) -> String {
+fn given(word: &PathText) -> String {
     const SHOWN: usize = 100;
     match word {
-        Target::Text(text) => format!("{:?}", text.chars().take(SHOWN).collect::<String>()),
-        Target::Bytes { base64 } => format!("base64 {:?}", base64.chars().take(SHOWN).collect::<String>()),
+        PathText::Text(text) => format!("{:?}", text.chars().take(SHOWN).collect::<String>()),
+        PathText::Bytes { base64 } => format!("base64 {:?}", base64.chars().take(SHOWN).collect::<String>()),
     }
 }
 
-impl RunCreate {
-    /// Returns all words that are handed to the command, each with the field that it is in.
-    fn words(&self) -> impl Iterator<Item = (&'static str, &Target)> {
-        let command = self.command.iter().map(|word| ("command", word));
-        let shell = self.shell.iter().map(|word| ("shell", word));
-        let env = self.env.values().map(|word| ("env", word));
-        let variables = self.variables.iter().map(|word| ("variables", word));
-        let workdir = self.workdir.iter().map(|word| ("workdir", word));
-        let cwd = self.cwd.iter().map(|word| ("cwd", word));
-        command.chain(shell).chain(env).chain(variables).chain(workdir).chain(cwd)
-    }
+/// Returns all words that are handed to the command, each with the field that it is in.
+fn words(request: &RunCreate) -> impl Iterator<Item = (&'static str, &PathText)> {
+    let command = request.command.iter().map(|word| ("command", word));
+    let shell = request.shell.iter().map(|word| ("shell", word));
+    let env = request.env.values().map(|word| ("env", word));
+    let variables = request.variables.iter().map(|word| ("variables", word));
+    let workdir = request.workdir.iter().map(|word| ("workdir", word));
+    let cwd = request.cwd.iter().map(|word| ("cwd", word));
+    command.chain(shell).chain(env).chain(variables).chain(workdir).chain(cwd)
+}
 
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+/// The parts of a request for a run that the verbs need.
+pub(crate) trait RunCreateExt {
+    fn check(&self) -> Result<(), Fault>;
+
+    /// Returns the message that has a keeper start the command.
+    fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start;
+
+    /// Returns all variables with their values, as `NAME=VALUE`.
+    fn assignments(&self) -> Vec<Word>;
+
+    /// Returns how the command expects to be watched.
+    fn watch(&self) -> Watch;
+
+    /// Returns a digest of the whole request, and behind it one of each field. Digests, because variables may be secrets; of what is known
+    /// to be a secret there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
+    fn digest(&self) -> String;
+}
+
+impl RunCreateExt for RunCreate {
+    fn check(&self) -> Result<(), Fault> {
         if self.command.is_empty() && self.shell.is_none() {
             return Err(invalid(
                 "command: there is none".into(),
                 "give `command` as a list of words, or `shell` as a text",
             ));
         }
-        for (field, word) in self.words() {
+        for (field, word) in words(self) {
             let Some(bytes) = word.bytes() else {
                 return Err(invalid(
                     format!("{field}: {} is not spelled as it should be", given(word)),
@@ -150,7 +79,7 @@ impl RunCreate {
                 return Err(invalid(format!("{field}: {} holds a zero byte", given(word)), hint));
             }
         }
-        let is_variable = |word: &&Target| word.bytes().is_some_and(|b| b.iter().position(|b| *b == b'=') > Some(0));
+        let is_variable = |word: &&PathText| word.bytes().is_some_and(|b| b.iter().position(|b| *b == b'=') > Some(0));
         if let Some(word) = self.variables.iter().find(|word| !is_variable(word)) {
             return Err(invalid(format!("variables: {} has no name before a `=`", given(word)), "give NAME=VALUE"));
         }
@@ -164,7 +93,6 @@ impl RunCreate {
         self.ask_timeout_ms.map_or(Ok(()), |ms| questions::patience("ask_timeout_ms", ms).map(drop))
     }
 
-    /// Returns the message that has a keeper start the command.
     fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start {
         Start {
             command: self.command.iter().map(Word::spelled).collect(),
@@ -186,18 +114,14 @@ impl RunCreate {
         }
     }
 
-    /// Returns all variables with their values, as `NAME=VALUE`.
-    pub(crate) fn assignments(&self) -> Vec<Word> {
+    fn assignments(&self) -> Vec<Word> {
         self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect()
     }
 
-    /// Returns how the command expects to be watched.
-    pub(crate) fn watch(&self) -> Watch {
+    fn watch(&self) -> Watch {
         Watch { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
     }
 
-    /// Returns a digest of the whole request, and behind it one of each field. Digests, because variables may be secrets; of what is known
-    /// to be a secret there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
     fn digest(&self) -> String {
         const SHORT: usize = 4;
         let bare = RunCreate { secrets: BTreeMap::new(), ..self.clone() };
@@ -211,13 +135,13 @@ impl RunCreate {
     }
 }
 
-/// A variable with its value, byte for byte.
-fn set((name, value): (&String, &Target)) -> Word {
+/// Returns a variable with its value, byte for byte.
+fn set((name, value): (&String, &PathText)) -> Word {
     let bytes = [name.as_bytes(), b"=", &value.bytes().unwrap_or_default()].concat();
-    Word::spelled(&Target::of(&bytes))
+    Word::spelled(&PathText::of(&bytes))
 }
 
-/// The id of the run that a key stands for: the same key is the same run, whoever of several daemons and keepers is asked.
+/// Returns the run id for a key: the same key is the same run at every daemon and keeper.
 fn id_of(sandbox: &str, key: &str) -> String {
     let digest = Sha256::digest(format!("run under a key\0{sandbox}\0{key}").as_bytes());
     let mut random = [0; 16];
@@ -225,49 +149,55 @@ fn id_of(sandbox: &str, key: &str) -> String {
     terms::id("run", random)
 }
 
-/// A command that was started, or had been under the same key.
+/// A command that was started, now or by an earlier request under the same key.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StartedRun {
     pub existed: bool,
-    pub found: Found,
-    /// Who tells of its end; nobody where it was there before.
-    pub keeper: Option<Waits>,
+    pub found: RunRef,
+    /// The keeper that reports the end; none if the run existed already.
+    pub keeper: Option<RunKeeper>,
 }
 
-/// A keeper whose run goes on.
+/// A keeper whose run continues.
 #[derive(Debug)]
-pub enum Waits {
-    /// It will tell of the end without being asked.
-    Told(Keeper),
-    /// One of an older version, to be asked.
-    Ask(Keeper),
+pub enum RunKeeper {
+    /// Reports the end without a request.
+    Notifies(Keeper),
+    /// An older version, which has to be asked.
+    Polled(Keeper),
 }
 
-/// Starts a command in a sandbox; under a key once.
-pub fn begin(node: &Node, caller: &Caller, request: &RunCreate, word: &str, key: Option<&str>) -> Result<Begun, Fault> {
+/// Starts a command in a sandbox, at most once under a key.
+pub fn begin(
+    node: &Node,
+    caller: &Caller,
+    request: &RunCreate,
+    word: &str,
+    key: Option<&str>,
+) -> Result<StartedRun, Fault> {
     request.check()?;
     state::bounds::check_command(&request.limits, caller)?;
     let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
-    // Before it becomes live for nothing; its keeper asks again, which knows how it was built.
+    // Checked before the sandbox becomes live in vain; its keeper checks again, as it knows how the enclosure was built.
     request.watch().check(&Watch::as_made(&record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, request, run)?
     {
-        let found = Found::new(known.id, known.record, state.path.clone());
-        return Ok(Begun { existed: true, found, keeper: None });
+        let found = RunRef::new(known.id, known.record, state.path.clone());
+        return Ok(StartedRun { existed: true, found, keeper: None });
     }
     let path = state.path.clone();
-    // Others can have it while this one waits.
+    // Released for other requests while this one waits.
     drop(state);
-    // It has its id before anybody is asked: what is asked twice is begun once.
+    // The id is chosen before the first message to a keeper, so that a repeated message starts the command only once.
     let run = run.unwrap_or_else(|| terms::id("run", sys::random::id_bytes()));
     let (keeper, started) = start_in(node, &path, &id, &request.start(run, key, caller), caller)?;
     let Started { run, existed, command, started_ms, waits, .. } = started;
     if existed {
-        // Without a key it was this very request that began it, and did not hear so.
-        return Ok(Begun { existed: key.is_some(), found: runs::find(node, caller, &run)?, keeper: None });
+        // Without a key only this request can have started the run, and the response was lost.
+        return Ok(StartedRun { existed: key.is_some(), found: runs::find(node, caller, &run)?, keeper: None });
     }
     let card = &keeper.card;
     let record = Run {
@@ -283,11 +213,11 @@ pub fn begin(node: &Node, caller: &Caller, request: &RunCreate, word: &str, key:
         service: None,
         request: key.map(|_| request.digest()),
     };
-    let keeper = if waits { Waits::Told(keeper) } else { Waits::Ask(keeper) };
-    Ok(Begun { existed, found: Found::new(run, record, path), keeper: Some(keeper) })
+    let keeper = if waits { RunKeeper::Notifies(keeper) } else { RunKeeper::Polled(keeper) };
+    Ok(StartedRun { existed, found: RunRef::new(run, record, path), keeper: Some(keeper) })
 }
 
-/// Has a command started by the keeper that was asked last, or by whoever keeps the sandbox now.
+/// Starts a command at the keeper of the last attempt, or at the sandbox's current keeper.
 fn start_in(
     node: &Node,
     state: &Path,
@@ -298,7 +228,7 @@ fn start_in(
     while let Some(mut keeper) = node.keepers.take(state, sandbox).filter(|keeper| keeper.is_known_to_do(start)) {
         match keeper.start_if_there(start) {
             Ok(Some(started)) => return Ok((keeper, started)),
-            // It left meanwhile.
+            // The keeper ended meanwhile.
             Ok(None) => {}
             Err(fault) => return Err(fault),
         }
@@ -308,7 +238,7 @@ fn start_in(
         if start.input || start.terminal.is_some() {
             keeper.check_counts(&hello)?;
         }
-        // Whoever needs the workspace alone sends an idle keeper away, also one that somebody is about to ask.
+        // A verb that needs the workspace alone ends an idle keeper, even one that is about to get a request.
         if let Some(started) = keeper.start_if_there(start)? {
             return Ok((keeper, started));
         }
@@ -316,19 +246,19 @@ fn start_in(
     Err(sent_away(sandbox))
 }
 
-/// What an earlier request under the same key started.
+/// Returns the run that an earlier request under the same key started.
 pub fn earlier(
     node: &Node,
     caller: &Caller,
     request: &RunCreate,
     word: &str,
     key: &str,
-) -> Result<Option<Found>, Fault> {
+) -> Result<Option<RunRef>, Fault> {
     request.check()?;
     let state = node.states.lend(caller)?;
     let id = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?.id;
     let known = begun_before(&state, request, &id_of(&id, key))?;
-    Ok(known.map(|known| Found::new(known.id, known.record, state.path.clone())))
+    Ok(known.map(|known| RunRef::new(known.id, known.record, state.path.clone())))
 }
 
 fn begun_before(state: &State, request: &RunCreate, run: &str) -> Result<Option<Kept<Run>>, Fault> {
@@ -344,8 +274,8 @@ fn begun_before(state: &State, request: &RunCreate, run: &str) -> Result<Option<
     }
 }
 
-/// Runs of a sandbox, or of all; those that go on, or also those that have ended. The newest first.
-pub fn list(node: &Node, caller: &Caller, word: Option<&str>, running: bool) -> Result<Vec<Shown>, Fault> {
+/// Lists runs of a sandbox, or of all; open ones, or also those that have ended. Newest first.
+pub fn list(node: &Node, caller: &Caller, word: Option<&str>, running: bool) -> Result<Vec<RunStatus>, Fault> {
     let state = node.states.open(caller)?;
     let mut all = state.store.read(|tx| {
         let of = word.map(|word| sandbox::find(tx, Some(word), caller)).transpose()?.map(|kept: Kept<Sandbox>| kept.id);
@@ -365,20 +295,20 @@ pub fn list(node: &Node, caller: &Caller, word: Option<&str>, running: bool) -> 
     Ok(shown.filter(|shown| shown.running || !running).collect())
 }
 
-/// A run that has ended, but for how.
-pub fn ended(found: &Found) -> Shown {
+/// Describes a run that has ended, without its outcome.
+pub fn ended(found: &RunRef) -> RunStatus {
     told(found.id.clone(), found.run.clone(), false)
 }
 
-/// A run as its record has it.
-pub fn shown(run: String, record: Run) -> Shown {
+/// Describes a run by its record.
+pub fn shown(run: String, record: Run) -> RunStatus {
     let running = state::process::handle(&record).is_some();
     told(run, record, running)
 }
 
-fn told(run: String, record: Run, running: bool) -> Shown {
+fn told(run: String, record: Run, running: bool) -> RunStatus {
     let Run { sandbox, command, started_ms, ended_ms, verdict, status, service, .. } = record;
-    Shown {
+    RunStatus {
         run,
         sandbox,
         command,
@@ -394,14 +324,14 @@ fn told(run: String, record: Run, running: bool) -> Shown {
     }
 }
 
-impl Found {
-    /// The run as it is now.
-    pub fn show(&self, node: &Node) -> Result<Shown, Fault> {
+impl RunRef {
+    /// Describes the run as it is now.
+    pub fn show(&self, node: &Node) -> Result<RunStatus, Fault> {
         let mut shown = shown(self.id.clone(), self.now()?);
         if shown.running {
             let listed = self.glance(node).and_then(|mut keeper| keeper.list().ok()).into_iter().flatten();
             let listed = listed.into_iter().find(|listed| listed.run == self.id);
-            shown.at = listed.map(|l| At { input: l.input, terminal: l.terminal, offset: l.offset });
+            shown.at = listed.map(|l| RunStreams { input: l.input, terminal: l.terminal, offset: l.offset });
         }
         Ok(shown)
     }

@@ -1,23 +1,25 @@
 //! Commands in live sandboxes for callers on this machine: a run's request becomes the message that has the keeper start it.
 
+use api::Lifecycle;
 use runtime::Node;
 use runtime::keeper::client::Keeper;
 use runtime::keeper::wire::{Start, Word, words_of};
 use runtime::run::{Learn, RunRequest};
 use state::Caller;
-use state::sandbox::{self, Lifecycle, Sandbox};
+use state::sandbox::{self, Sandbox};
 use std::path::{Path, PathBuf};
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 
-/// The sandbox that is meant and its keeper, if one lives. One that is to be live, or is suspended, gets one.
+/// Returns the state directory, the id of the sandbox and its keeper, if one lives. A sandbox that is to be live, or is
+/// suspended, gets a keeper.
 pub fn live(node: &Node, caller: &Caller, word: &str) -> Result<(PathBuf, String, Option<Keeper>), Fault> {
     let (state, found) = named(node, word, caller)?;
     let Sandbox { stays, suspended, state: lifecycle, .. } = found.record;
     let wanted = lifecycle == Lifecycle::Active && (stays || suspended.is_some());
     let keeper = match wanted {
         true => Some(Keeper::ensure(node, caller, &state, &found.id)?),
-        // One that is about to leave does not answer; one that has answered stays for a while.
+        // A keeper that is about to end does not answer; one that has answered stays for a while.
         false => Keeper::heard(node, &state, &found.id)?,
     };
     Ok((state, found.id, keeper))
@@ -29,8 +31,8 @@ fn named(node: &Node, word: &str, caller: &Caller) -> Result<(PathBuf, Kept<Sand
     Ok((state.path.clone(), found))
 }
 
-/// Returns the message that has a keeper start a command; a conflict where one command of many cannot have what is requested.
-pub fn start_of(request: &RunRequest, caller: &Caller, sandbox: &str) -> Result<Start, Fault> {
+/// Returns the message that has a keeper start a command; a conflict if the request needs an enclosure of its own.
+pub fn start_message(request: &RunRequest, caller: &Caller, sandbox: &str) -> Result<Start, Fault> {
     check(request, sandbox)?;
     let words = |words: &[std::ffi::OsString]| words.iter().map(Word::of).collect();
     Ok(Start {
@@ -53,8 +55,8 @@ pub fn start_of(request: &RunRequest, caller: &Caller, sandbox: &str) -> Result<
     })
 }
 
-/// Returns what is requested that one command of many cannot have.
-pub fn too_much(request: &RunRequest) -> Option<&'static str> {
+/// Returns the option of the request that needs an enclosure of its own, if any.
+pub fn unsupported_option(request: &RunRequest) -> Option<&'static str> {
     let given = [
         (!request.flags.is_empty(), "a rule"),
         (!request.policies.is_empty(), "a policy"),
@@ -68,7 +70,7 @@ pub fn too_much(request: &RunRequest) -> Option<&'static str> {
 }
 
 fn check(request: &RunRequest, sandbox: &str) -> Result<(), Fault> {
-    match too_much(request) {
+    match unsupported_option(request) {
         None => Ok(()),
         Some(what) => {
             let message =
@@ -79,14 +81,14 @@ fn check(request: &RunRequest, sandbox: &str) -> Result<(), Fault> {
     }
 }
 
-/// Starts a command that nobody waits for; its id. The sandbox becomes live where it is not.
+/// Starts a command in the background and returns its id. The sandbox becomes live if it is not.
 pub fn detached(node: &Node, caller: &Caller, request: &RunRequest, word: &str) -> Result<String, Fault> {
     let (state, found) = named(node, word, caller)?;
-    let start = Start { input: false, ..start_of(request, caller, &found.id)? };
+    let start = Start { input: false, ..start_message(request, caller, &found.id)? };
     Ok(Keeper::ensure(node, caller, &state, &found.id)?.start(start)?.run)
 }
 
-/// Where the output of a run is kept.
+/// Returns the directory in which the output of a run is kept.
 pub fn output_of(state: &Path, sandbox: &str, run: &str) -> PathBuf {
     runtime::keeper::place::Place::of(state, sandbox).run(run)
 }

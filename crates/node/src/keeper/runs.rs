@@ -1,4 +1,4 @@
-//! Runs by their id, whether a keeper has them or nobody is left: what they said, how they ended, and what can still be done.
+//! Runs by id, with or without a keeper: their output, their outcome, and the verbs on them.
 
 use runtime::Node;
 use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 use store::{Kept, Store, Tx};
 use terms::{ErrorKind, Exit, Fault, Outcome, Phase, Retry, RunId};
 
-/// Read at once of what a run has said.
+/// Most bytes of a log in one read.
 const PAGE: usize = 256 << 10;
-/// So much of an id stands for the whole.
+/// Shortest beginning of an id that stands for the whole.
 const LEAST_BEGINNING: usize = 4;
 
-/// A run, and where its keeper would be.
+/// A run, with the state directory of its keeper.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct RunRef {
     pub id: String,
     pub run: Run,
     state: PathBuf,
 }
 
-/// By id, or by the beginning of one that no other has.
-pub fn find(node: &Node, caller: &Caller, word: &str) -> Result<Found, Fault> {
+/// Finds a run by id or by an unambiguous beginning of one.
+pub fn find(node: &Node, caller: &Caller, word: &str) -> Result<RunRef, Fault> {
     let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word, caller))?;
-    Ok(Found { id, run: record, state: state.path.clone() })
+    Ok(RunRef { id, run: record, state: state.path.clone() })
 }
 
 fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
@@ -60,22 +60,22 @@ fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
     }
 }
 
-impl Found {
-    pub(super) fn new(id: String, run: Run, state: PathBuf) -> Found {
-        Found { id, run, state }
+impl RunRef {
+    pub(super) fn new(id: String, run: Run, state: PathBuf) -> RunRef {
+        RunRef { id, run, state }
     }
 
-    /// A connection to the keeper that has it, if it still goes on there. That keeper may be silent.
+    /// Connects to the run's keeper, if it lives. The keeper may be silent.
     pub fn keeper(&self, node: &Node) -> Option<Keeper> {
         Keeper::find(node, &self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
     }
 
-    /// The same once it has answered; a fault where it is silent.
+    /// Connects to the run's keeper once it has answered; a fault if it is silent.
     pub fn heard(&self, node: &Node) -> Result<Option<Keeper>, Fault> {
         Ok(Keeper::heard(node, &self.state, &self.run.sandbox)?.filter(|keeper| keeper.card.pid == self.run.pid))
     }
 
-    /// The same within the deadline of a look; none where it is silent.
+    /// Connects within the deadline of a listing; none if the keeper is silent.
     pub fn glance(&self, node: &Node) -> Option<Keeper> {
         match Keeper::contact(node, &self.state, &self.run.sandbox, INSPECTION) {
             Contact::Answered(keeper, _) if keeper.card.pid == self.run.pid => {
@@ -85,7 +85,7 @@ impl Found {
         }
     }
 
-    /// Whether the process on its record is the keeper of its sandbox, though it cannot be asked.
+    /// Returns true if the process in the record is the keeper of the sandbox, also when it cannot be asked.
     fn is_kept(&self) -> bool {
         let of = |card: Card| (card.pid, card.pid_start) == (self.run.pid, self.run.pid_start);
         self.place().card().is_some_and(of)
@@ -95,7 +95,7 @@ impl Found {
         Place::of(&self.state, &self.run.sandbox)
     }
 
-    /// Its record as it is now. One whose supervisor is gone without a word is written down as lost first.
+    /// Returns the record as it is now. A run whose supervisor died is recorded as lost first.
     pub fn now(&self) -> Result<Run, Fault> {
         let store = Store::open(&self.state)?;
         let get = || store.read(|tx| tx.get::<Run>(&self.id));
@@ -107,20 +107,19 @@ impl Found {
         Ok(now)
     }
 
-    /// How it ended, if it has: as its log says it, else as far as its record does.
+    /// Returns the outcome of an ended run, from its log, else as far as the record tells.
     pub fn outcome(&self, node: &Node) -> Result<Option<Outcome>, Fault> {
         let now = self.now()?;
         if now.ended_ms.is_none() {
             return Ok(None);
         }
-        // A keeper whose log of it is gone knows no more than that; the record does.
+        // A keeper whose log is gone knows no more than that the run ended; the record has the verdict.
         let agrees = |outcome: &Outcome| now.verdict.is_none_or(|verdict| verdict == outcome.verdict);
-        Ok(self.logged().or_else(|| self.told(node).filter(agrees)).or_else(|| recorded(&self.id, &now)))
+        Ok(self.logged().or_else(|| self.logged_soon(node).filter(agrees)).or_else(|| recorded(&self.id, &now)))
     }
 
-    /// An end is written down before it is told, so that for a moment it has a record and is not in its log yet; on a full disk it
-    /// never is.
-    fn told(&self, node: &Node) -> Option<Outcome> {
+    /// Waits briefly for the outcome in the log: the end is recorded before it is logged, and on a full disk it is never logged.
+    fn logged_soon(&self, node: &Node) -> Option<Outcome> {
         let waited = self.glance(node)?.wait(&self.id, MOMENT).ok()?;
         self.logged().or(waited.outcome)
     }
@@ -130,7 +129,7 @@ impl Found {
         (last.kind == Kind::End).then(|| serde_json::from_slice(&last.bytes).ok()).flatten()
     }
 
-    /// Waits for its end; none when the time is over first.
+    /// Waits for the end of the run; returns none on a timeout.
     pub fn wait(&self, node: &Node, time: Duration) -> Result<Option<Outcome>, Fault> {
         let end = Instant::now().checked_add(time);
         loop {
@@ -141,7 +140,7 @@ impl Found {
             if left.is_zero() {
                 return Ok(None);
             }
-            // A keeper that went away is seen in the records, and one that forgot it wrote it down.
+            // The records tell of a keeper that is gone, and a keeper that no longer has the run recorded its end.
             let waited = self.keeper(node).map(|mut keeper| keeper.wait(&self.id, left.min(STEP)));
             match waited {
                 Some(Ok(wire::Waited { outcome: Some(outcome), .. })) => return Ok(Some(outcome)),
@@ -151,12 +150,24 @@ impl Found {
         }
     }
 
-    /// What it has said, to be read from its beginning.
+    /// Opens the log of the run at its beginning.
     pub fn reader(&self) -> Result<Reader, Fault> {
-        Reader::open(&self.place().run(&self.id)).map_err(|e| unkept(&self.id, &e))
+        Reader::open(&self.place().run(&self.id)).map_err(|e| self.unkept(&e))
     }
 
-    /// Drops what is kept of what it said; whether there was something. A conflict while it goes on.
+    fn unkept(&self, error: &io::Error) -> Fault {
+        match error.kind() == io::ErrorKind::NotFound && self.is_elsewhere() {
+            true => elsewhere(&self.id, &self.run.sandbox),
+            false => unkept(&self.id, error),
+        }
+    }
+
+    /// Returns whether the run goes on without a keeper: its streams are those of the command that started it.
+    pub fn is_elsewhere(&self) -> bool {
+        !self.is_kept() && state::process::handle(&self.run).is_some()
+    }
+
+    /// Removes the log of an ended run and returns whether there was one. A conflict while the run continues.
     pub fn forget(&self) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_none() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{} goes on", self.id)).subject(&self.id);
@@ -169,7 +180,7 @@ impl Found {
         }
     }
 
-    /// Ends the whole tree at once, by its keeper where it has one; false when it is gone already.
+    /// Kills the whole process tree, through the keeper if there is one; returns false when it is gone already.
     pub fn kill(&self, node: &Node) -> Result<bool, Fault> {
         match self.run.ended_ms {
             None => match self.heard(node)? {
@@ -180,7 +191,7 @@ impl Found {
         }
     }
 
-    /// Wakes its sandbox where that is frozen, for whoever comes to the run; nothing to do for one that has ended.
+    /// Thaws the sandbox of a run that continues, for a client that attaches.
     pub fn wake(&self, node: &Node) -> Result<(), Fault> {
         if self.now()?.ended_ms.is_some() {
             return Ok(());
@@ -188,17 +199,17 @@ impl Found {
         self.heard(node)?.map_or(Ok(()), |mut keeper| keeper.thaw())
     }
 
-    /// Sends a signal to the command, or ends the whole tree at once; false when it is gone already.
+    /// Sends a signal to the command, or kills the whole tree; returns false when it is gone already.
     pub fn signal(&self, node: &Node, signal: i32) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_some() {
             return Ok(false);
         }
         match self.heard(node)? {
             Some(mut keeper) => keeper.signal(&self.id, signal),
-            // It would not pass the signal on but follow it, with all that it keeps.
+            // A keeper would not forward the signal but obey it, and end with all its runs.
             None if self.is_kept() => Err(unheard(&self.run.sandbox)),
             None => match state::process::handle(&self.run) {
-                // Whoever supervises it passes the signal on.
+                // The supervisor forwards the signal.
                 Some(supervisor) => Ok(sys::process::signal(std::os::fd::AsFd::as_fd(&supervisor), signal)),
                 None => Ok(false),
             },
@@ -211,16 +222,16 @@ fn unheard(sandbox: &str) -> Fault {
     fault.retry(Retry::Later).hint("try again; `cofferdam inspect` says what became of it").phase(Phase::Execution)
 }
 
-/// What a keeper takes at most to tell of an end that is written down.
+/// Most time between the record of an end and its entry in the log.
 const MOMENT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a record alone tells of an end.
+/// Builds the outcome that a record alone supports.
 fn recorded(id: &str, run: &Run) -> Option<Outcome> {
     let stamp = terms::PolicyStamp::default();
     let missing = vec!["unknown: only the record of the run is left".to_owned()];
-    let unknown = terms::Enforcement { level: terms::Level::Partial, missing };
+    let unknown = terms::Enforcement { level: terms::EnforcementLevel::Partial, missing };
     let mut outcome = Outcome::new(RunId::parse(id)?, stamp, unknown);
     outcome.verdict = run.verdict?;
     outcome.success = outcome.verdict == terms::Verdict::Ok;
@@ -230,60 +241,61 @@ fn recorded(id: &str, run: &Run) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// What a run says, from an offset on, and on request as it comes.
-pub struct Log {
-    found: Found,
+/// A reader of a run's output from an offset on, which can wait for more.
+pub struct RunLog {
+    found: RunRef,
     reader: Reader,
     next: u64,
     follow: Option<Follow>,
     follows: bool,
 }
 
-/// One look at a log.
+/// Result of one read.
 #[derive(Debug)]
-pub enum Heard {
+pub enum LogRead {
     Page(Page),
-    /// Nothing came in time.
+    /// No record arrived in time.
     Nothing,
-    /// It goes no further: the run has ended, or was lost, and all of it was told.
+    /// The run has ended or was lost, and all records were returned.
     Over,
 }
 
-impl Log {
-    pub fn open(found: Found, from: u64, follows: bool) -> Result<Log, Fault> {
-        let reader = Reader::open(&found.place().run(&found.id)).map_err(|e| unkept(&found.id, &e))?;
-        Ok(Log { found, reader, next: from, follow: None, follows })
+impl RunLog {
+    pub fn open(found: RunRef, from: u64, follows: bool) -> Result<RunLog, Fault> {
+        let reader = Reader::open(&found.place().run(&found.id)).map_err(|e| found.unkept(&e))?;
+        Ok(RunLog { found, reader, next: from, follow: None, follows })
     }
 
-    /// Where the next record begins.
+    /// Returns the offset of the next record.
     pub fn offset(&self) -> u64 {
         self.next
     }
 
-    /// What is there, or comes within `patience`.
-    pub fn next(&mut self, node: &Node, patience: Duration) -> Result<Heard, Fault> {
+    /// Returns the next records, waiting up to `patience` for them.
+    pub fn next(&mut self, node: &Node, patience: Duration) -> Result<LogRead, Fault> {
         let end = Instant::now() + patience;
         loop {
             let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
             self.next = page.next;
             if !page.records.is_empty() || page.gap.is_some() {
-                return Ok(Heard::Page(page));
+                return Ok(LogRead::Page(page));
             }
             if page.ended || !self.follows {
-                return Ok(Heard::Over);
+                return Ok(LogRead::Over);
             }
             if !self.listen(node)? {
-                // Nobody has it any more: what is there now is all there will be.
+                // The run has no keeper any more, so the log is complete.
                 let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
                 self.next = page.next;
-                return Ok(if page.records.is_empty() { Heard::Over } else { Heard::Page(page) });
+                return Ok(if page.records.is_empty() { LogRead::Over } else { LogRead::Page(page) });
             }
             let left = end.saturating_duration_since(Instant::now());
             let heard = self.follow.as_mut().map(|follow| follow.next(left));
             match heard {
                 Some(Ok(Some(_))) => {}
-                Some(Ok(None)) => return Ok(Heard::Nothing),
-                // It is gone, and the next look tells what became of the run; or it has no room for us, and may later.
+                Some(Ok(None)) => return Ok(LogRead::Nothing),
+                // The keeper is gone, and the next read finds out what became of the run; or it has too many subscribers, and may
+                // take one later.
                 Some(Err(_)) | None => {
                     if self.follow.take().is_some_and(|follow| !follow.is_accepted()) {
                         std::thread::sleep(PAUSE);
@@ -293,7 +305,7 @@ impl Log {
         }
     }
 
-    /// Makes sure that we hear of news; false where nobody is left to tell, and the records say so.
+    /// Subscribes to the run's notices; returns false if it has no keeper any more, which is then in the records.
     fn listen(&mut self, node: &Node) -> Result<bool, Fault> {
         if self.follow.is_some() {
             return Ok(true);
@@ -312,6 +324,16 @@ impl Log {
             }
         }
     }
+}
+
+/// Builds the fault for the output of a run that only its starter has.
+pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
+    let message =
+        format!("{run} reads from and prints to the terminal or pipe it was started at, and nothing of that is kept");
+    let fault = Fault::new(ErrorKind::NotFound, message).subject(run).phase(Phase::Admission);
+    fault.hint(format!(
+        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it"
+    ))
 }
 
 fn unkept(run: &str, error: &io::Error) -> Fault {

@@ -1,14 +1,14 @@
-//! `approve`: lets chosen changes of a sandbox through to its base. What lands is what was reviewed, or nothing.
+//! `approve`: lands chosen changes of a sandbox on its base. Either the reviewed changes land or none.
 
-use super::receipt::{LandedChange, Receipt, bounded};
-use super::{Of, Reviewed, commit, merge_base, reject};
+use super::{ReviewScope, commit, merge_base, receipt, reject};
+use api::{BatchVerb, Change, ChangeSide, Diff, FileDiff, FileKind, LeftChange, Receipt, Rel};
 use runtime::Node;
 use runtime::denied;
 use runtime::liveness;
-use state::batch::{Batch, Verb};
+use state::batch::Batch;
 use state::landing::{self, Job, PATIENCE};
 use state::lock::{LockAttempt, LockResult};
-use state::sandbox::{self, Anchored, Run, Sandbox};
+use state::sandbox::{self, Anchored, Reviewed, Run, Sandbox};
 use state::{Caller, State};
 use state::{conflicted, landing_recovery};
 use std::collections::BTreeSet;
@@ -20,44 +20,44 @@ use workspace::exclude::Exclude;
 use workspace::land::Held;
 use workspace::plan::Shape;
 use workspace::select::{self, Chosen, Marked, Selection};
-use workspace::{Anchors, Change, Diff, FileKind, Lock, Rel, Stack, goal, undo};
+use workspace::{Anchors, Lock, Stack, goal, undo};
 
-pub struct Ask {
+pub struct ApproveChanges {
     /// With no path and nothing else chosen, all ordinary changes are.
-    pub of: Of,
-    /// All ordinary changes, said in so many words; no path is then given.
+    pub of: ReviewScope,
+    /// Explicit approval of all ordinary changes; excludes paths.
     pub everything: bool,
-    /// Single changes, each by the whole path of its own; nothing below it is meant.
+    /// Single changes, each by its whole path; nothing below it is included.
     pub exact: Vec<Rel>,
     pub hunks: Vec<String>,
-    /// Also what would run on the reviewer's machine.
+    /// Includes changes that would run on the reviewer's machine.
     pub runs_on_host: bool,
-    pub seen: Seen,
+    pub seen: ReviewedDiff,
     /// Commit what lands, if the base is in a git repository.
-    pub commit: Option<commit::Wish>,
+    pub commit: Option<commit::CommitOptions>,
 }
 
-/// What was reviewed.
+/// The diff that was reviewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReviewedDiff {
     /// The diff with this digest.
     Digest(String),
-    /// The last that was shown as a whole.
+    /// The last diff that was shown as a whole.
     Last,
-    /// Nothing; whatever is there shall land.
+    /// No review: the current changes land unseen.
     Unseen,
 }
 
-pub fn approve(node: &Node, caller: &Caller, ask: &Ask) -> Result<Receipt, Fault> {
+pub fn approve(node: &Node, caller: &Caller, ask: &ApproveChanges) -> Result<Receipt, Fault> {
     let state = node.states.open(caller)?;
     let (sandbox, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
     let wish = selection(paths, ask)?;
-    let desk = Desk::open(node, &state, &sandbox.id)?;
+    let desk = LockedBase::open(node, &state, &sandbox.id)?;
     desk.approve(caller, ask, &wish).map_err(|fault| fault.subject(&sandbox.id))
 }
 
-/// Whether somebody has been shown the whole diff of the sandbox that is meant.
-pub fn was_shown(node: &Node, caller: &Caller, of: &Of) -> Result<bool, Fault> {
+/// Returns true if the whole diff of the sandbox has been shown to a person.
+pub fn was_shown(node: &Node, caller: &Caller, of: &ReviewScope) -> Result<bool, Fault> {
     let state = node.states.open(caller)?;
     state.store.read(|tx| {
         let (sandbox, _) = of.find(tx, caller)?;
@@ -65,10 +65,14 @@ pub fn was_shown(node: &Node, caller: &Caller, of: &Of) -> Result<bool, Fault> {
     })
 }
 
-/// What an ask would let through of a diff, with the paths that it means; none where that is nothing.
-pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<Chosen<'a>>, Fault> {
+/// Returns the part of a diff that a request would approve; none if that is nothing.
+pub fn selected_changes<'a>(
+    diff: &'a Diff,
+    paths: Vec<Rel>,
+    ask: &ApproveChanges,
+) -> Result<Option<Chosen<'a>>, Fault> {
     let wish = selection(paths, ask)?;
-    // What is withheld is not in the diff; whether it was shown, the approval says.
+    // A withheld file is not in the diff; the approval itself checks whether it was shown.
     if !withheld_names(diff, &wish).is_empty() {
         return Ok(None);
     }
@@ -76,14 +80,14 @@ pub fn covered<'a>(diff: &'a Diff, paths: Vec<Rel>, ask: &Ask) -> Result<Option<
     Ok((!chosen.picks.is_empty()).then_some(chosen))
 }
 
-/// The sandbox that is meant, and the paths in it.
-pub fn meant(node: &Node, caller: &Caller, of: &Of) -> Result<(String, Vec<Rel>), Fault> {
+/// Resolves the sandbox and the paths of a request.
+pub fn resolve(node: &Node, caller: &Caller, of: &ReviewScope) -> Result<(String, Vec<Rel>), Fault> {
     let state = node.states.open(caller)?;
     state.store.read(|tx| of.find(tx, caller).map(|(sandbox, paths)| (sandbox.id, paths)))
 }
 
-/// Paths and flags as a selection; nothing said means all that is ordinary.
-fn selection(paths: Vec<Rel>, ask: &Ask) -> Result<Selection, Fault> {
+/// Turns paths and flags into a selection; an empty request means all ordinary changes.
+fn selection(paths: Vec<Rel>, ask: &ApproveChanges) -> Result<Selection, Fault> {
     let chosen = !paths.is_empty() || !ask.exact.is_empty() || !ask.hunks.is_empty();
     if ask.everything && chosen {
         let fault = Fault::invalid("all changes are asked for, and some are chosen").phase(Phase::Admission);
@@ -94,24 +98,24 @@ fn selection(paths: Vec<Rel>, ask: &Ask) -> Result<Selection, Fault> {
     Ok(Selection { everything, paths, exact, hunks, runs_on_host: ask.runs_on_host })
 }
 
-/// A sandbox whose base is held: nobody else lands there meanwhile, and nothing is in between.
-struct Desk<'a> {
-    state: &'a State,
-    sandbox: Kept<Sandbox>,
+/// A sandbox whose base is locked against other landings.
+pub(super) struct LockedBase<'a> {
+    pub state: &'a State,
+    pub sandbox: Kept<Sandbox>,
     anchors: Anchors,
-    stack: Stack,
-    held: Held,
-    /// None while a command runs in the sandbox.
+    pub stack: Stack,
+    pub held: Held,
+    /// The lock on the sandbox; absent while a command runs in it.
     lock: Option<Lock>,
 }
 
-impl Desk<'_> {
-    fn open<'a>(node: &Node, state: &'a State, id: &str) -> Result<Desk<'a>, Fault> {
+impl LockedBase<'_> {
+    pub fn open<'a>(node: &Node, state: &'a State, id: &str) -> Result<LockedBase<'a>, Fault> {
         let first = state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id))?;
         let stack = sandbox::stack(state, &first)?;
         let held = Held::take(&stack.base, PATIENCE)?;
         landing_recovery::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
-        // What others landed while we waited is known only now.
+        // The record is read again: another landing may have finished while we waited.
         let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, id)?;
         let lock = match result {
             LockResult::Locked(lock) => lock,
@@ -123,16 +127,19 @@ impl Desk<'_> {
         let anchors = state.store.read(|tx| tx.get::<Anchored>(id))?;
         let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
         let stack = sandbox::stack(state, &sandbox)?;
-        Ok(Desk { state, sandbox, anchors, stack, held, lock })
+        Ok(LockedBase { state, sandbox, anchors, stack, held, lock })
     }
 
-    fn approve(&self, caller: &Caller, ask: &Ask, wish: &Selection) -> Result<Receipt, Fault> {
-        let mut diff = self.reviewed(&ask.seen, wish)?;
+    fn approve(&self, caller: &Caller, ask: &ApproveChanges, wish: &Selection) -> Result<Receipt, Fault> {
+        let (mut diff, withheld, usual) = self.reviewed(&ask.seen, wish)?;
         denied::mark(&self.sandbox, caller, &mut diff)?;
         let marked = self.unsettled(&diff)?;
         let chosen = select::choose(&diff, wish, &marked)?;
         if chosen.picks.is_empty() {
             return Err(nothing(&diff, &chosen));
+        }
+        if let Some(fault) = withheld.iter().find_map(|name| would_land_in_part(name, &chosen)) {
+            return Err(fault);
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         notes.extend(drift_elsewhere(&diff, &chosen));
@@ -140,56 +147,93 @@ impl Desk<'_> {
         let commit =
             ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
-        let Desk { state, stack, held, .. } = self;
+        let LockedBase { state, stack, held, .. } = self;
         let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
         let done = landing::land(job, held, &|at| self.shape_of_dir(at))?;
         notes.extend(done.notes);
         self.drop_landed(&done.plan, &chosen);
+        let partly = chosen.picks.iter().filter(|pick| pick.hunks.is_some()).map(|pick| &pick.file.change.path);
+        // Where it cannot be told, the rest has to be looked at again.
+        let _ = self.keep_reviewed(&diff, &usual, &partly.collect());
         let commit = commit.map(|ready| commit::finish(state, caller, ready, &done.id, &done.plan)).transpose()?;
         notes.extend(commit.iter().flat_map(|committed| committed.notes.clone()));
-        let landed = LandedChange::all(&chosen);
-        let (left, left_more) = bounded(chosen.left);
+        let ids = (done.id, self.sandbox.id.as_str());
+        let receipt = receipt::of_landing(ids, &diff.digest, chosen, notes);
         Ok(Receipt {
-            protocol_version: PROTOCOL_VERSION,
-            success: true,
-            batch: done.id,
-            sandbox: self.sandbox.id.clone(),
-            digest: diff.digest.clone(),
-            landed,
-            left,
-            left_more,
-            notes,
             inside: commit.as_ref().map(|committed| committed.inside.clone()).unwrap_or_default(),
             commit: commit.and_then(|committed| committed.commit),
-            undoes: None,
+            ..receipt
         })
     }
 
-    /// The diff as it is now, if it is the one that was reviewed. What is withheld takes part only where it was shown itself.
-    fn reviewed(&self, seen: &Seen, wish: &Selection) -> Result<Diff, Fault> {
+    /// Records the rest of a diff as shown where the whole was shown and only this approval came between: every file that is left must be
+    /// the one that was shown. `usual` is the digest before, `partly` are files of which hunks landed.
+    fn keep_reviewed(&self, shown: &Diff, usual: &str, partly: &BTreeSet<&Rel>) -> Result<(), Fault> {
+        let reviewed = self.state.store.read(|tx| tx.get::<Reviewed>(&self.sandbox.id))?;
+        if reviewed.is_none_or(|kept| kept.record.digest != usual) {
+            return Ok(());
+        }
+        let anchors = self.state.store.read(|tx| tx.get::<Anchored>(&self.sandbox.id))?;
+        let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
+        let rest = self.diff_with(&anchors, Exclude::Artefacts)?;
+        let was_shown = |file: &FileDiff| {
+            let (path, now) = (&file.change.path, &file.change);
+            let is_known = |entry: &ChangeSide| entry.kind != FileKind::File || entry.digest.is_some();
+            let same = |before: &Change| {
+                before.kind == now.kind
+                    && before.after == now.after
+                    && (before.before == now.before || partly.contains(path))
+                    && !now.drifted
+                    && now.before.iter().chain(&now.after).all(is_known)
+            };
+            shown.files.iter().any(|known| known.change.path == *path && same(&known.change))
+        };
+        if !rest.files.iter().all(was_shown) {
+            return Ok(());
+        }
+        self.state.store.write_soon(|tx| match tx.get::<Reviewed>(&self.sandbox.id)? {
+            Some(mut kept) if kept.record.digest == usual => {
+                kept.record.digest.clone_from(&rest.digest);
+                tx.change(kept).map(drop)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// The diff as it is now, if it is the one that was reviewed, with the names in the wish that are withheld and the digest of the usual
+    /// diff. What is withheld takes part only where it was shown itself.
+    pub fn reviewed(&self, seen: &ReviewedDiff, wish: &Selection) -> Result<(Diff, Vec<Rel>, String), Fault> {
         let usual = self.diff(Exclude::Artefacts)?;
+        let digest = usual.digest.clone();
         let withheld = withheld_names(&usual, wish);
+        let diff = self.as_reviewed(usual, seen, &withheld)?;
+        Ok((diff, withheld, digest))
+    }
+
+    fn as_reviewed(&self, usual: Diff, seen: &ReviewedDiff, withheld: &[Rel]) -> Result<Diff, Fault> {
         let (shown, shown_all) = match seen {
-            Seen::Unseen if withheld.is_empty() => return Ok(usual),
-            Seen::Unseen => return Ok(only(self.diff(Exclude::Nothing)?, &usual, &withheld)),
-            Seen::Digest(digest) => (digest.clone(), Some(digest.clone())),
-            Seen::Last => self.last_shown()?,
+            ReviewedDiff::Unseen if withheld.is_empty() => return Ok(usual),
+            ReviewedDiff::Unseen => return Ok(only(self.diff(Exclude::Nothing)?, &usual, withheld)),
+            ReviewedDiff::Digest(digest) => (digest.clone(), Some(digest.clone())),
+            ReviewedDiff::Last => self.last_shown()?,
         };
         if shown == usual.digest && withheld.is_empty() {
             return Ok(usual);
         }
         let all = self.diff(Exclude::Nothing)?;
         match (shown_all == Some(all.digest.clone()), withheld.first()) {
-            // A digest says which of the two was meant; words alone mean what is not withheld, but for what they name.
-            (true, _) if matches!(seen, Seen::Digest(_)) => Ok(all),
-            (true, Some(_)) => Ok(only(all, &usual, &withheld)),
+            // A digest tells which of the two diffs was meant; plain paths mean the usual diff and the withheld files that they
+            // name.
+            (true, _) if matches!(seen, ReviewedDiff::Digest(_)) => Ok(all),
+            (true, Some(_)) => Ok(only(all, &usual, withheld)),
             (true, None) => Ok(usual),
             (false, Some(name)) if shown == usual.digest => Err(not_shown(name)),
             _ => Err(self.changed_since(&shown, &usual.digest)?),
         }
     }
 
-    /// Who approved a part of a diff knows why the rest is another one, and need not look for somebody who changed it.
+    /// Builds the conflict. If an approval of a part of the same diff caused the difference, the message says so and blames no
+    /// other writer.
     fn changed_since(&self, reviewed: &str, now: &str) -> Result<Fault, Fault> {
         let batches = self.state.store.read(|tx| tx.list::<Batch>())?;
         let ours = |batch: &Batch| batch.sandbox == self.sandbox.id && batch.digest == reviewed;
@@ -202,20 +246,24 @@ impl Desk<'_> {
         Ok(Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review))
     }
 
-    fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
+    pub fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
+        self.diff_with(&self.anchors, exclude)
+    }
+
+    fn diff_with(&self, anchors: &Anchors, exclude: Exclude) -> Result<Diff, Fault> {
         let options = Options { exclude, ..Options::default() };
-        let mut diff = workspace::diff::diff(&self.stack, &self.anchors, &options)?;
-        merge_base::settle(self.state, &self.sandbox.record, &self.stack, &self.anchors, &mut diff)?;
+        let mut diff = workspace::diff::diff(&self.stack, anchors, &options)?;
+        merge_base::settle(self.state, &self.sandbox.record, &self.stack, anchors, &mut diff)?;
         Ok(diff)
     }
 
-    /// Files that a rebase left in conflict, and that nobody has settled.
+    /// Returns the files that a rebase left in conflict and that are unresolved.
     fn unsettled(&self, diff: &Diff) -> Result<Marked, Fault> {
         let open = self.state.store.read(|tx| conflicted::unresolved(tx, &self.sandbox.id, diff))?;
         Ok(open.into_iter().map(|path| (path, "a rebase left it in conflict".to_owned())).collect())
     }
 
-    /// The digests of the last diff that was shown as a whole, and of the last with nothing withheld.
+    /// Returns the digests of the last diff that was shown as a whole, and of the last with nothing withheld.
     fn last_shown(&self) -> Result<(String, Option<String>), Fault> {
         let shown = self.state.store.read(|tx| tx.get::<Reviewed>(&self.sandbox.id))?;
         shown.map(|kept| (kept.record.digest, kept.record.all)).ok_or_else(|| {
@@ -224,14 +272,14 @@ impl Desk<'_> {
         })
     }
 
-    fn batch(&self, caller: &Caller, diff: &Diff, files: u64) -> Result<Batch, Fault> {
+    pub fn batch(&self, caller: &Caller, diff: &Diff, files: u64) -> Result<Batch, Fault> {
         let runs = self.state.store.read(|tx| tx.list_in::<Run>(&self.sandbox.id))?;
         let mut runs: Vec<(u64, String)> = runs.into_iter().map(|run| (run.record.started_ms, run.id)).collect();
         runs.sort();
         let skipped = runs.len().saturating_sub(MOST_RUNS);
         let Sandbox { name, base, base_id, .. } = &self.sandbox.record;
         Ok(Batch {
-            verb: Verb::Approve,
+            verb: BatchVerb::Approve,
             sandbox: self.sandbox.id.clone(),
             sandbox_name: name.clone(),
             runs: runs.into_iter().skip(skipped).map(|(_, id)| id).collect(),
@@ -248,9 +296,9 @@ impl Desk<'_> {
         })
     }
 
-    /// A directory that comes because something in it does looks as it does in the workspace. No diff shows it by itself, so it
-    /// gives nobody more rights than the directory of the base that it comes into.
-    fn shape_of_dir(&self, at: &Rel) -> Result<Shape, Fault> {
+    /// Returns the shape of a directory that lands because of a file in it: the one it has in the workspace. No diff shows such a
+    /// directory by itself, so it gets no more permissions than the base directory above it.
+    pub fn shape_of_dir(&self, at: &Rel) -> Result<Shape, Fault> {
         let fail = |e: std::io::Error| Fault::internal(format!("{at}: {e}"));
         let found = self.stack.meta(at).map_err(fail)?;
         let mut above = at.split().map(|(above, _)| above);
@@ -265,24 +313,24 @@ impl Desk<'_> {
         Ok(Shape::dir(own & (0o755 | shared)))
     }
 
-    /// What has landed no longer needs to be kept apart. While a command runs it stays, and equals the base.
-    fn drop_landed(&self, plan: &workspace::plan::Plan, chosen: &Chosen<'_>) {
+    /// Drops landed changes from the top layer, as the base now shows them. While a command runs they stay, and equal the base.
+    pub fn drop_landed(&self, plan: &workspace::plan::Plan, chosen: &Chosen<'_>) {
         if self.lock.is_none() {
             return;
         }
         let partly: BTreeSet<&Rel> =
             chosen.picks.iter().filter(|p| p.hunks.is_some()).map(|p| &p.file.change.path).collect();
         let whole = plan.items.iter().map(|item| &item.at).filter(|at| !partly.contains(at));
-        // It has landed either way; what is left behind is no change.
+        // The landing is done either way; a leftover in the layer equals the base.
         let _ = undo::drop_landed(&self.stack, &whole.cloned().collect::<Vec<_>>());
     }
 }
 
-/// So many runs are named in a batch.
+/// Most runs named in a batch.
 const MOST_RUNS: usize = 16;
 
-/// Paths of a wish that meet nothing but what a diff withholds. Several files that are withheld may be told by the directory
-/// that they are in; that directory names what is shown of it.
+/// Returns the selected paths that match only withheld changes. Several withheld files may be listed as the directory that holds
+/// them; that directory then names all that is shown of it.
 fn withheld_names(usual: &Diff, wish: &Selection) -> Vec<Rel> {
     let held = |path: &Rel| usual.withheld.iter().any(|w| path.is_at_or_below(&w.path));
     let shown = |path: &Rel| {
@@ -293,7 +341,7 @@ fn withheld_names(usual: &Diff, wish: &Selection) -> Vec<Rel> {
     named.filter(|path| !path.is_top() && held(path) && !shown(path)).cloned().collect()
 }
 
-/// What the usual diff shows, and of what it withholds only what is named.
+/// Returns the usual diff, with the named withheld files.
 fn only(mut all: Diff, usual: &Diff, named: &[Rel]) -> Diff {
     let shown: BTreeSet<&Rel> = usual.files.iter().map(|file| &file.change.path).collect();
     let is_named = |path: &Rel| named.iter().any(|name| path.is_at_or_below(name));
@@ -314,11 +362,25 @@ fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {
         .then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
 }
 
-/// A directory that was asked for and lands without some of its files may not work as it is: a Python environment needs its
-/// `pyvenv.cfg`. Naming the directory does not name them.
+/// A withheld tree lands whole or not at all: a Python environment without its `pyvenv.cfg` is no use.
+fn would_land_in_part(dir: &Rel, chosen: &Chosen<'_>) -> Option<Fault> {
+    let is_below = |path: &Rel| path != dir && path.is_at_or_below(dir);
+    let stays = |left: &&LeftChange| is_below(&left.path) && left.why.ends_with(select::NEEDS_NAME);
+    let lands = chosen.picks.iter().any(|pick| is_below(&pick.file.change.path));
+    let staying: Vec<&LeftChange> = chosen.left.iter().filter(stays).collect();
+    let first = staying.first().filter(|_| lands)?;
+    let count = staying.len();
+    let message =
+        format!("{dir} would land in part: {count} of its files would run on your machine, such as {}", first.path);
+    let hint = format!("`approve --runs-on-host` with {dir} lands all of it; nothing has landed");
+    Some(Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Review))
+}
+
+/// Warns about a requested directory that lands without some of its files, which may break it: a Python environment needs its
+/// `pyvenv.cfg`. Naming the directory does not select those files.
 fn landed_in_part(dir: &Rel, chosen: &Chosen<'_>) -> Option<String> {
     let is_below = |path: &Rel| path != dir && path.is_at_or_below(dir);
-    let stays = |left: &&select::Left| is_below(&left.path) && left.why.ends_with(select::NEEDS_NAME);
+    let stays = |left: &&LeftChange| is_below(&left.path) && left.why.ends_with(select::NEEDS_NAME);
     let lands = chosen.picks.iter().any(|pick| is_below(&pick.file.change.path));
     let staying = chosen.left.iter().filter(stays).count();
     (lands && staying > 0).then(|| {

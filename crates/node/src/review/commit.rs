@@ -1,27 +1,30 @@
-//! A commit of what lands, for the verb that lands it: everything that can be refused is refused before, the rest is told after.
+//! A git commit of a landing. Everything that can be refused is refused before the landing; later failures become notes.
 
+use api::{CommitAuthor, FileKind, JournalStep, Rel};
 use serde_json::json;
 use state::batch::Batch;
 use state::sandbox::Sandbox;
 use state::{Caller, State};
-use store::{Entry, Kept, Step};
+use store::{Entry, Kept};
 use terms::clock::now_ms;
 use terms::{Fault, Phase};
 use workspace::git::{self, Committed, Plan as Words, Prepared, Staged, Surroundings};
 use workspace::plan::{Goal, Plan};
-use workspace::{FileKind, Rel};
 
-pub use workspace::git::Author;
-
-/// What the reviewer said of it.
+/// Commit options of the reviewer.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct CommitOptions {
     pub message: String,
-    pub author: Author,
+    pub author: CommitAuthor,
 }
 
-/// To be called before anything lands, with everything that will.
-pub fn prepare(caller: &Caller, sandbox: &Kept<Sandbox>, wish: &Wish, goals: &[Goal]) -> Result<Prepared, Fault> {
+/// Checks the commit before the landing, with all its goals.
+pub fn prepare(
+    caller: &Caller,
+    sandbox: &Kept<Sandbox>,
+    wish: &CommitOptions,
+    goals: &[Goal],
+) -> Result<Prepared, Fault> {
     let Kept { id, record, .. } = sandbox;
     let agent = record.name.as_deref().unwrap_or_default();
     let words = Words { message: &wish.message, author: wish.author, agent, sandbox: id };
@@ -30,7 +33,7 @@ pub fn prepare(caller: &Caller, sandbox: &Kept<Sandbox>, wish: &Wish, goals: &[G
     git::prepare(&record.base, &Surroundings { env: &caller.env }, &words, &paths).map_err(|fault| fault.subject(id))
 }
 
-/// To be called when it has landed. A fault says so, and that there is no commit.
+/// Commits after the landing. A fault says that the changes landed without a commit.
 pub fn finish(
     state: &State,
     caller: &Caller,
@@ -53,13 +56,13 @@ pub fn finish(
         if !committed.inside.is_empty() {
             body["inside"] = json!(committed.inside);
         }
-        let (verb, step, actor) = ("commit", Step::Done, caller.user.as_str());
+        let (verb, step, actor) = ("commit", JournalStep::Done, caller.user.as_str());
         tx.note(&Entry { at_ms: now_ms(), verb, step, subject: &sandbox, actor, body }).map(drop)
     })?;
     Ok(committed)
 }
 
-/// Files and links with what they hold now, and what is gone. Git keeps no directories.
+/// Lists landed files and links with their contents, and removed paths. Git tracks no directories.
 fn landed(plan: &Plan) -> Vec<Staged> {
     let staged = plan.items.iter().filter_map(|item| {
         let kept = |kind: FileKind| matches!(kind, FileKind::File | FileKind::Symlink);
@@ -67,7 +70,7 @@ fn landed(plan: &Plan) -> Vec<Staged> {
         match digest {
             Some(Some(digest)) => Some(Staged { path: item.at.clone(), digest: Some(digest) }),
             Some(None) => None,
-            // A directory that goes is nothing to git, but a file that became one is gone.
+            // Git ignores a removed directory, but a file that became a directory is removed.
             None => {
                 let was = item.before.as_ref().is_some_and(|before| kept(before.kind));
                 was.then(|| Staged { path: item.at.clone(), digest: None })

@@ -1,85 +1,38 @@
-//! `conflicts`: who else is changing the same files. Looks at all sandboxes whose directories overlap, and at what each of them
-//! has in dispute with its base.
+//! `conflicts`: sandboxes that change the same files. Compares all sandboxes with overlapping directories, and their files in
+//! dispute with the base.
 
 use super::merge_base;
+use api::{ChangeKind, Conflicts, ContestedBy, ContestedFile, Diff, DisputedFile, Rel};
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::conflicted::Conflicted;
 use state::sandbox::{self, Anchored, Sandbox};
 use state::{Caller, State};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase, Retry};
-use utoipa::ToSchema;
+use workspace::Stack;
 use workspace::diff::{Options, diff};
-use workspace::{ChangeKind, Diff, Rel, Stack};
 
-pub struct Ask {
-    /// Only what this one is part of; else all of the current directory's.
+pub struct FindConflicts {
+    /// Limits the answer to conflicts of this sandbox; else all of the current directory are listed.
     pub sandbox: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Conflicts)]
-pub struct Answer {
-    pub protocol_version: u32,
-    /// The directory that all of them are in.
-    #[schema(value_type = String)]
-    pub base: PathBuf,
-    /// Files that more than one sandbox changed.
-    pub contested: Vec<Contested>,
-    /// Files that a sandbox changed and its base did, too.
-    pub drifted: Vec<Disputed>,
-    /// What a rebase could not bring together, and nobody has dealt with since.
-    pub unresolved: Vec<Disputed>,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Contested {
-    /// Below `base`.
-    pub path: Rel,
-    /// Who wrote first comes first, as far as the layers tell.
-    pub by: Vec<Writer>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = ContestedBy)]
-pub struct Writer {
-    pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    /// `added`, `modified`, `deleted` and so on.
-    pub kind: String,
-    /// When the file first appeared in the sandbox's layers; what was deleted leaves no time.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub first_ms: Option<u64>,
-}
-
-/// A file of a sandbox that is in dispute with its base.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Disputed {
-    pub path: Rel,
-    pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-}
-
-/// More sandboxes than this are not compared at once.
+/// Most sandboxes in one comparison.
 const MOST_SANDBOXES: usize = 256;
 
-/// More lines than this are not told.
+/// Most entries in an answer.
 const MOST_TOLD: usize = 10_000;
 
-pub fn conflicts(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+pub fn conflicts(node: &Node, caller: &Caller, ask: &FindConflicts) -> Result<Conflicts, Fault> {
     let state = node.states.open(caller)?;
     let (base, only, found) = state.store.read(|tx| gather(tx, caller, ask))?;
     let mut notes = Vec::new();
-    let mut writers: BTreeMap<Rel, Vec<Writer>> = BTreeMap::new();
+    let mut writers: BTreeMap<Rel, Vec<ContestedBy>> = BTreeMap::new();
     let (mut drifted, mut unresolved) = (Vec::new(), Vec::new());
-    for Found { sandbox, anchored, disputes } in &found {
+    for Participant { sandbox, anchored, disputes } in &found {
         let looked = look(&state, sandbox, anchored);
         let (stack, diff) = match looked {
             Ok(looked) => looked,
@@ -92,7 +45,7 @@ pub fn conflicts(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Faul
         let mine = only.as_ref().is_none_or(|id| *id == sandbox.id);
         let told = |path: &Rel| {
             let name = sandbox.record.name.clone();
-            Disputed { path: joined(&prefix, path), sandbox: sandbox.id.clone(), name }
+            DisputedFile { path: joined(&prefix, path), sandbox: sandbox.id.clone(), name }
         };
         for file in &diff.files {
             let change = &file.change;
@@ -107,18 +60,23 @@ pub fn conflicts(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Faul
                 let kind = kind.to_owned();
                 let first_ms = first_written(&stack, path);
                 let (id, name) = (sandbox.id.clone(), sandbox.record.name.clone());
-                writers.entry(joined(&prefix, path)).or_default().push(Writer { sandbox: id, name, kind, first_ms });
+                writers.entry(joined(&prefix, path)).or_default().push(ContestedBy {
+                    sandbox: id,
+                    name,
+                    kind,
+                    first_ms,
+                });
             }
         }
     }
-    let several = |by: &Vec<Writer>| by.iter().map(|w| &w.sandbox).collect::<BTreeSet<_>>().len() > 1;
-    let concerned = |by: &Vec<Writer>| only.as_ref().is_none_or(|id| by.iter().any(|w| w.sandbox == *id));
-    let mut contested: Vec<Contested> = writers
+    let several = |by: &Vec<ContestedBy>| by.iter().map(|w| &w.sandbox).collect::<BTreeSet<_>>().len() > 1;
+    let concerned = |by: &Vec<ContestedBy>| only.as_ref().is_none_or(|id| by.iter().any(|w| w.sandbox == *id));
+    let mut contested: Vec<ContestedFile> = writers
         .into_iter()
         .filter(|(_, by)| several(by) && concerned(by))
         .map(|(path, mut by)| {
             by.sort_by_key(|writer| (writer.first_ms.is_none(), writer.first_ms));
-            Contested { path, by }
+            ContestedFile { path, by }
         })
         .collect();
     for (what, left) in [
@@ -130,7 +88,7 @@ pub fn conflicts(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Faul
             notes.push(format!("{left} more {what} are not listed"));
         }
     }
-    Ok(Answer { protocol_version: PROTOCOL_VERSION, base, contested, drifted, unresolved, notes })
+    Ok(Conflicts { protocol_version: PROTOCOL_VERSION, base, contested, drifted, unresolved, notes })
 }
 
 fn cut<T>(list: &mut Vec<T>) -> usize {
@@ -139,14 +97,18 @@ fn cut<T>(list: &mut Vec<T>) -> usize {
     left
 }
 
-struct Found {
+struct Participant {
     sandbox: Kept<Sandbox>,
     anchored: Anchored,
     disputes: Conflicted,
 }
 
-/// The directory that all of them are in, the one that was asked about, and all that overlap with it.
-fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<String>, Vec<Found>), Fault> {
+/// Returns the directory above all the bases, the sandbox of the request, and all sandboxes that overlap with it.
+fn gather(
+    tx: &Tx<'_>,
+    caller: &Caller,
+    ask: &FindConflicts,
+) -> Result<(PathBuf, Option<String>, Vec<Participant>), Fault> {
     let (around, only) = match &ask.sandbox {
         Some(word) => {
             let sandbox = sandbox::find(tx, Some(word), caller)?;
@@ -170,12 +132,12 @@ fn gather(tx: &Tx<'_>, caller: &Caller, ask: &Ask) -> Result<(PathBuf, Option<St
     let found = all.into_iter().map(|sandbox| {
         let anchored = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
         let disputes = tx.get::<Conflicted>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        Ok(Found { sandbox, anchored, disputes })
+        Ok(Participant { sandbox, anchored, disputes })
     });
     Ok((top.unwrap_or(around), only, found.collect::<Result<_, Fault>>()?))
 }
 
-/// The nearest directory, from here upwards, that a sandbox covers.
+/// Returns the nearest directory that a sandbox covers, from the current one upwards.
 fn nearest(tx: &Tx<'_>, caller: &Caller) -> Result<PathBuf, Fault> {
     let cwd = caller.cwd.as_path();
     for above in cwd.ancestors() {
@@ -196,7 +158,6 @@ fn look(state: &State, sandbox: &Kept<Sandbox>, anchored: &Anchored) -> Result<(
 }
 
 fn below(top: &Path, base: &Path) -> Option<Rel> {
-    use std::os::unix::ffi::OsStrExt;
     Rel::parse(base.strip_prefix(top).ok()?.as_os_str().as_bytes())
 }
 
@@ -204,7 +165,7 @@ fn joined(prefix: &Rel, path: &Rel) -> Rel {
     path.parts().fold(prefix.clone(), |at, part| at.join(part))
 }
 
-/// When a path first appeared in a layer. The kernel copies a file up, or makes it anew, when it is first written to.
+/// Returns the time at which a path first appeared in a layer. The kernel creates the file in the layer at the first write.
 fn first_written(stack: &Stack, path: &Rel) -> Option<u64> {
     let times = stack.layers.iter().filter_map(|layer| {
         let (dir, name) = workspace::place::parent_of(&layer.up, path).ok()?;

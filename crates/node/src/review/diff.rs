@@ -1,108 +1,111 @@
-//! `diff`: what changed in a sandbox. Changes nothing but the record of what was shown.
+//! `diff`: the changes in a sandbox. Writes nothing but the record of the diff that was shown.
 
-use super::{Of, Reviewed, merge_base};
+use super::history;
+use super::{ReviewScope, merge_base};
+use crate::unrecorded::starting;
+use api::{ChangeBody, Diff, FileDiff, JournalStep, LiveRun, OtherSandbox, Rel, WorkspaceDiff};
 use runtime::Node;
 use runtime::denied;
 use runtime::keeper::place::Place;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use state::sandbox::{self, Anchored, Sandbox};
+use state::sandbox::{self, Anchored, Reviewed, Sandbox};
 use state::{Caller, State};
 use std::io::Write;
-use std::path::PathBuf;
-use store::{Entry, Kept, Step, Tx};
+use std::time::{Duration, Instant};
+use store::{Entry, Kept, Tx};
 use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
-use workspace::{Body, Diff, FileDiff, Rel, Stack, sight};
+use workspace::{Stack, sight};
 
-pub struct Ask {
-    pub of: Of,
+pub struct ReadDiff {
+    pub of: ReviewScope,
     /// Show what is withheld, too.
     pub everything: bool,
-    pub reader: Reader,
-    /// All of it where none is given.
-    pub page: Option<Page>,
+    pub reader: DiffReader,
+    /// The page to return; the whole diff by default.
+    pub page: Option<DiffPage>,
 }
 
-/// Who reads it.
+/// Reader of the diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum DiffReader {
     /// A person who is shown all of it; an approval may go by that without saying what was seen.
     Person,
-    /// A program. What it does with it nobody knows, so who approves says what was seen.
+    /// A program. It may not show the diff to a person, so an approval has to name the digest.
     Program,
 }
 
-/// A part of a diff that is too large for one answer.
+/// A part of a diff that is too large for one response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct DiffPage {
     /// Most files in it.
     pub files: usize,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     pub after: Option<String>,
-    /// With the lines of each hunk; without them its id and place are told.
+    /// Includes the lines of each hunk; without them only its id and position.
     pub lines: bool,
 }
 
 /// Most files of one page.
 pub const MOST_FILES: usize = 10_000;
 
-/// Most bytes of text in the files of one page, but for the last file that still fitted.
+/// Most bytes of text in one page, except for the last file that began below the limit.
 const MOST_TEXT: usize = 8 << 20;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = WorkspaceDiff)]
-pub struct Answer {
-    pub protocol_version: u32,
-    pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    #[schema(value_type = String)]
-    pub base: PathBuf,
-    /// A command is running in it, and may be changing more.
-    pub running: bool,
-    #[serde(flatten)]
-    pub diff: Diff,
-    /// Only these paths are in `files`; the digest is over all.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub only: Vec<Rel>,
-    /// There are further files: what `after` takes for them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<String>,
-    #[serde(skip)]
-    #[schema(ignore)]
-    stack: Option<Stack>,
+/// A diff with the files that a patch of it is made from.
+pub struct Patch {
+    stack: Stack,
+    diff: Diff,
 }
 
-impl Answer {
-    /// Writes it as a patch that `git apply` takes.
-    pub fn patch(&self, out: &mut impl Write) -> Result<(), Fault> {
-        match &self.stack {
-            Some(stack) => workspace::patch::write(out, stack, &self.diff),
-            None => Err(Fault::internal("a diff that was told by another process has no files to make a patch of")),
-        }
+impl Patch {
+    pub fn digest(&self) -> &str {
+        &self.diff.digest
+    }
+
+    /// Writes the diff as a patch for `git apply`.
+    pub fn write(&self, out: &mut impl Write) -> Result<(), Fault> {
+        workspace::patch::write(out, &self.stack, &self.diff)
     }
 }
 
-pub fn diff(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+/// Most other sandboxes in an answer.
+const MOST_OTHERS: usize = 100;
+
+pub fn diff(node: &Node, caller: &Caller, ask: &ReadDiff) -> Result<WorkspaceDiff, Fault> {
+    Ok(look(node, caller, ask)?.0)
+}
+
+/// Reads the diff as a patch.
+pub fn patch(node: &Node, caller: &Caller, ask: &ReadDiff) -> Result<Patch, Fault> {
+    let (answer, stack) = look(node, caller, ask)?;
+    Ok(Patch { stack, diff: answer.diff })
+}
+
+fn look(node: &Node, caller: &Caller, ask: &ReadDiff) -> Result<(WorkspaceDiff, Stack), Fault> {
     let state = node.states.open(caller)?;
-    let opened = state.store.read(|tx| Opened::of(tx, &state, caller, &ask.of))?;
-    let Opened { sandbox, stack, anchors, running, only } = opened;
+    if matches!(&ask.of, ReviewScope::Words(words) if words.is_empty()) {
+        await_registration(&state, caller)?;
+    }
+    let opened = state.store.read(|tx| DiffInput::of(tx, &state, caller, &ask.of))?;
+    let DiffInput { sandbox, stack, anchors, running, only, others } = opened;
     let exclude = if ask.everything { Exclude::Nothing } else { Exclude::Artefacts };
     let options = Options { exclude, ..Options::default() };
     let before = workspace::rebase::now();
     let mut diff = workspace::diff::diff(&stack, &anchors.anchors, &options).map_err(|f| f.subject(&sandbox.id))?;
-    // What was read of the base is worth knowing: who touches it later has not changed it.
-    let _without_it_times_decide = sight::keep_of(&stack, &anchors.anchors, &diff, before);
+    // The digests of the base files that were read: a later `touch` is then no drift. A failure leaves the decision to timestamps.
+    let _ = sight::keep_of(&stack, &anchors.anchors, &diff, before);
     merge_base::settle(&state, &sandbox.record, &stack, &anchors.anchors, &mut diff)?;
     denied::mark(&sandbox, caller, &mut diff)?;
     if running {
         diff.notes.push("a command is running in it; it may change more while you read".to_owned());
     }
     diff.notes.extend(sandbox.record.notes.iter().cloned());
+    let first = ask.page.as_ref().is_none_or(|page| page.after.is_none());
+    let (git, unread) = if first { history::of(caller, &sandbox, &stack) } else { (None, None) };
+    diff.notes.extend(unread);
     let drifted = diff.files.iter().filter(|file| file.change.drifted).count();
     if drifted > 0 {
         diff.notes.push(format!(
@@ -112,39 +115,70 @@ pub fn diff(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
     let files = diff.files.len();
     narrow(&mut diff, &only, &sandbox.id)?;
     let next = ask.page.as_ref().map(|page| cut(&mut diff, page, &sandbox.id)).transpose()?.flatten();
-    // Whoever has its last page has all of it: pages of two different diffs are never taken for one.
+    // The reader of the last page has all of it: the cursor keeps pages of two diffs apart.
     let lines = ask.page.as_ref().is_none_or(|page| page.lines);
     let whole = only.is_empty() && next.is_none() && lines;
-    note(&state, caller, &sandbox.id, (&diff.digest, files), (ask.reader, whole, exclude))?;
+    let tip = git.as_ref().and_then(|git| git.commit.clone());
+    note(&state, caller, &sandbox.id, (&diff.digest, files, tip), (ask.reader, whole, exclude))?;
     let Kept { id, record, .. } = sandbox;
     let Sandbox { name, base, .. } = record;
     let protocol_version = PROTOCOL_VERSION;
-    Ok(Answer { protocol_version, sandbox: id, name, base, running, diff, only, next, stack: Some(stack) })
+    Ok((WorkspaceDiff { protocol_version, sandbox: id, name, base, running, diff, git, only, next, others }, stack))
 }
 
-/// What a diff is made from.
-struct Opened {
+/// The input of a diff.
+struct DiffInput {
     sandbox: Kept<Sandbox>,
     stack: Stack,
     anchors: Anchored,
     running: bool,
     only: Vec<Rel>,
+    others: Vec<OtherSandbox>,
 }
 
-impl Opened {
-    fn of(tx: &Tx<'_>, state: &State, caller: &Caller, of: &Of) -> Result<Opened, Fault> {
+/// Time that a run which has just begun has to register its sandbox.
+const REGISTERED: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until runs that have just begun over the caller's directory are recorded: a diff without a name is of the newest.
+fn await_registration(state: &State, caller: &Caller) -> Result<(), Fault> {
+    let end = Instant::now() + REGISTERED;
+    let covers = |live: &LiveRun| caller.cwd.starts_with(&live.base);
+    while !caller.is_bound() && starting(state)?.iter().any(covers) && Instant::now() < end {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+impl DiffInput {
+    fn of(tx: &Tx<'_>, state: &State, caller: &Caller, of: &ReviewScope) -> Result<DiffInput, Fault> {
         let (sandbox, only) = of.find(tx, caller)?;
         let stack = sandbox::stack(state, &sandbox)?;
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
-        // A keeper holds it, too, and may have nothing to do.
+        // A keeper holds the lock, too, and may be idle.
         let kept = Place::of(&state.path, &sandbox.id).card().is_some_and(|card| card.handle().is_some());
         let running = state::lock::is_held(state, &sandbox.record)
             && (!kept || !state::process::runs(tx, &sandbox.id)?.is_empty());
-        Ok(Opened { sandbox, stack, anchors, running, only })
+        let others = others(tx, state, caller, &sandbox)?;
+        Ok(DiffInput { sandbox, stack, anchors, running, only, others })
     }
 }
 
-/// Leaves only what is at or below the chosen paths. One that chooses nothing is a mistake worth telling.
+fn others(tx: &Tx<'_>, state: &State, caller: &Caller, of: &Kept<Sandbox>) -> Result<Vec<OtherSandbox>, Fault> {
+    let Some(base) = of.record.base.to_str() else { return Ok(Vec::new()) };
+    let mut here = tx.list_in::<Sandbox>(base)?;
+    here.retain(|kept| kept.id != of.id && caller.sees_kept(kept));
+    here.sort_by_key(|kept| std::cmp::Reverse(kept.record.used_ms));
+    here.truncate(MOST_OTHERS);
+    let other = |kept: Kept<Sandbox>| OtherSandbox {
+        running: state::lock::is_held(state, &kept.record),
+        sandbox: kept.id,
+        name: kept.record.name,
+    };
+    Ok(here.into_iter().map(other).collect())
+}
+
+/// Keeps only the files at or below the chosen paths. A path without changes is refused.
 fn narrow(diff: &mut Diff, only: &[Rel], sandbox: &str) -> Result<(), Fault> {
     if only.is_empty() {
         return Ok(());
@@ -167,9 +201,9 @@ fn narrow(diff: &mut Diff, only: &[Rel], sandbox: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Leaves one page of the files, and gives what the next one is asked for with. It tells the digest and how many files come
-/// before it, so that pages of two different diffs are never taken for one.
-fn cut(diff: &mut Diff, page: &Page, sandbox: &str) -> Result<Option<String>, Fault> {
+/// Keeps one page of the files and returns the cursor of the next. The cursor has the digest and the number of files before it,
+/// so that pages of two diffs are never mixed.
+fn cut(diff: &mut Diff, page: &DiffPage, sandbox: &str) -> Result<Option<String>, Fault> {
     if page.files == 0 || page.files > MOST_FILES {
         let fault = Fault::invalid(format!("limit: {} files in one page", page.files)).phase(Phase::Admission);
         return Err(fault.hint(format!("from 1 to {MOST_FILES}")));
@@ -187,8 +221,8 @@ fn cut(diff: &mut Diff, page: &Page, sandbox: &str) -> Result<Option<String>, Fa
     diff.files = diff.files.drain(from.min(to)..to).collect();
     if !page.lines {
         let texts = diff.files.iter_mut().filter_map(|file| match &mut file.body {
-            Body::Text(hunks) => Some(hunks),
-            Body::None | Body::Whole => None,
+            ChangeBody::Text(hunks) => Some(hunks),
+            ChangeBody::None | ChangeBody::Whole => None,
         });
         texts.flatten().for_each(|hunk| hunk.lines.clear());
     }
@@ -197,9 +231,9 @@ fn cut(diff: &mut Diff, page: &Page, sandbox: &str) -> Result<Option<String>, Fa
 
 fn size_of(file: &FileDiff, lines: bool) -> usize {
     match &file.body {
-        Body::Text(hunks) if lines => hunks.iter().flat_map(|hunk| &hunk.lines).map(|line| line.text.len()).sum(),
-        Body::Text(hunks) => hunks.len(),
-        Body::None | Body::Whole => 0,
+        ChangeBody::Text(hunks) if lines => hunks.iter().flat_map(|hunk| &hunk.lines).map(|line| line.text.len()).sum(),
+        ChangeBody::Text(hunks) => hunks.len(),
+        ChangeBody::None | ChangeBody::Whole => 0,
     }
 }
 
@@ -217,32 +251,34 @@ fn position(after: &str, digest: &str, sandbox: &str) -> Result<usize, Fault> {
     Err(fault.hint("begin anew without `after`").subject(sandbox))
 }
 
-/// Remembers what was shown: an approval without a digest is of the last diff that a person was shown as a whole, and what is
-/// usually withheld is approved only after a diff with nothing withheld.
+/// Records the diff that was shown: an approval without a digest refers to the last diff that a person was shown as a whole, and
+/// withheld files can be approved only after a diff with nothing withheld.
 fn note(
     state: &State,
     caller: &Caller,
     sandbox: &str,
-    (digest, files): (&str, usize),
-    (reader, whole, exclude): (Reader, bool, Exclude),
+    (digest, files, tip): (&str, usize, Option<String>),
+    (reader, whole, exclude): (DiffReader, bool, Exclude),
 ) -> Result<(), Fault> {
     let at_ms = now_ms();
-    // Nobody waits for the disk: where a power failure takes this back, an approval says that nobody was shown the diff.
+    // Written without a sync: after a power failure an approval reports the diff as not shown.
     state.store.write_soon(|tx| {
-        if whole && reader == Reader::Person {
+        if whole && reader == DiffReader::Person {
             let before = tx.get::<Reviewed>(sandbox)?.map(|kept| kept.record);
             tx.remove::<Reviewed>(sandbox)?;
             let digest = digest.to_owned();
             let shown = match (exclude, before) {
-                (Exclude::Artefacts, before) => Reviewed { digest, all: before.and_then(|before| before.all), at_ms },
-                (Exclude::Nothing, Some(before)) => Reviewed { all: Some(digest), at_ms, ..before },
-                // Nothing usual was shown; nothing has this digest but what shows all.
-                (Exclude::Nothing, None) => Reviewed { digest: digest.clone(), all: Some(digest), at_ms },
+                (Exclude::Artefacts, before) => {
+                    Reviewed { digest, all: before.and_then(|before| before.all), tip, at_ms }
+                }
+                (Exclude::Nothing, Some(before)) => Reviewed { all: Some(digest), tip, at_ms, ..before },
+                // No usual diff was shown; this digest belongs only to the one with nothing withheld.
+                (Exclude::Nothing, None) => Reviewed { digest: digest.clone(), all: Some(digest), tip, at_ms },
             };
             tx.add(sandbox, shown)?;
         }
         let body = json!({ "digest": digest, "files": files, "whole": whole });
-        let entry = Entry { at_ms, verb: "diff", step: Step::Done, subject: sandbox, actor: &caller.user, body };
+        let entry = Entry { at_ms, verb: "diff", step: JournalStep::Done, subject: sandbox, actor: &caller.user, body };
         tx.note(&entry).map(drop)
     })
 }

@@ -1,6 +1,7 @@
-//! What files of a base held when a sandbox last saw them: from copies that batches kept of what they replaced, and from the
-//! commit that the base stood on.
+//! Merge bases of files: the contents that a sandbox last saw, from copies that batches keep of the files they replaced, and from
+//! the commit that the base was at.
 
+use api::{Change, ChangeKind, ChangeSide, Diff, Rel};
 use state::batch::{self, Batch, Paths};
 use state::sandbox::Sandbox;
 use state::{Caller, State};
@@ -11,27 +12,27 @@ use store::Kept;
 use terms::Fault;
 use workspace::git::{Old, Surroundings, Was};
 use workspace::plan::{Act, Plan, Shape};
-use workspace::{Anchors, Change, ChangeKind, Diff, Dir, Entry, Rel, Seen, Stack, merge, sight, stage, undo};
+use workspace::{Anchors, Dir, Seen, Stack, merge, sight, stage, undo};
 
-pub struct Past {
+pub struct MergeBases {
     copies: BTreeMap<Rel, (Dir, u32)>,
     commit: Option<Old>,
-    /// Why less is known than could be.
+    /// Reasons for missing merge bases.
     pub notes: Vec<String>,
 }
 
-/// So many batches are searched for copies, the last ones first.
+/// Most batches that are searched for copies, the last ones first.
 const MOST_BATCHES: usize = 256;
 
-impl Past {
-    /// Looks up all that a rebase may ask for.
+impl MergeBases {
+    /// Looks up the merge bases that a rebase may need.
     pub fn of(
         state: &State,
         caller: &Caller,
         sandbox: &Kept<Sandbox>,
         anchors: &Anchors,
         diff: &Diff,
-    ) -> Result<Past, Fault> {
+    ) -> Result<MergeBases, Fault> {
         let asked = asked(diff);
         let copies = copies(state, &sandbox.record, anchors, &asked)?;
         let asked: Vec<Rel> = asked.into_iter().filter(|path| !copies.contains_key(path)).collect();
@@ -39,7 +40,7 @@ impl Past {
         let commit = match &sandbox.record.git_head {
             Some(commit) if !asked.is_empty() => {
                 let surroundings = Surroundings { env: &caller.env };
-                // Without git's word a rebase is poorer, not wrong.
+                // Without git the rebase finds fewer merge bases, and is still correct.
                 Old::look_up(&sandbox.record.base, &surroundings, commit, &asked).unwrap_or_else(|fault| {
                     notes.push(format!("git was not asked how files were before: {}", fault.message));
                     None
@@ -47,7 +48,7 @@ impl Past {
             }
             _ => None,
         };
-        Ok(Past { copies, commit, notes })
+        Ok(MergeBases { copies, commit, notes })
     }
 
     pub fn of_file(&self, path: &Rel) -> Result<Was, Fault> {
@@ -70,14 +71,14 @@ impl Past {
     }
 }
 
-/// Files whose base moved, and new ones, which the base may have had.
+/// Returns the files whose base drifted, and the new files, which the base may have had.
 fn asked(diff: &Diff) -> BTreeSet<Rel> {
     let changes = diff.files.iter().map(|file| &file.change);
     let moved = changes.filter(|change| change.drifted || change.kind == ChangeKind::Added);
     moved.map(|change| change.kind.from().unwrap_or(&change.path).clone()).collect()
 }
 
-/// Copies of exactly what the sandbox knew: whoever replaced it kept one.
+/// Reads copies with the exact metadata that the sandbox knew; the batch that replaced the file kept one.
 fn copies(
     state: &State,
     sandbox: &Sandbox,
@@ -94,8 +95,8 @@ fn copies(
     Ok(found)
 }
 
-/// Takes the mark of drift off files that are again what the sandbox knew: somebody looked at them then, or replaced them and said what
-/// they were. An undo gives them other times, but no other bytes.
+/// Clears the drift mark of files whose contents are again those that the sandbox knew, by a recorded digest or by the copy of a
+/// batch. An undo restores the bytes with new timestamps.
 pub fn settle(
     state: &State,
     sandbox: &Sandbox,
@@ -106,7 +107,7 @@ pub fn settle(
     sight::settle(stack, anchors, diff);
     let mut drifted: BTreeMap<Rel, &mut Change> = BTreeMap::new();
     for change in diff.files.iter_mut().map(|file| &mut file.change).filter(|change| change.drifted) {
-        // Of what was moved, the place it came to must be as free as it was.
+        // The target of a move must be as free as it was.
         let is_free = matches!(anchors.get(&change.path), None | Some(Seen::Absent));
         if change.before.is_some() && (change.kind.from().is_none() || is_free) {
             drifted.insert(change.kind.from().unwrap_or(&change.path).clone(), change);
@@ -121,24 +122,24 @@ pub fn settle(
     })
 }
 
-fn is_as(now: &Entry, was: &Shape) -> bool {
+fn is_as(now: &ChangeSide, was: &Shape) -> bool {
     let same_bytes = now.digest.is_some() && now.digest == was.digest;
     same_bytes && now.kind == was.kind && now.mode == was.mode && now.xattrs == was.xattrs
 }
 
 /// A file or link that a batch replaced or removed.
-struct Replaced<'a> {
+struct ReplacedFile<'a> {
     path: &'a Rel,
     shape: &'a Shape,
-    /// What `stat` said of it.
+    /// Metadata of the file.
     seen: Seen,
-    /// When it still stood there, by the clock that stamps files.
+    /// Time of the replacement, by the clock that stamps files.
     until: (i64, u32),
 }
 
-impl Replaced<'_> {
-    /// Whether it is what a sandbox knows to be there. Without an anchor that is what stood there when the sandbox was made: something
-    /// that is older still may have been replaced before.
+impl ReplacedFile<'_> {
+    /// Returns true if it is the version that a sandbox knows. Without an anchor that is the version at the time the sandbox was
+    /// made: an older one may have been replaced before.
     fn is_known(&self, anchors: &Anchors, since: (i64, u32)) -> bool {
         match (anchors.get(self.path), &self.seen) {
             (Some(known), seen) => known == seen,
@@ -148,11 +149,11 @@ impl Replaced<'_> {
     }
 }
 
-/// Called with the id and the directory of a batch, and what it replaced.
-type Tell<'a> = dyn FnMut(&str, &Dir, &Replaced<'_>) -> Result<(), Fault> + 'a;
+/// Callback with the id and directory of a batch, and the file it replaced.
+type OnReplaced<'a> = dyn FnMut(&str, &Dir, &ReplacedFile<'_>) -> Result<(), Fault> + 'a;
 
-/// Tells of these paths what batches over the base of a sandbox replaced, the last batch first.
-fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut Tell<'_>) -> Result<(), Fault> {
+/// Reports for these paths the files that batches over the base replaced, the last batch first.
+fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut OnReplaced<'_>) -> Result<(), Fault> {
     let Some(base) = sandbox.base.to_str().filter(|_| !asked.is_empty()) else { return Ok(()) };
     let mut batches = state.store.read(|tx| tx.list_in::<Batch>(base))?;
     batches.sort_by_key(|batch| std::cmp::Reverse(batch.record.at_ms));
@@ -161,10 +162,10 @@ fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut 
         if !paths.is_some_and(|kept| kept.record.paths.iter().any(|path| asked.contains(path))) {
             continue;
         }
-        // One whose copies were cleared away knows nothing any more.
+        // A batch whose copies were collected has nothing to read.
         let Ok(Some(dir)) = batch::copies(state, &batch.id) else { continue };
         let Ok(plan) = undo::read_plan(&dir, &batch.id) else { continue };
-        // It is written before anything is replaced.
+        // The plan is written before the first replacement.
         let Ok(Some(written)) = dir.meta_of(stage::PLAN.as_bytes()) else { continue };
         for was in replaced_by(&plan, written.mtime).filter(|was| asked.contains(was.path)) {
             tell(&batch.id, &dir, &was)?;
@@ -173,7 +174,7 @@ fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut 
     Ok(())
 }
 
-fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = Replaced<'_>> {
+fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = ReplacedFile<'_>> {
     let old = plan.steps.iter().filter_map(|step| match &step.act {
         Act::Swap { old, .. } | Act::Remove { old } if !old.is_dir => Some((&step.at, old)),
         _ => None,
@@ -182,6 +183,6 @@ fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = Replaced<
     plan.items.iter().filter_map(move |item| {
         let (shape, piece) = (item.before.as_ref()?, old.get(&item.at)?);
         let seen = Seen::Present { ino: piece.id.ino, size: piece.size, mode: shape.mode, ctime: piece.ctime };
-        Some(Replaced { path: &item.at, shape, seen, until })
+        Some(ReplacedFile { path: &item.at, shape, seen, until })
     })
 }

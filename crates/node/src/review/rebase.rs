@@ -1,56 +1,36 @@
-//! `rebase`: brings a sandbox onto its base as it is now. Files that both changed are merged where their past is known; what
-//! does not go together is left in the workspace, told, and remembered.
+//! `rebase`: brings a sandbox up to date with its base. Files changed on both sides are merged if their merge base is known;
+//! conflicts stay in the workspace, are reported, and are recorded.
 
-use super::merge_base::Past;
+use super::merge_base::MergeBases;
+use api::{Diff, JournalStep, RebaseFate, RebasedFile, Rel, WorkspaceRebased};
 use runtime::Node;
 use runtime::denied;
 use runtime::liveness;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use state::conflicted::{Conflicted, Dispute};
 use state::lock::{LockAttempt, LockResult};
 use state::sandbox::Which;
 use state::sandbox::{self, Anchored, Sandbox};
 use state::{Caller, State};
-use store::{Entry, Kept, Step, Tx};
+use store::{Entry, Kept, Tx};
 use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
 use workspace::git::Was;
 use workspace::rebase::{Rebase, now, plan};
-use workspace::{Diff, Rel, sight};
+use workspace::sight;
 
-pub use workspace::rebase::{Fate, Moved};
-
-pub struct Ask {
+pub struct RebaseSandbox {
     pub which: Which,
-    /// Only tell what would be done.
+    /// Reports the result without writing it.
     pub dry_run: bool,
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Rebased)]
-pub struct Answer {
-    pub protocol_version: u32,
-    pub sandbox: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    /// Nothing was done; it is only told.
-    pub dry_run: bool,
-    /// What became of each file whose base had moved; nothing else was touched.
-    pub files: Vec<Moved>,
-    /// How many of them do not go together with their base.
-    pub conflicts: usize,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub notes: Vec<String>,
-}
-
-pub fn rebase(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+pub fn rebase(node: &Node, caller: &Caller, ask: &RebaseSandbox) -> Result<WorkspaceRebased, Fault> {
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| state::sandbox::pick(tx, &ask.which, caller))?;
-    // A guest that writes meanwhile would have its files changed under its hands.
+    // A guest that writes meanwhile would have its files changed under it.
     let LockAttempt { sandbox, result: LockResult::Locked(_lock) } = liveness::lock_patiently(node, &state, &found.id)?
     else {
         return Err(busy(&found.id));
@@ -58,15 +38,16 @@ pub fn rebase(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> 
     let stack = sandbox::stack(&state, &sandbox)?;
     let anchored = state.store.read(|tx| tx.get::<Anchored>(&sandbox.id))?.map(|kept| kept.record).unwrap_or_default();
     let of_it = |fault: Fault| fault.subject(&sandbox.id);
-    // Before anything is looked at: what the base changes from here on is drift again.
+    // Read before the comparison: later changes of the base are drift again.
     let (since, head) = (now(), workspace::git::head(&sandbox.record.base));
     let options = Options { exclude: Exclude::Artefacts, ..Options::default() };
     let mut diff = diff(&stack, &anchored.anchors, &options).map_err(of_it)?;
-    // What is known to hold the same bytes has nothing to be taken in.
+    // Files with the same known contents have nothing to merge.
     sight::settle(&stack, &anchored.anchors, &mut diff);
-    // What never lands has nothing to be brought together; and what the guest may not read is not written where it reads.
+    // Files that never land need no merge; and the contents of files that the guest may not read must not be written to files
+    // that it may.
     denied::mark(&sandbox, caller, &mut diff).map_err(of_it)?;
-    let past = Past::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
+    let past = MergeBases::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
     let before = |path: &Rel| match workspace::known::copy(&stack, &anchored.anchors, path) {
         Some(bytes) => Ok(Was::File(bytes)),
         None => past.of_file(path),
@@ -80,10 +61,10 @@ pub fn rebase(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> 
         if let Err(fault) = done {
             return Err(of_it(failed(&state, caller, &sandbox.id, fault)));
         }
-        // A note that stays behind is known for what it is the next time.
+        // A note that stays is recognized as finished by the next rebase.
         let _ = Rebase::forget(&stack);
     }
-    Ok(Answer {
+    Ok(WorkspaceRebased {
         protocol_version: PROTOCOL_VERSION,
         sandbox: sandbox.id,
         name: sandbox.record.name,
@@ -100,23 +81,23 @@ fn busy(sandbox: &str) -> Fault {
     fault.hint("wait for it to end, or `cofferdam stop` it")
 }
 
-fn note(tx: &Tx<'_>, caller: &Caller, id: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {
+fn note(tx: &Tx<'_>, caller: &Caller, id: &str, step: JournalStep, body: serde_json::Value) -> Result<(), Fault> {
     let entry = Entry { at_ms: now_ms(), verb: "rebase", step, subject: id, actor: &caller.user, body };
     tx.note(&entry).map(drop)
 }
 
 fn intend(state: &State, caller: &Caller, id: &str) -> Result<(), Fault> {
-    state.store.write(|tx| note(tx, caller, id, Step::Intent, json!({})))
+    state.store.write(|tx| note(tx, caller, id, JournalStep::Intent, json!({})))
 }
 
 fn failed(state: &State, caller: &Caller, id: &str, fault: Fault) -> Fault {
     let body = json!({ "error_kind": fault.error_kind, "message": fault.message });
-    // The fault that brought us here says more than that it could not be noted.
-    let _ = state.store.write(|tx| note(tx, caller, id, Step::Failed, body));
+    // The fault that is returned matters more than a failure to record it.
+    let _ = state.store.write(|tx| note(tx, caller, id, JournalStep::Failed, body));
     fault
 }
 
-/// What the sandbox knows of its base from now on, and what is in dispute.
+/// Records the new knowledge of the base, and the files in dispute.
 fn keep(
     tx: &Tx<'_>,
     caller: &Caller,
@@ -126,7 +107,7 @@ fn keep(
     (since, head): ((i64, u32), Option<String>),
 ) -> Result<(), Fault> {
     let id = &sandbox.id;
-    // Its layers are held; what else others wrote of it meanwhile stays.
+    // The layers are locked; other fields that were changed meanwhile keep their new values.
     let mut changed = tx.get::<Sandbox>(id)?.ok_or_else(|| sandbox::unknown(id))?;
     (changed.record.since, changed.record.git_head, changed.record.used_ms) = (since, head, now_ms());
     tx.change(changed)?;
@@ -136,9 +117,9 @@ fn keep(
     let open: Vec<String> =
         diff.files.iter().filter(|f| disputes.is_conflicted(f)).map(|f| f.change.path.to_string()).collect();
     disputes.paths.retain(|path, _| open.contains(path));
-    for Moved { path, fate, digest } in &rebase.moved {
+    for RebasedFile { path, fate, digest } in &rebase.moved {
         match fate {
-            Fate::Conflict { marks, .. } => {
+            RebaseFate::Conflict { marks, .. } => {
                 disputes.paths.insert(path.to_string(), Dispute { digest: digest.clone(), marks: *marks })
             }
             _ => disputes.paths.remove(&path.to_string()),
@@ -148,12 +129,12 @@ fn keep(
     if !disputes.paths.is_empty() {
         tx.add(id, disputes)?;
     }
-    let count = |wanted: fn(&Fate) -> bool| rebase.moved.iter().filter(|moved| wanted(&moved.fate)).count();
+    let count = |wanted: fn(&RebaseFate) -> bool| rebase.moved.iter().filter(|moved| wanted(&moved.fate)).count();
     let body = json!({
-        "merged": count(|fate| *fate == Fate::Merged),
-        "kept": count(|fate| *fate == Fate::Kept),
-        "dropped": count(|fate| *fate == Fate::Dropped),
+        "merged": count(|fate| *fate == RebaseFate::Merged),
+        "kept": count(|fate| *fate == RebaseFate::Kept),
+        "dropped": count(|fate| *fate == RebaseFate::Dropped),
         "conflicts": rebase.conflicts().count(),
     });
-    note(tx, caller, id, Step::Done, body)
+    note(tx, caller, id, JournalStep::Done, body)
 }

@@ -1,45 +1,30 @@
-//! `reject`: throws chosen changes of a sandbox away; there the workspace shows its base again.
+//! `reject`: discards chosen changes of a sandbox, so that the workspace shows its base there.
 
-use super::Of;
-use super::receipt::{LandedChange, bounded};
+use super::ReviewScope;
+use super::receipt::bounded;
+use api::{JournalStep, WorkspaceRejected};
 use runtime::Node;
 use runtime::liveness;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use state::Caller;
 use state::lock::{LockAttempt, LockResult};
 use state::sandbox::{self, Anchored};
-use store::{Entry, Step};
+use store::Entry;
 use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 use workspace::diff::Options;
-use workspace::select::{self, Left, Selection};
+use workspace::select::{self, Selection};
 
-pub struct Ask {
-    pub of: Of,
+pub struct RejectChanges {
+    pub of: ReviewScope,
     pub hunks: Vec<String>,
-    /// All changes, where neither paths nor hunks are given.
+    /// Rejects all changes, if neither paths nor hunks are given.
     pub everything: bool,
-    /// The diff that was reviewed, if that matters.
+    /// Digest of the reviewed diff, if it must match.
     pub digest: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Rejected)]
-pub struct Answer {
-    pub protocol_version: u32,
-    pub success: bool,
-    pub sandbox: String,
-    pub rejected: Vec<LandedChange>,
-    /// What stays, and why.
-    pub left: Vec<Left>,
-    /// Further ones that stay and are not listed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub left_more: Option<u64>,
-}
-
-pub fn reject(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> {
+pub fn reject(node: &Node, caller: &Caller, ask: &RejectChanges) -> Result<WorkspaceRejected, Fault> {
     let state = node.states.open(caller)?;
     let (found, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
     let LockAttempt { sandbox, result: LockResult::Locked(_lock) } = liveness::lock_patiently(node, &state, &found.id)?
@@ -63,21 +48,28 @@ pub fn reject(node: &Node, caller: &Caller, ask: &Ask) -> Result<Answer, Fault> 
     let note = |step, body| {
         let entry = Entry { at_ms: now_ms(), verb: "reject", step, subject: &sandbox.id, actor: &caller.user, body };
         match step {
-            // Until it is done a power failure may take both back, the word and the deed.
-            Step::Intent => state.store.write_soon(|tx| tx.note(&entry).map(drop)),
-            Step::Done | Step::Failed => state.store.write(|tx| tx.note(&entry).map(drop)),
+            // Until the end a power failure may revert both the entry and the change.
+            JournalStep::Intent => state.store.write_soon(|tx| tx.note(&entry).map(drop)),
+            JournalStep::Done | JournalStep::Failed => state.store.write(|tx| tx.note(&entry).map(drop)),
         }
     };
-    note(Step::Intent, json!({"digest": diff.digest, "changes": chosen.picks.len()}))?;
+    note(JournalStep::Intent, json!({"digest": diff.digest, "changes": chosen.picks.len()}))?;
     if let Err(fault) = workspace::reject::reject(&stack, &chosen) {
-        note(Step::Failed, json!({"message": fault.message}))?;
+        note(JournalStep::Failed, json!({"message": fault.message}))?;
         return Err(fault.subject(&sandbox.id));
     }
-    note(Step::Done, json!({"changes": chosen.picks.len()}))?;
-    let rejected = LandedChange::all(&chosen);
+    note(JournalStep::Done, json!({"changes": chosen.picks.len()}))?;
+    let rejected = super::receipt::landed_changes(&chosen);
     let (left, more) = bounded(chosen.left);
     let left_more = (more > 0).then_some(more);
-    Ok(Answer { protocol_version: PROTOCOL_VERSION, success: true, sandbox: sandbox.id, rejected, left, left_more })
+    Ok(WorkspaceRejected {
+        protocol_version: PROTOCOL_VERSION,
+        success: true,
+        sandbox: sandbox.id,
+        rejected,
+        left,
+        left_more,
+    })
 }
 
 pub(super) fn running(sandbox: &str) -> Fault {

@@ -1,11 +1,11 @@
-//! `undo`: takes a landed batch back, all of it or nothing, unless the base moved since. Works when the sandbox is gone; where it
-//! is not, the changes wait in it again.
+//! `undo`: reverts a landed batch, completely or not at all, unless the base has changed since. Works when the sandbox is gone;
+//! if it exists, the changes are pending in it again.
 
-use super::receipt::{LandedChange, Receipt};
 use super::reject;
+use api::{BatchVerb, FileKind, LandedChange, Receipt, Rel};
 use runtime::Node;
 use runtime::liveness;
-use state::batch::{self, Batch, Verb};
+use state::batch::{self, Batch};
 use state::landing::{self, Job, PATIENCE};
 use state::landing_recovery;
 use state::lock::{LockAttempt, LockResult};
@@ -19,16 +19,17 @@ use terms::clock::{date, now_ms};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::land::Held;
 use workspace::plan::{Item, Shape};
-use workspace::{Dir, FileKind, Lock, Rel};
+use workspace::{Dir, Lock};
 
-/// The batch that is meant: by id or the beginning of one, or the last of a sandbox, or the last that landed here.
+/// Reverts a batch: by id or the beginning of one, else the last of a sandbox, else the last that landed in the current
+/// directory.
 pub fn undo(node: &Node, caller: &Caller, word: Option<&str>) -> Result<Receipt, Fault> {
     let state = node.states.open(caller)?;
     let target = state.store.read(|tx| find(tx, word, caller))?;
     undo_found(node, &state, caller, target)
 }
 
-/// A batch of one sandbox, which may be gone if its whole id is given; the last that stands where none is named.
+/// Reverts a batch of one sandbox, which may be gone if its whole id is given; by default the last one that is not undone.
 pub fn undo_of(node: &Node, caller: &Caller, which: &Which, batch: Option<&str>) -> Result<Receipt, Fault> {
     let state = node.states.open(caller)?;
     let word = which.word.as_deref().unwrap_or_default();
@@ -48,7 +49,7 @@ fn undo_found(node: &Node, state: &State, caller: &Caller, target: Kept<Batch>) 
     let base = open_base(&target)?;
     let held = Held::take(&base, PATIENCE)?;
     landing_recovery::recover_held(state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
-    // Somebody may have undone it while we waited.
+    // Another undo may have finished while we waited.
     let target = state.store.read(|tx| by_id(tx, &target.id))?;
     if let Some(by) = &target.record.undone_by {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was undone by {by} already", target.id));
@@ -69,10 +70,10 @@ fn take_back(
     let dir = batch::copies(state, &target.id)?.ok_or_else(|| collected(target))?;
     let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
     let (goals, mut notes) = workspace::undo::goals(base, &plan, &landed)?;
-    // Held until it is done: what the sandbox knows of its base changes with it.
+    // Held until the end: the sandbox's knowledge of its base changes with it.
     let _lock = put_back(node, state, target, &plan)?;
     let batch = Batch {
-        verb: Verb::Undo,
+        verb: BatchVerb::Undo,
         actor: caller.user.clone(),
         at_ms: now_ms(),
         undoes: Some(target.id.clone()),
@@ -104,12 +105,12 @@ fn take_back(
     })
 }
 
-/// Files are taken back, history is not: others may have built upon it.
+/// Notes that a commit stays: other commits may be built on it.
 fn commit_stays(commit: &str) -> String {
     format!("the commit {commit} stays in the history; commit the files as they are now to take it back there, too")
 }
 
-/// What was listed when it landed: directories that came and went with what is in them were not.
+/// Returns the items that were listed at the landing: directories that came or went together with their contents were not.
 fn named(items: &[Item]) -> impl Iterator<Item = &Item> {
     let whole = |item: &Item| matches!((&item.before, &item.after), (None, Some(s)) | (Some(s), None) if s.kind == FileKind::Dir);
     let holders: BTreeSet<Rel> = items.iter().filter_map(|item| item.at.split()).map(|(above, _)| above).collect();
@@ -125,7 +126,7 @@ fn taken_back(item: &Item) -> LandedChange {
     LandedChange { path: item.at.clone(), kind: kind.to_owned(), from: None, hunks: None }
 }
 
-/// Before the base changes: what was dropped from the workspace because it had landed is written to its layer again.
+/// Writes changes to the sandbox's layer again that were dropped when they landed, before the base changes.
 fn put_back(
     node: &Node,
     state: &State,
@@ -139,14 +140,14 @@ fn put_back(
     }
     let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, sandbox)?;
     match (verb, result) {
-        // Nothing was dropped from the workspace when it was taken back.
-        (Verb::Undo, LockResult::Locked(lock)) => Ok(lock),
-        (Verb::Undo, LockResult::Busy) => Ok(None),
-        (Verb::Approve, LockResult::Locked(lock)) => {
+        // An undo dropped nothing from the workspace.
+        (BatchVerb::Undo, LockResult::Locked(lock)) => Ok(lock),
+        (BatchVerb::Undo, LockResult::Busy) => Ok(None),
+        (BatchVerb::Approve, LockResult::Locked(lock)) => {
             workspace::undo::put_back(&sandbox::stack(state, &sandbox)?, plan)?;
             Ok(lock)
         }
-        (Verb::Approve, LockResult::Busy) => Err(reject::running(&sandbox.id)),
+        (BatchVerb::Approve, LockResult::Busy) => Err(reject::running(&sandbox.id)),
     }
 }
 
@@ -193,7 +194,7 @@ fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Batch>,
     }
 }
 
-/// The last of the caller's that landed there, or in the nearest directory above where something of it did.
+/// Returns the caller's last batch in a directory, or in the nearest directory above that has one.
 fn of_directory(tx: &Tx<'_>, dir: &Path, caller: &Caller) -> Result<Kept<Batch>, Fault> {
     for above in dir.ancestors().filter_map(Path::to_str) {
         let mut batches = tx.list_in::<Batch>(above)?;
@@ -205,9 +206,9 @@ fn of_directory(tx: &Tx<'_>, dir: &Path, caller: &Caller) -> Result<Kept<Batch>,
     Err(unknown(&dir.display().to_string()))
 }
 
-/// The last one that stands.
+/// Returns the last batch that is not undone.
 fn last(batches: impl Iterator<Item = Kept<Batch>>) -> Option<Kept<Batch>> {
-    let standing = |b: &Kept<Batch>| b.record.verb == Verb::Approve && b.record.undone_by.is_none();
+    let standing = |b: &Kept<Batch>| b.record.verb == BatchVerb::Approve && b.record.undone_by.is_none();
     batches.filter(standing).max_by_key(|b| b.record.at_ms)
 }
 

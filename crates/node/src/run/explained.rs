@@ -4,56 +4,54 @@
 //! A daemon plans in its own process. It starts no helper for that, keeps no contents of programs, and gives up after a while.
 
 use crate::create;
-use crate::keeper::begin::RunCreate;
+use crate::keeper::begin::RunCreateExt;
+use api::{PathText, RunCreate, RunExplained};
 use runtime::Node;
 use runtime::policies;
 use runtime::request::Word;
-pub use runtime::run::Explained;
 use runtime::run::{Fresh, Place, Refused, RunPlan, RunRequest, Stdio, record, sandboxed};
-use runtime::secrets::Secrets;
+use runtime::secrets::{self, Secrets};
 use runtime::watch::Watch;
 use state::sandbox::{self, Sandbox};
 use state::{Caller, bounds};
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use store::Kept;
 use terms::{Fault, Phase};
-use workspace::Target;
 
-/// How long a daemon plans a run that it explains.
+/// Most time that a daemon spends on the plan.
 const PLANNING: Duration = Duration::from_secs(60);
-/// The longest list of steps that a daemon answers with, in bytes.
+/// Longest list of steps in a daemon's response, in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// How much an explanation tells.
+/// Detail of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// The same as a sandbox tells of itself.
+    /// The rules, as a sandbox's description has them.
     Rules,
-    /// And every step of the setup, for the operator of the host.
+    /// Also every step of the setup, for the operator of the host.
     Steps,
 }
 
-/// Where the command would run.
+/// The sandbox of the run.
 #[derive(Clone, Debug)]
-pub enum Within {
-    /// In a sandbox that would be made for it.
-    Fresh(Box<create::Ask>),
-    /// In one that there is.
+pub enum RunTarget {
+    /// A sandbox that would be made for it.
+    Fresh(Box<create::CreateSandbox>),
+    /// An existing sandbox.
     Sandbox(String),
 }
 
-/// Explains a run that a client asks a daemon for.
+/// Explains a run that a client requests from a daemon.
 pub fn explain(
     node: &Node,
     caller: &Caller,
-    within: &Within,
+    within: &RunTarget,
     run: &RunCreate,
     depth: Depth,
-) -> Result<Explained, Fault> {
+) -> Result<RunExplained, Fault> {
     run.check()?;
     if !run.secrets.is_empty() {
         let fault = Fault::invalid("run.secrets: no value is looked at to explain a run");
@@ -61,16 +59,16 @@ pub fn explain(
             .hint("leave the values out; `create.secrets` says that they would be brought")
             .phase(Phase::Admission));
     }
-    let (told, request, cwd) = match within {
-        Within::Fresh(ask) => in_fresh(node, caller, ask, run)?,
-        Within::Sandbox(word) => in_sandbox(node, caller, word, run)?,
+    let (from_record, request, cwd) = match within {
+        RunTarget::Fresh(ask) => in_fresh(node, caller, ask, run)?,
+        RunTarget::Sandbox(word) => in_sandbox(node, caller, word, run)?,
     };
     if depth == Depth::Rules {
-        return Ok(told);
+        return Ok(from_record);
     }
     let mut whole = plan(node, caller, &request, cwd)?;
-    let more: Vec<String> = whole.notes.iter().filter(|note| !told.notes.contains(note)).cloned().collect();
-    whole.notes = told.notes.into_iter().chain(more).collect();
+    let more: Vec<String> = whole.notes.iter().filter(|note| !from_record.notes.contains(note)).cloned().collect();
+    whole.notes = from_record.notes.into_iter().chain(more).collect();
     Ok(whole)
 }
 
@@ -78,9 +76,9 @@ pub fn explain(
 fn in_fresh(
     node: &Node,
     caller: &Caller,
-    ask: &create::Ask,
+    ask: &create::CreateSandbox,
     run: &RunCreate,
-) -> Result<(Explained, RunRequest, PathBuf), Fault> {
+) -> Result<(RunExplained, RunRequest, PathBuf), Fault> {
     bounds::check_command(&run.limits, caller)?;
     if ask.dir.is_none() || ask.template.is_some() {
         let fault = Fault::invalid("create: only a run over a directory can be explained before there is a sandbox");
@@ -100,16 +98,16 @@ fn in_fresh(
     };
     run.watch().check(&Watch::as_made(&sandbox), "the sandbox of this run")?;
     let cwd = sandbox.base.clone();
-    Ok((told(sandbox, notes, caller)?, request, cwd))
+    Ok((from_record(sandbox, notes, caller)?, request, cwd))
 }
 
-/// The same for a run in an existing sandbox.
+/// Returns the rules of a run in an existing sandbox, the request to plan, and its directory.
 fn in_sandbox(
     node: &Node,
     caller: &Caller,
     word: &str,
     run: &RunCreate,
-) -> Result<(Explained, RunRequest, PathBuf), Fault> {
+) -> Result<(RunExplained, RunRequest, PathBuf), Fault> {
     bounds::check_command(&run.limits, caller)?;
     let state = node.states.lend(caller)?;
     let found: Kept<Sandbox> = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
@@ -122,19 +120,18 @@ fn in_sandbox(
         ..command(run)?
     };
     let cwd = run.cwd.as_ref().and_then(path).unwrap_or("/".into());
-    Ok((told(found.record, Vec::new(), caller)?, request, cwd))
+    Ok((from_record(found.record, Vec::new(), caller)?, request, cwd))
 }
 
-/// Returns what the record of a sandbox says of its commands.
-fn told(sandbox: Sandbox, notes: Vec<String>, caller: &Caller) -> Result<Explained, Fault> {
+/// Returns the record of a sandbox as an explanation of its commands.
+fn from_record(sandbox: Sandbox, notes: Vec<String>, caller: &Caller) -> Result<RunExplained, Fault> {
     let document = policy::parse(&sandbox.policy.to_string(), policy::Format::Json, "policy").map_err(Fault::from)?;
-    let named: BTreeSet<&str> = document.secrets.iter().map(|secret| secret.name.as_str()).collect();
-    let secrets = Secrets::find(&named, &sandbox.secrets, caller)?.explain();
-    Ok(Explained { policy: sandbox.policy, notes, secrets, setup: None })
+    let secrets = Secrets::find(&secrets::needs(&document.secrets), &sandbox.secrets, caller)?.explain();
+    Ok(RunExplained { policy: sandbox.policy, notes, secrets, setup: None })
 }
 
 /// Plans the run as the keeper of its sandbox would, and explains the plan.
-fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Result<Explained, Fault> {
+fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Result<RunExplained, Fault> {
     let caller = as_of_keeper(caller, cwd);
     let ground = enclosure::begin_explained(PLANNING);
     let plan = match &request.place {
@@ -170,16 +167,16 @@ fn command(run: &RunCreate) -> Result<RunRequest, Fault> {
     })
 }
 
-/// The surroundings of a keeper that the caller starts: it has the caller's variables, and its user's name from them.
+/// Returns the caller with the environment of a keeper that it starts: the caller's variables, and its user name from them.
 fn as_of_keeper(caller: &Caller, cwd: PathBuf) -> Caller {
     let user = caller.var("USER").or_else(|| caller.var("LOGNAME")).and_then(|user| user.to_str());
     Caller { cwd, user: user.unwrap_or("user").to_owned(), ..caller.clone() }
 }
 
-fn text(word: &Target) -> Option<OsString> {
+fn text(word: &PathText) -> Option<OsString> {
     word.bytes().map(OsString::from_vec)
 }
 
-fn path(word: &Target) -> Option<PathBuf> {
+fn path(word: &PathText) -> Option<PathBuf> {
     text(word).map(PathBuf::from)
 }

@@ -1,9 +1,9 @@
 //! `fork`: new sandboxes that share the frozen layers of a snapshot, each with a top of its own.
 
-use super::take::{Purpose, fresh_layer, take_of, unmade};
-use super::{discard, earlier, look, note, set_anchors, still_there};
+use super::take::{SnapshotPurpose, fresh_layer, take_of, unmade};
+use super::{check_in_use, discard, earlier, note, set_anchors, try_find};
+use api::{Driver, ForkedSandbox, SandboxForked};
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::State;
 use state::idempotency::Once;
 use state::names::check_name;
@@ -12,39 +12,23 @@ use state::snapshot::Ground;
 use state::{Caller, Reach, bounds, total};
 use store::Tx;
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
-use workspace::{Driver, Layer, Lock, copy};
+use workspace::{Layer, Lock, copy};
 
 /// Most sandboxes that one call makes.
 pub const MOST: u32 = 256;
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Forked {
-    pub protocol_version: u32,
-    /// What they begin from.
-    pub snapshot: String,
-    pub sandboxes: Vec<Made>,
-    /// An earlier request under the same key made them.
-    #[serde(skip)]
-    #[schema(ignore)]
-    pub existed: bool,
-}
-
-/// A sandbox that was made.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = ForkedSandbox)]
-pub struct Made {
-    pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-}
-
-/// From a snapshot, or from a sandbox, of which a snapshot is taken first.
-pub fn fork(node: &Node, caller: &Caller, word: Option<&str>, name: Option<&str>, count: u32) -> Result<Forked, Fault> {
+/// Makes sandboxes from a snapshot, or from a sandbox, of which a snapshot is taken first.
+pub fn fork(
+    node: &Node,
+    caller: &Caller,
+    word: Option<&str>,
+    name: Option<&str>,
+    count: u32,
+) -> Result<SandboxForked, Fault> {
     fork_once(node, caller, word, name, count, None)
 }
 
-/// The same, once under a key.
+/// Makes sandboxes, at most once under a key.
 pub fn fork_once(
     node: &Node,
     caller: &Caller,
@@ -52,10 +36,10 @@ pub fn fork_once(
     name: Option<&str>,
     count: u32,
     once: Option<&Once>,
-) -> Result<Forked, Fault> {
+) -> Result<SandboxForked, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, once)? {
-        return Ok(Forked { existed: true, ..known });
+        return Ok(SandboxForked { existed: true, ..known });
     }
     name.map_or(Ok(()), check_name)?;
     if count == 0 || count > MOST {
@@ -85,7 +69,7 @@ pub fn fork_once(
     });
     let recorded = state.store.write(|tx| {
         let mut made = Vec::new();
-        still_there(tx, &ground.layers)?;
+        check_in_use(tx, &ground.layers)?;
         let last = in_force(tx, &of, caller)?;
         for (name, (layers, _)) in names.zip(&grown) {
             let id = terms::id("sbx", sys::random::id_bytes());
@@ -109,10 +93,10 @@ pub fn fork_once(
                 &caller.user,
                 serde_json::json!({ "snapshot": snapshot, "digest": ground.digest() }),
             )?;
-            made.push(Made { id, name });
+            made.push(ForkedSandbox { id, name });
         }
         let (protocol_version, snapshot) = (terms::PROTOCOL_VERSION, snapshot.clone());
-        let forked = Forked { protocol_version, snapshot, sandboxes: made, existed: false };
+        let forked = SandboxForked { protocol_version, snapshot, sandboxes: made, existed: false };
         once.map_or(Ok(()), |once| once.keep(tx, &forked.snapshot, &forked, at_ms))?;
         Ok(forked)
     });
@@ -131,18 +115,18 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
     }
 }
 
-/// A snapshot that something is built upon.
+/// The snapshot that a fork or a template is made from.
 pub struct Origin {
     pub snapshot: String,
-    /// The sandbox that it was taken of; it may be gone.
+    /// The snapshot's sandbox, which may be gone.
     pub sandbox: String,
     pub ground: Ground,
 }
 
-/// The snapshot that a word means, or one that is taken of the sandbox that it means.
+/// Returns the snapshot that a word names, or takes one of the sandbox that it names.
 pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -> Result<Origin, Fault> {
     let known = match word {
-        Some(word) => state.store.read(|tx| look(tx, word, caller))?,
+        Some(word) => state.store.read(|tx| try_find(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {
@@ -155,13 +139,13 @@ pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -
         }
         _ => fault,
     })?;
-    let taken = take_of(node, state, caller, found, None, Purpose::Automatic)?;
-    let snapshot = taken.snapshot.ok_or_else(|| Fault::internal("the snapshot is not there"))?;
+    let (taken, snapshot) = take_of(node, state, caller, found, None, SnapshotPurpose::Automatic)?;
     Ok(Origin { snapshot: taken.id, sandbox: snapshot.sandbox, ground: snapshot.ground })
 }
 
-/// The sandbox as it is, or was last, whose rules and limits hold for what this caller builds upon a snapshot of it: what was taken away
-/// since is not had back by going back. The host's own user has what the snapshot says.
+/// Returns the current or last record of a sandbox, whose rules and limits apply to what this caller makes from a snapshot of it:
+/// a permission that was revoked since must not come back with an old snapshot. None for the host's own user, who gets those of
+/// the snapshot.
 pub fn in_force(tx: &Tx<'_>, sandbox: &str, caller: &Caller) -> Result<Option<Sandbox>, Fault> {
     if caller.reach == Reach::All {
         return Ok(None);
@@ -179,7 +163,7 @@ pub fn in_force(tx: &Tx<'_>, sandbox: &str, caller: &Caller) -> Result<Option<Sa
     }
 }
 
-/// A top over frozen layers; the ids of the whole stack. It is held until the records say whose it is.
+/// Adds a fresh top to frozen layers; returns the ids of the whole stack. The lock is held until a record refers to the top.
 pub fn grow(
     state: &State,
     ground: &Ground,

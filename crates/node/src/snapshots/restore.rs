@@ -1,40 +1,33 @@
-//! `restore`: a sandbox goes back to a snapshot. What it had since is kept as a snapshot of its own, unless it shall be dropped.
+//! `restore`: resets a sandbox to a snapshot. The changes since are kept as a snapshot of their own, unless they shall be
+//! dropped.
 
 use super::fork::grow;
-use super::take::{below, no_orphan, sealed};
-use super::{anchors_of, discard, drop_unused, find, note, running, set_anchors, still_there};
+use super::take::{below, drop_meta, sealed};
+use super::{anchors_of, check_in_use, discard, drop_unused, find, note, running, set_anchors};
+use api::{Driver, SandboxRestored};
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::Caller;
 use state::sandbox::Sandbox;
 use state::sandbox::{self, Which};
 use state::snapshot::{Ground, Snapshot};
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
-use workspace::Driver;
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Restored {
-    pub protocol_version: u32,
-    pub sandbox: String,
-    pub snapshot: String,
-    /// What the sandbox had until now; none where it was dropped or there was nothing.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub kept: Option<String>,
-    /// It was there already.
-    pub unchanged: bool,
-}
-
-/// What becomes of the changes since the snapshot.
+/// Fate of the changes since the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum ChangesSince {
     Keep,
     Discard,
 }
 
-/// The sandbox that is meant, or else the one that the snapshot was taken of.
-pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, since: Since) -> Result<Restored, Fault> {
+/// Restores the named sandbox, or else the one that the snapshot was taken of.
+pub fn restore(
+    node: &Node,
+    caller: &Caller,
+    snapshot: &str,
+    which: &Which,
+    since: ChangesSince,
+) -> Result<SandboxRestored, Fault> {
     let state = &node.states.lend(caller)?;
     let (snapshot, found) = state.store.read(|tx| {
         let snapshot = find(tx, snapshot, caller)?;
@@ -46,7 +39,7 @@ pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, sinc
     let ground = &snapshot.record.ground;
     let (sandbox, top, lock) = running::lock(node, state, &found.id)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "restore")) };
-    let answer = |kept, unchanged| Restored {
+    let answer = |kept, unchanged| SandboxRestored {
         protocol_version: terms::PROTOCOL_VERSION,
         sandbox: sandbox.id.clone(),
         snapshot: snapshot.id.clone(),
@@ -62,14 +55,14 @@ pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, sinc
         return Ok(answer(None, true));
     }
     let rest = match (since, empty) {
-        (Since::Discard, _) => None,
-        (Since::Keep, true) => Some((former, None)),
-        (Since::Keep, false) => {
+        (ChangesSince::Discard, _) => None,
+        (ChangesSince::Keep, true) => Some((former, None)),
+        (ChangesSince::Keep, false) => {
             let top = sealed(&top, sandbox.record.driver)?;
             Some((former.into_iter().chain([top.clone()]).collect(), Some(top)))
         }
     };
-    no_orphan(&top)?;
+    drop_meta(&top)?;
     let (layers, _held) = grow(state, ground, &frozen, &base)?;
     let (at_ms, kept_id) = (terms::clock::now_ms(), terms::id("snp", sys::random::id_bytes()));
     let done = state.store.write(|tx| {
@@ -78,7 +71,7 @@ pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, sinc
             let fault = Fault::new(ErrorKind::Conflict, format!("{} was changed meanwhile", sandbox.id));
             return Err(fault.hint("try again").subject(&sandbox.id));
         }
-        still_there(tx, &ground.layers)?;
+        check_in_use(tx, &ground.layers)?;
         if let Some((layers, top)) = &rest {
             if let Some(top) = top {
                 tx.add(&top.id, top.clone())?;
@@ -108,10 +101,10 @@ pub fn restore(node: &Node, caller: &Caller, snapshot: &str, which: &Which, sinc
     Ok(answer(rest.map(|_| kept_id), false))
 }
 
-/// A snapshot of another directory, or kept in another way, has nothing to say to a sandbox.
+/// Checks that the snapshot has the base and the driver of the sandbox.
 fn fits(snapshot: &Kept<Snapshot>, sandbox: &Kept<Sandbox>) -> Result<(), Fault> {
     let (ground, now) = (&snapshot.record.ground, &sandbox.record);
-    // Devices may have been numbered anew between the two.
+    // The device number is left out: it may have changed with a reboot.
     if ground.base == now.base && ground.base_id.1 == now.base_id.1 && ground.driver == now.driver {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The live run of a sandbox: who holds its top layer, and how its guest is held still.
+//! The live run of a sandbox: finds the holder of its top layer, and freezes its guest.
 
 use super::take::top_of;
 use runtime::Node;
@@ -12,18 +12,18 @@ use sys::freeze::{FreezeError, Frozen};
 use terms::{ErrorKind, Fault, Phase, Retry};
 use workspace::{Layer, Lock};
 
-/// How long a guest may take to stand still.
+/// Most time for a guest to freeze.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long apart a guest is looked for that is only being made.
+/// Interval between attempts at a guest that is still being made.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The run that holds the sandbox, as far as the records say.
+/// Returns the recorded run that holds the sandbox.
 pub fn of(state: &State, sandbox: &str) -> Result<Option<Kept<Run>>, Fault> {
     let open = state.store.read(|tx| state::process::runs(tx, sandbox))?.into_iter();
     Ok(open.filter(|run| state::process::handle(&run.record).is_some()).max_by_key(|run| run.record.started_ms))
 }
 
-/// A sandbox as it is under its lock, with its top layer; no lock where a run has it.
+/// Locks a sandbox; returns its record and top layer, without a lock if a run holds it.
 pub fn lock(node: &Node, state: &State, id: &str) -> Result<(Kept<Sandbox>, Layer, Option<Lock>), Fault> {
     let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, id)?;
     let top = top_of(state, &sandbox)?;
@@ -33,7 +33,7 @@ pub fn lock(node: &Node, state: &State, id: &str) -> Result<(Kept<Sandbox>, Laye
     }
 }
 
-/// Somebody works in the sandbox, and the verb cannot be done meanwhile.
+/// The conflict of a verb with a run in the sandbox.
 pub fn busy(state: &State, sandbox: &Kept<Sandbox>, verb: &str) -> Fault {
     let who = of(state, &sandbox.id).ok().flatten();
     let message = match &who {
@@ -48,7 +48,7 @@ pub fn busy(state: &State, sandbox: &Kept<Sandbox>, verb: &str) -> Fault {
     fault.subject(&sandbox.id).phase(Phase::Admission)
 }
 
-/// Holds the guest of the live run still until the answer is dropped. One that is only being made is waited for a while.
+/// Freezes the guest of the live run until the result is dropped. Waits a while for a guest that is still being made.
 pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<Frozen, Fault> {
     let begun = Instant::now();
     loop {

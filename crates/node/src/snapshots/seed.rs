@@ -1,4 +1,4 @@
-//! The start of a new sandbox from a template: its frozen layers with a fresh one on top.
+//! The layers of a new sandbox made from a template: the frozen ones with a fresh one on top.
 
 use super::fork::grow;
 use state::State;
@@ -34,19 +34,19 @@ pub fn find_template(tx: &Tx<'_>, word: &str) -> Result<Kept<Template>, Fault> {
     }
 }
 
-/// The layers that a new sandbox begins with.
+/// The layers of a new sandbox.
 #[derive(Debug)]
 pub struct Seed {
-    /// What stands in the record of the sandbox.
+    /// The address of the template, for the sandbox's record.
     pub template: String,
     pub ground: Ground,
-    /// The whole stack, its top made just now; held until the sandbox is recorded.
+    /// The whole stack with its fresh top, locked until the sandbox is recorded.
     pub layers: Vec<String>,
     pub lock: Lock,
 }
 
-/// A stack for a new sandbox over `base`, which must be the directory that the template was made of. Who does not record
-/// a sandbox with it takes the last of its layers away again.
+/// Builds a stack over `base`, which must be the directory that the template was made of. A caller that records no sandbox with
+/// it has to remove the last layer.
 pub fn from_template(state: &State, word: &str, base: Option<&Path>) -> Result<Seed, Fault> {
     let kept = state.store.read(|tx| find_template(tx, word))?;
     let ground = kept.record.ground.clone();

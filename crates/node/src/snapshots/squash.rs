@@ -1,24 +1,25 @@
-//! Deep stacks are merged: all frozen layers of a sandbox become one that shows the same. Snapshots keep the layers they have.
+//! Squashing of deep stacks: merges all frozen layers of a sandbox into one with the same contents. Snapshots keep their layers.
 
 use super::take::{below, fresh_layer, sealed, settle};
 use super::{discard, drop_unused, note, running};
+use api::Driver;
 use runtime::Node;
 use state::sandbox::{self, Sandbox};
 use state::{Caller, State};
 use terms::{ErrorKind, Fault};
-use workspace::{Dir, Driver, copy, manifest, sight};
+use workspace::{Dir, copy, manifest, sight};
 
-/// Stacks deeper than this are merged when there is time.
+/// Depth above which a stack is merged when there is time.
 pub const DEEP: usize = 32;
-/// A stack is never deeper.
+/// Largest depth of a stack.
 pub const DEEPEST: usize = 64;
 
-/// Merges; gives whether there was something to merge. A sandbox with a live run is left alone.
+/// Merges the frozen layers of a sandbox and returns whether there was something to merge. Skips a sandbox with a live run.
 pub fn squash(node: &Node, caller: &Caller, id: &str) -> Result<bool, Fault> {
     merge(node, &*node.states.lend(caller)?, caller, id)
 }
 
-/// The same in a state that is open.
+/// Merges in a state that is open.
 pub fn merge(node: &Node, state: &State, caller: &Caller, id: &str) -> Result<bool, Fault> {
     let (sandbox, top, lock) = running::lock(node, state, id)?;
     let Some(_lock) = lock else { return Err(running::busy(state, &sandbox, "merging its layers")) };
@@ -29,15 +30,19 @@ pub fn merge(node: &Node, state: &State, caller: &Caller, id: &str) -> Result<bo
     let mut layers = Vec::new();
     for one in &frozen {
         let layer = state.layers.get(&one.id).map_err(|e| state::snapshot::lost(&one.id, &e))?;
-        // What was tampered with must not become part of something that looks whole.
-        manifest::verify(&layer, &one.digest, sandbox.record.driver.marks())?;
+        // A layer that was tampered with must not become part of a merged one with a valid digest.
+        manifest::verify(&layer, &one.digest, workspace::Marks::of(sandbox.record.driver))?;
         layers.push(layer);
     }
     let (merged, _held) = fresh_layer(state, &top)?;
     let ups: Vec<&Dir> = layers.iter().map(|l| &l.up).collect();
-    let seal = copy::layers(&ups, &merged.up).and_then(|_| sealed(&merged, sandbox.record.driver));
-    let _without_it_times_decide = sight::carry_over(&layers, &merged);
-    // What it is merged from goes, and may be on the disk already.
+    let marks = workspace::Marks::of(sandbox.record.driver);
+    let copied = copy::layers(&ups, &merged.up).and_then(|_| workspace::home::merge(&layers, &merged, marks));
+    let seal = copied.and_then(|()| sealed(&merged, sandbox.record.driver));
+    let _ = sight::carry_over(&layers, &merged); // without the digests, timestamps decide about drift
+    // Without the mark, git's objects are not shown inside any more.
+    let _ = workspace::git::carry_seed(&layers, &merged);
+    // Synced first: the layers that it replaces are removed, and may be on the disk already.
     let seal = seal.and_then(|seal| settle(state).map(|()| seal));
     let recorded = seal.and_then(|seal| {
         state.store.write(|tx| {

@@ -1,10 +1,10 @@
-//! `snapshot`: the layer that was written to is frozen and a fresh one takes its place. Where a run is live, its guest is held still
-//! and the layer is copied; where the workspace is a copy, the tree is copied.
+//! `snapshot`: freezes the top layer and puts a fresh one in its place. If a run is live, its guest is frozen and the layer
+//! copied; if the workspace is a copy, the tree is copied.
 
 use super::{anchors_of, discard, drop_unused, earlier, find, note, running, squash};
 use crate::own_bases;
+use api::{Driver, SnapshotTaken};
 use runtime::Node;
-use serde::{Deserialize, Serialize};
 use state::State;
 use state::idempotency::Once;
 use state::layer_meta;
@@ -16,70 +16,43 @@ use state::{Caller, total};
 use std::time::Instant;
 use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
-use utoipa::ToSchema;
-use workspace::{Driver, Layer, Lock, copy, manifest, remove};
+use workspace::{Layer, Lock, copy, manifest, remove};
 
-/// What came of it.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SnapshotTaken)]
-pub struct Taken {
-    pub protocol_version: u32,
-    pub id: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub name: Option<String>,
-    pub sandbox: String,
-    pub digest: String,
-    pub layers: usize,
-    /// Of the layer that was frozen now.
-    pub entries: u64,
-    pub bytes: u64,
-    /// How long a guest was held still, where one was.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub held_ms: Option<u64>,
-    /// An earlier request under the same key took it.
-    #[serde(skip)]
-    #[schema(ignore)]
-    pub existed: bool,
-    #[serde(skip)]
-    #[schema(ignore)]
-    pub snapshot: Option<Snapshot>,
-}
-
-/// Whether somebody asked for it, or it is made on the way to something else.
+/// Purpose of a snapshot, which decides its retention and durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SnapshotPurpose {
     Asked,
-    /// It is answered when it is on the disk, and outlives a power failure from then on.
+    /// Requested, and synced to the disk before the response, so that it survives a power failure.
     ToDisk,
     Automatic,
 }
 
-pub fn take(node: &Node, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<Taken, Fault> {
+pub fn take(node: &Node, caller: &Caller, word: Option<&str>, name: Option<&str>) -> Result<SnapshotTaken, Fault> {
     let which = Which { word: word.map(str::to_owned), version: None };
     take_once(node, caller, &which, name, None)
 }
 
-/// The same, once under a key.
+/// Takes a snapshot, at most once under a key.
 pub fn take_once(
     node: &Node,
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
     once: Option<&Once>,
-) -> Result<Taken, Fault> {
-    take_which(node, caller, which, name, (Purpose::Asked, once))
+) -> Result<SnapshotTaken, Fault> {
+    take_which(node, caller, which, name, (SnapshotPurpose::Asked, once))
 }
 
-/// The same, and it is on the disk before it is answered: it waits for all that is on its way to the file system of the layers,
-/// whosever it is.
+/// Takes a snapshot and syncs it before the response: waits for all pending writes to the file system of the layers, also those
+/// of other processes.
 pub fn take_to_disk(
     node: &Node,
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
     once: Option<&Once>,
-) -> Result<Taken, Fault> {
-    take_which(node, caller, which, name, (Purpose::ToDisk, once))
+) -> Result<SnapshotTaken, Fault> {
+    take_which(node, caller, which, name, (SnapshotPurpose::ToDisk, once))
 }
 
 fn take_which(
@@ -87,14 +60,14 @@ fn take_which(
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
-    what_for: (Purpose, Option<&Once>),
-) -> Result<Taken, Fault> {
+    what_for: (SnapshotPurpose, Option<&Once>),
+) -> Result<SnapshotTaken, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, what_for.1)? {
-        return Ok(Taken { existed: true, ..known });
+        return Ok(SnapshotTaken { existed: true, ..known });
     }
     let sandbox = state.store.read(|tx| state::sandbox::pick(tx, which, caller))?;
-    take_for(node, state, caller, sandbox, name, what_for)
+    Ok(take_for(node, state, caller, sandbox, name, what_for)?.0)
 }
 
 pub fn take_of(
@@ -103,8 +76,8 @@ pub fn take_of(
     caller: &Caller,
     sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    purpose: Purpose,
-) -> Result<Taken, Fault> {
+    purpose: SnapshotPurpose,
+) -> Result<(SnapshotTaken, Snapshot), Fault> {
     take_for(node, state, caller, sandbox, name, (purpose, None))
 }
 
@@ -114,8 +87,8 @@ fn take_for(
     caller: &Caller,
     mut sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    what_for: (Purpose, Option<&Once>),
-) -> Result<Taken, Fault> {
+    what_for: (SnapshotPurpose, Option<&Once>),
+) -> Result<(SnapshotTaken, Snapshot), Fault> {
     if let Some(name) = name {
         check_name(name)?;
         refuse_taken(state, name, caller)?;
@@ -133,7 +106,7 @@ fn take_for(
     record(state, caller, sandbox, name, what_for, cut)
 }
 
-/// A name that is taken would be found at the end, after all the work. Which snapshot has it, those are told who see it.
+/// Refuses a taken name before the work begins. Names the other snapshot only to a caller who may see it.
 fn refuse_taken(state: &State, name: &str, caller: &Caller) -> Result<(), Fault> {
     state.store.read(|tx| {
         let Some(other) = tx.get_named::<Snapshot>(name)? else { return Ok(()) };
@@ -151,28 +124,28 @@ pub fn top_of(state: &State, sandbox: &Kept<Sandbox>) -> Result<Layer, Fault> {
     state.layers.get(top).map_err(|e| state::snapshot::lost(top, &e))
 }
 
-/// A stack that was cut: what is frozen above the layers that were, and what is written to from now on.
+/// A stack that was split into new frozen layers above the known ones and the layer to write to.
 struct Cut {
     frozen: Option<Frozen>,
-    /// A fresh top where the former one was frozen.
+    /// The fresh top, if the former one was frozen.
     fresh: Option<String>,
     held_ms: Option<u64>,
-    /// Held until the records say whose the layers are.
+    /// Held until records refer to the layers.
     _locks: Vec<Lock>,
 }
 
-/// The top becomes a frozen layer, whatever the size of the tree.
+/// Freezes the top, at a cost independent of the size of the tree.
 fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Result<Cut, Fault> {
     if top.is_empty().map_err(|e| state::snapshot::lost(&top.id, &e))? {
         return Ok(Cut { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
     }
     let frozen = sealed(&top, sandbox.record.driver)?;
-    no_orphan(&top)?;
+    drop_meta(&top)?;
     let (fresh, held) = fresh_layer(state, &top)?;
     Ok(Cut { frozen: Some(frozen), fresh: Some(fresh.id), held_ms: None, _locks: vec![lock, held] })
 }
 
-/// A copy of the top is frozen, and the top stays what it is: it is a whole tree, or it is in use.
+/// Freezes a copy of the top, which stays as it is: it is a whole tree, or in use.
 fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock>) -> Result<Cut, Fault> {
     let (layer, held) = fresh_layer(state, top)?;
     match filled(state, sandbox, top, &layer, lock.as_ref()) {
@@ -187,7 +160,7 @@ fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock
     }
 }
 
-/// Copies the top while nobody changes it; and how long a guest was held still for that, where it is not ours alone.
+/// Copies the top while no command changes it; returns the time for which a guest was frozen, if there was one.
 fn filled(
     state: &State,
     sandbox: &Kept<Sandbox>,
@@ -200,18 +173,20 @@ fn filled(
         None => Some((running::hold(state, sandbox)?, Instant::now())),
     };
     let copied = match sandbox.record.driver {
-        Driver::Overlay => copy::layers(&[&top.up], &layer.up),
-        Driver::Reflink | Driver::Copy => copy::tree(top, layer),
+        Driver::Overlay => copy::layers(&[&top.up], &layer.up).and_then(|_| {
+            workspace::home::merge(std::slice::from_ref(top), layer, workspace::Marks::of(sandbox.record.driver))
+        }),
+        Driver::Reflink | Driver::Copy => copy::tree(top, layer).map(drop),
     };
     let held_ms = guest.map(|(guest, since)| {
         drop(guest);
         since.elapsed().as_millis() as u64
     });
-    copied.and_then(|_| sealed(layer, sandbox.record.driver)).map(|frozen| (frozen, held_ms))
+    copied.and_then(|()| sealed(layer, sandbox.record.driver)).map(|frozen| (frozen, held_ms))
 }
 
-/// A layer that is not a sandbox's top any more must never be taken for one that a crash left behind.
-pub fn no_orphan(top: &Layer) -> Result<(), Fault> {
+/// Removes the mark by which a layer that is no longer a sandbox's top could be taken for the leftover of a crash.
+pub fn drop_meta(top: &Layer) -> Result<(), Fault> {
     remove::tree(&top.dir, layer_meta::NAME).map(|_| ()).map_err(|e| state::snapshot::lost(&top.id, &e))
 }
 
@@ -219,7 +194,7 @@ pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> 
     state.layers.make(&like.up, sys::random::id_bytes()).map_err(|e| unmade(&e))
 }
 
-/// Brings all layers to the disk.
+/// Syncs all layers to the disk.
 pub fn settle(state: &State) -> Result<(), Fault> {
     state.layers.settle().map_err(|e| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("the layers could not be brought to the disk: {e}"));
@@ -233,11 +208,11 @@ pub fn unmade(error: &std::io::Error) -> Fault {
 }
 
 pub fn sealed(layer: &Layer, driver: Driver) -> Result<Frozen, Fault> {
-    let sealed = manifest::seal(layer, driver.marks())?;
+    let sealed = manifest::seal(layer, workspace::Marks::of(driver))?;
     Ok(Frozen { id: layer.id.clone(), digest: sealed.digest, entries: sealed.entries, bytes: sealed.bytes })
 }
 
-/// The frozen layers of a sandbox below its top, with their digests.
+/// Lists the frozen layers of a sandbox below its top, with their digests.
 pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<Frozen>, Fault> {
     let (_, below) = sandbox.layers.split_last().unwrap_or((&sandbox.layers[0], &[]));
     if sandbox.driver != Driver::Overlay {
@@ -245,7 +220,7 @@ pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<Frozen>, Fault> {
     }
     let known = |id: &String| match state.store.read(|tx| tx.get::<Frozen>(id))? {
         Some(kept) => Ok(kept.record),
-        // Frozen by somebody who did not say so: it is what it is now.
+        // Frozen without a recorded digest: its current contents count.
         None => sealed(&state.layers.get(id).map_err(|e| state::snapshot::lost(id, &e))?, sandbox.driver),
     };
     below.iter().map(known).collect()
@@ -256,12 +231,12 @@ fn record(
     caller: &Caller,
     sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    (purpose, once): (Purpose, Option<&Once>),
+    (purpose, once): (SnapshotPurpose, Option<&Once>),
     cut: Cut,
-) -> Result<Taken, Fault> {
+) -> Result<(SnapshotTaken, Snapshot), Fault> {
     let (id, at_ms) = (terms::id("snp", sys::random::id_bytes()), terms::clock::now_ms());
     let below = below(state, &sandbox.record);
-    let settled = if purpose == Purpose::ToDisk { settle(state) } else { Ok(()) };
+    let settled = if purpose == SnapshotPurpose::ToDisk { settle(state) } else { Ok(()) };
     let done = settled.and(below).and_then(|mut layers| {
         layers.extend(cut.frozen.clone());
         write(state, purpose, |tx| {
@@ -274,7 +249,7 @@ fn record(
             let snapshot = Snapshot {
                 name: name.map(str::to_owned),
                 sandbox: sandbox.id.clone(),
-                automatic: purpose == Purpose::Automatic,
+                automatic: purpose == SnapshotPurpose::Automatic,
                 digest: ground.digest(),
                 created_ms: at_ms,
                 ground,
@@ -292,7 +267,7 @@ fn record(
             }
             note(tx, at_ms, "snapshot", &sandbox.id, &caller.user, body)?;
             let (entries, bytes) = cut.frozen.as_ref().map_or((0, 0), |f| (f.entries, f.bytes));
-            let taken = Taken {
+            let taken = SnapshotTaken {
                 protocol_version: terms::PROTOCOL_VERSION,
                 id: id.clone(),
                 name: snapshot.name.clone(),
@@ -303,16 +278,15 @@ fn record(
                 bytes,
                 held_ms: cut.held_ms,
                 existed: false,
-                snapshot: Some(snapshot),
             };
             once.map_or(Ok(()), |once| once.keep(tx, &id, &taken, at_ms))?;
-            Ok(taken)
+            Ok((taken, snapshot))
         })
     });
     match done {
         Ok(taken) => Ok(taken),
         Err(fault) => {
-            // What was made for it; the former top stays what it was.
+            // The new layers; the former top stays as it was.
             let made = cut.fresh.or_else(|| cut.frozen.map(|f| f.id).filter(|id| !sandbox.record.layers.contains(id)));
             made.iter().for_each(|id| discard(state, id));
             Err(fault)
@@ -320,20 +294,24 @@ fn record(
     }
 }
 
-/// A record waits for the disk where the bytes that it tells of have.
-fn write<T>(state: &State, purpose: Purpose, work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
+/// Writes a record, with a sync if its layers were synced.
+fn write<T>(
+    state: &State,
+    purpose: SnapshotPurpose,
+    work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
     match purpose {
-        Purpose::ToDisk => state.store.write(work),
-        Purpose::Asked | Purpose::Automatic => state.store.write_soon(work),
+        SnapshotPurpose::ToDisk => state.store.write(work),
+        SnapshotPurpose::Asked | SnapshotPurpose::Automatic => state.store.write_soon(work),
     }
 }
 
-/// Forgets a snapshot, and takes away the layers that only it had. Sandboxes that were made from it are not touched.
+/// Removes a snapshot, and the layers that only it had. Sandboxes made from it stay.
 pub fn remove(node: &Node, caller: &Caller, word: &str) -> Result<String, Fault> {
     forget(&*node.states.lend(caller)?, caller, word)
 }
 
-/// The same in a state that is open.
+/// Removes a snapshot in a state that is open.
 pub fn forget(state: &State, caller: &Caller, word: &str) -> Result<String, Fault> {
     let at_ms = terms::clock::now_ms();
     let kept = state.store.write(|tx| {

@@ -1,11 +1,12 @@
-//! Who fills pools: the daemon, by looking at what lacks and making one at a time.
+//! Filling of pools: the daemon checks which spares are missing and makes one at a time.
 
-use super::leave::{body, drop_one};
+use super::leave::{body, drop_spare};
 use super::take_away;
 use crate::create::spare_key::key_of;
-use crate::create::{self, Base, Stacked};
-use crate::quota::More;
-use crate::snapshots::still_there;
+use crate::create::{self, Base, NewLayers};
+use crate::quota::AddedUsage;
+use crate::snapshots::check_in_use;
+use api::JournalStep;
 use runtime::Node;
 use runtime::keeper::Keeper;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -17,24 +18,24 @@ use state::sandbox::Sandbox;
 use state::snapshot::Template;
 use state::{Caller, total};
 use std::path::Path;
-use store::{Kept, Step};
+use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::git;
 
-/// There is something to look after in a state directory where this is: so that whoever looks often need not open the store.
+/// Marker file of a state directory with pools, so that frequent checks need not open the store.
 const MARK: &str = "pools";
 
-/// A part of all memory that must be free before more is taken for those that nobody has asked for.
+/// Denominator of the share of memory that must be free before a spare is made.
 const LEAST_FREE: u64 = 8;
 
-/// What a pool lacks.
+/// Missing spares of a pool.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lack {
+pub struct MissingSpares {
     pub pool: String,
     pub template: String,
     pub count: u32,
-    /// What each takes of a quota.
-    pub each: More,
+    /// Quota usage of each.
+    pub each: AddedUsage,
 }
 
 pub(super) fn mark(state: &State) -> Result<(), Fault> {
@@ -44,14 +45,14 @@ pub(super) fn mark(state: &State) -> Result<(), Fault> {
         .map_err(|e| state::directory::unusable(&state.path, &e.to_string()))
 }
 
-/// Whether there may be pools in a state directory.
+/// Returns true if a state directory may have pools.
 pub fn marked(state: &Path) -> bool {
     state.join(MARK).exists()
 }
 
-/// Takes away what is of no use, what is too many and what stands for surroundings that are not the caller's; then what lacks,
-/// and how many spares there are.
-pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
+/// Removes unusable and surplus spares, and those made for another environment. Returns the missing spares, and the number of
+/// good ones.
+pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<MissingSpares>, u64), Fault> {
     let state = node.states.open(caller)?;
     take_away(node, caller, &state)?;
     let (pools, spares) = state.store.read(|tx| {
@@ -64,7 +65,7 @@ pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
         Ok((pools, tx.list::<Spare>()?))
     })?;
     if pools.is_empty() && spares.is_empty() {
-        // Who sets one marks it before and after.
+        // `set` writes the marker before and after its transaction.
         let _ = rustix::fs::unlinkat(&state.dir, MARK, AtFlags::empty());
         if state.store.read(|tx| tx.count::<Pool>())? > 0 {
             mark(&state)?;
@@ -76,23 +77,28 @@ pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<Lack>, u64), Fault> {
         let key = key_of(&template.record.address(), &wanted(pool, template), caller)?;
         let mut good = 0;
         for spare in spares.iter().filter(|spare| spare.record.pool == pool.id) {
-            // Nothing is being made while this looks: one that is still coming was left by a daemon that died.
+            // Only this daemon makes spares, and not during a sweep: one still in the making was left by a daemon that died.
             let is_ready = spare.record.stage == Stage::Ready && Some(&spare.record.key) == key.as_ref();
             match is_ready && good < pool.record.keep {
                 true => good += 1,
-                false => drop(drop_one(node, &state, &spare.id, caller)?),
+                false => drop(drop_spare(node, &state, &spare.id, caller)?),
             }
         }
         all += u64::from(good);
         let (count, name) = (pool.record.keep.saturating_sub(good), template.record.name.clone());
         if count > 0 {
-            lacks.push(Lack { pool: pool.id.clone(), template: name, count, each: More::of(&wanted(pool, template)) });
+            lacks.push(MissingSpares {
+                pool: pool.id.clone(),
+                template: name,
+                count,
+                each: AddedUsage::of(&wanted(pool, template)),
+            });
         }
     }
     Ok((lacks, all))
 }
 
-/// A sandbox as the pool wants it, but for its layers.
+/// Returns a sandbox as the pool requires it, without layers.
 fn wanted(pool: &Kept<Pool>, template: &Kept<Template>) -> Sandbox {
     let (Pool { policy, limits, cpus, .. }, ground) = (&pool.record, &template.record.ground);
     Sandbox {
@@ -104,22 +110,22 @@ fn wanted(pool: &Kept<Pool>, template: &Kept<Template>) -> Sandbox {
     }
 }
 
-/// Makes one for a pool, and has it stand. What hinders it is told where the pool is looked at.
-pub fn make_one(node: &Node, caller: &Caller, pool: &str) -> Result<(), Fault> {
+/// Makes a spare for a pool and starts its keeper. A failure is shown with the pool.
+pub fn make_spare(node: &Node, caller: &Caller, pool: &str) -> Result<(), Fault> {
     let state = node.states.open(caller)?;
     let made = make(node, &state, pool, caller);
     let trouble = made.as_ref().err().map(|fault| fault.message.clone());
-    tell(&state, pool, trouble)?;
+    record_trouble(&state, pool, trouble)?;
     made
 }
 
-/// Something else than the making keeps a pool from being full.
-pub fn hinder(node: &Node, caller: &Caller, pool: &str, why: &str) -> Result<(), Fault> {
-    tell(&node.states.open(caller)?, pool, Some(why.to_owned()))
+/// Records a cause other than a failed attempt for which a pool is not full.
+pub fn set_trouble(node: &Node, caller: &Caller, pool: &str, why: &str) -> Result<(), Fault> {
+    record_trouble(&node.states.open(caller)?, pool, Some(why.to_owned()))
 }
 
-/// Says why a pool is not full; nothing when it can be again.
-fn tell(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault> {
+/// Records why a pool is not full; clears it with none.
+fn record_trouble(state: &State, pool: &str, trouble: Option<String>) -> Result<(), Fault> {
     let now = |pool: Option<Kept<Pool>>| pool.filter(|kept| kept.record.trouble != trouble);
     if state.store.read(|tx| tx.get::<Pool>(pool).map(now))?.is_none() {
         return Ok(());
@@ -135,7 +141,8 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
     let found = state.store.read(|tx| Ok(tx.get::<Pool>(pool)?.zip(tx.get::<Template>(pool)?)))?;
     let Some((kept, template)) = found else { return Ok(()) };
     let address = template.record.address();
-    let ask = create::Ask { template: Some(address.clone()), own_base: true, ..create::Ask::default() };
+    let ask =
+        create::CreateSandbox { template: Some(address.clone()), own_base: true, ..create::CreateSandbox::default() };
     let base = Base::open(&ask, Some(&template.record.ground), None, caller)?;
     state::directory::check_apart(&state.dir, &state.path, &base.dir, &base.path)?;
     state::directory::check_space(&state.dir, &state.path)?;
@@ -143,12 +150,13 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
     total::admit(&state.layers, &state.path, caller)?;
     total::admit_copy(&state.layers, &state.path, caller, (&base.dir, sandbox.driver))?;
     let key = key_of(&address, &sandbox, caller)?.ok_or_else(|| {
-        let message = "its secrets would come from the surroundings of whoever asks";
+        let message =
+            "cannot make a spare: the secrets of its policy would come from the environment of the caller of `create`";
         let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
         fault.hint("keep them with `cofferdam secret set`, and fill the pool by a daemon")
     })?;
     let id = terms::id("sbx", sys::random::id_bytes());
-    let stacked = Stacked::make(state, &base, &ask, &id, &mut sandbox, &mut |_| {})?;
+    let stacked = NewLayers::make(state, caller, &base, &ask, &id, &mut sandbox, &mut |_| {})?;
     let below = sandbox.layers.split_last().map(|(_, below)| below.to_vec()).unwrap_or_default();
     let spare = Spare { pool: pool.to_owned(), key, stage: Stage::Coming, sandbox };
     let added = state.store.write(|tx| {
@@ -156,19 +164,19 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
         if !same || tx.list_in::<Spare>(pool)?.len() >= kept.record.keep as usize {
             return Ok(false);
         }
-        still_there(tx, &below)?;
-        note(tx, "spare", Step::Intent, &id, caller, body(pool, &address))?;
+        check_in_use(tx, &below)?;
+        note(tx, "spare", JournalStep::Intent, &id, caller, body(pool, &address))?;
         tx.add(&id, spare).map(|_| true)
     });
     if !matches!(added, Ok(true)) {
         stacked.drop_layer(state);
         return added.map(drop);
     }
-    // Its keeper takes it from here.
+    // The keeper holds the layers from here on.
     drop(stacked);
     let stands = Keeper::ensure(node, caller, &state.path, &id);
     if let Err(fault) = stands {
-        drop_one(node, state, &id, caller)?;
+        drop_spare(node, state, &id, caller)?;
         return Err(fault);
     }
     state.store.write(|tx| {
@@ -177,12 +185,12 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
         };
         spare.record.stage = Stage::Ready;
         tx.change(spare)?;
-        note(tx, "spare", Step::Done, &id, caller, Value::Null).map(drop)
+        note(tx, "spare", JournalStep::Done, &id, caller, Value::Null).map(drop)
     })
 }
 
-/// Why nothing should be made just now: memory is short.
-pub fn pressure() -> Option<String> {
+/// Returns the reason for which no spare should be made now: memory is short.
+pub fn memory_shortage() -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(name))?.trim().split(' ').next()?.parse().ok()

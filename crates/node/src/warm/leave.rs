@@ -1,7 +1,8 @@
-//! Spares that are wanted no longer. They are marked first, in the transaction that makes them unwanted, so that nobody takes one
-//! that is about to go; then their keepers end, their layers go, and their records last.
+//! Removal of spares. They are marked in the transaction that makes them unwanted, so that no `create` takes one that is being
+//! removed; then their keepers end, their layers are removed, and their records last.
 
 use crate::stop::end_keeper;
+use api::JournalStep;
 use runtime::Node;
 use runtime::keeper::place::Place;
 use serde_json::{Value, json};
@@ -10,16 +11,16 @@ use state::layer_meta::drop_layer;
 use state::pool::{Pool, Spare, Stage};
 use state::{Caller, State};
 use std::time::{Duration, Instant};
-use store::{Kept, Step, Tx};
+use store::{Kept, Tx};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-/// How long a keeper may take to leave.
+/// Most time for a keeper to end.
 const LEAVING: Duration = Duration::from_secs(30);
-/// How long one may take to stand before it counts as one that does not come.
+/// Most time for a spare to become ready.
 const COMING_MS: u64 = 120_000;
 
-/// All spares of a template will go.
-pub(crate) fn give_up(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
+/// Marks all spares of a template for removal.
+pub(crate) fn mark_leaving(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
     for mut spare in tx.list_in::<Spare>(pool)? {
         spare.record.stage = Stage::Leaving;
         tx.change(spare)?;
@@ -27,7 +28,8 @@ pub(crate) fn give_up(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Why a spare is of no use, where it is of none. Asked of records and of the kernel alone, so that `gc` can ask, too.
+/// Returns the reason for which a spare cannot be used, if there is one. Reads only records and the kernel, so that `gc` can call
+/// it, too.
 pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Option<&'static str>, Fault> {
     let lives = Place::of(&state.path, &spare.id).card().is_some_and(|card| card.handle().is_some());
     let old = spare.record.sandbox.created_ms.saturating_add(COMING_MS) < terms::clock::now_ms();
@@ -40,7 +42,7 @@ pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Op
     })
 }
 
-/// Takes away all that are of no use; how many.
+/// Removes all unusable spares; returns their number.
 pub fn take_away(node: &Node, caller: &Caller, state: &State) -> Result<u64, Fault> {
     let useless = state.store.read(|tx| {
         let mut found = Vec::new();
@@ -53,13 +55,13 @@ pub fn take_away(node: &Node, caller: &Caller, state: &State) -> Result<u64, Fau
     })?;
     let mut gone = 0;
     for id in useless {
-        gone += u64::from(drop_one(node, state, &id, caller)?);
+        gone += u64::from(drop_spare(node, state, &id, caller)?);
     }
     Ok(gone)
 }
 
-/// Takes one away, whatever it was good for; false where somebody has it, or did so already.
-pub(crate) fn drop_one(node: &Node, state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
+/// Removes a spare, usable or not; returns false if it is in use or gone already.
+pub(crate) fn drop_spare(node: &Node, state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
     let marked = state.store.write(|tx| {
         let Some(mut spare) = tx.get::<Spare>(id)? else { return Ok(None) };
         if spare.record.stage == Stage::Leaving {
@@ -71,7 +73,7 @@ pub(crate) fn drop_one(node: &Node, state: &State, id: &str, caller: &Caller) ->
     let Some(spare) = marked else { return Ok(false) };
     let top = spare.record.sandbox.layers.last().and_then(|id| state.layers.get(id).ok());
     let end = Instant::now() + LEAVING;
-    // Held while it goes: nobody can be about to stand in it.
+    // Held during the removal, so that no keeper starts on the layers.
     let _lock = loop {
         match top.as_ref().map(|layer| layer.lock()) {
             None => break None,
@@ -88,7 +90,7 @@ pub(crate) fn drop_one(node: &Node, state: &State, id: &str, caller: &Caller) ->
     }
     Place::of(&state.path, id).remove();
     state.store.write(|tx| {
-        note(tx, "spare_rm", Step::Done, id, caller, json!({ "pool": spare.record.pool }))?;
+        note(tx, "spare_rm", JournalStep::Done, id, caller, json!({ "pool": spare.record.pool }))?;
         tx.remove::<Spare>(id)
     })
 }
@@ -98,7 +100,7 @@ fn stuck(id: &str) -> Fault {
     fault.subject(id).retry(Retry::Later).phase(Phase::Close).hint("try again; `cofferdam gc` does, too")
 }
 
-/// For the journal of what makes one.
+/// The journal body of a spare that is made.
 pub(super) fn body(pool: &str, address: &str) -> Value {
     json!({ "pool": pool, "template": address })
 }

@@ -1,6 +1,7 @@
 //! Attacks by a guest or a caller: paths and links that lead out, swaps during a call, files that block, hostile names.
 
 use crate::fixture::{CANARY, StopOnDrop, WorkspaceFixture, kind, rel};
+use api::{FileEntry, FileKind, Rel};
 use node::files::write::Ask;
 use node::files::{change, copy, list, read, search, tar, write};
 use proptest::prelude::*;
@@ -12,7 +13,6 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terms::ErrorKind;
-use workspace::{FileKind, Rel};
 
 /// Links of every kind, and their possible targets.
 fn with_links() -> WorkspaceFixture {
@@ -283,7 +283,7 @@ fn hostile_names_go_through_every_verb_byte_for_byte() {
         let path = root.path(name).unwrap();
         let made = write::write(fixture.root(), &path, Ask::default(), &mut &name[..]).unwrap();
         let json = serde_json::to_string(&made).unwrap();
-        let back: node::files::Entry = serde_json::from_str(&json).unwrap();
+        let back: FileEntry = serde_json::from_str(&json).unwrap();
         assert_eq!(back.path.as_bytes(), name, "nothing is lost in {json}");
     }
     let on_disk: std::collections::BTreeSet<Vec<u8>> =

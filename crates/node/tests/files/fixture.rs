@@ -1,5 +1,6 @@
 //! A workspace, and a directory beside it that must not be reached.
 
+use api::{FileEntry, Rel};
 use node::files::{Root, read, write};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -7,7 +8,6 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terms::{ErrorKind, Fault};
-use workspace::Rel;
 
 pub const CANARY: &str = "what is outside";
 /// Uid of the guest, where the test runs as root.
@@ -70,7 +70,7 @@ impl WorkspaceFixture {
         all_of(read::open(&self.root(), &self.root().path(path.as_bytes())?)?)
     }
 
-    pub fn write(&self, path: &str, text: &[u8], ask: write::Ask) -> Result<node::files::Entry, Fault> {
+    pub fn write(&self, path: &str, text: &[u8], ask: write::Ask) -> Result<FileEntry, Fault> {
         let path = self.root().path(path.as_bytes())?;
         write::write(self.root(), &path, ask, &mut &text[..])
     }

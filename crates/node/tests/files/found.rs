@@ -1,18 +1,18 @@
 //! Listing, searching and watching.
 
 use crate::fixture::{WorkspaceFixture, kind, rel};
+use api::{FileEvent, FileEventKind, FileListing, PathText, Rel, SearchBound, SearchResult};
 use node::files::Interest;
 use node::files::list::{self, Ask};
-use node::files::search::{self, Bound};
-use node::files::watch::{self, Event, Watch, What};
+use node::files::search;
+use node::files::watch::{self, Watch};
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 use terms::ErrorKind;
-use workspace::Rel;
 
-fn names(listing: &list::Listing) -> Vec<String> {
+fn names(listing: &FileListing) -> Vec<String> {
     listing.entries.iter().map(|entry| entry.path.to_string()).collect()
 }
 
@@ -28,7 +28,7 @@ fn pages_of_any_size_tell_everything_once_and_in_order() {
     let want = "a a/1 a/b a/b/2 a/b.c a/b.c/3 a-b a-b/4 a.b empty link z z/y z/y/v z/y/x z/y/x/w";
     assert_eq!(names(&all).join(" "), want);
     assert_eq!(all.next, None);
-    assert_eq!(all.entries[10].target, Some(workspace::Target::Text("a".into())));
+    assert_eq!(all.entries[10].target, Some(PathText::Text("a".into())));
     for limit in 1..=16 {
         let (mut described, mut after) = (Vec::new(), None);
         loop {
@@ -58,7 +58,7 @@ fn pages_of_any_size_tell_everything_once_and_in_order() {
     assert_eq!(kind(list::list(&fixture.root(), &rel("a.b"), &Ask::default())), ErrorKind::Conflict);
 }
 
-fn search(fixture: &WorkspaceFixture, path: &str, ask: search::Ask) -> search::Found {
+fn search(fixture: &WorkspaceFixture, path: &str, ask: search::Ask) -> SearchResult {
     search::search(&fixture.root(), &rel(path), &ask).unwrap()
 }
 
@@ -77,7 +77,7 @@ fn files_are_found_by_name_and_by_what_is_in_them() {
     fixture.put("src/deep/lib.rs", "// needle\n// Needle(\nlast needle");
     fixture.put("notes.txt", "no match");
     fixture.put("binary", "needle\0");
-    let paths = |found: &search::Found| -> Vec<String> { found.matches.iter().map(|m| m.path.to_string()).collect() };
+    let paths = |found: &SearchResult| -> Vec<String> { found.matches.iter().map(|m| m.path.to_string()).collect() };
     assert_eq!(paths(&search(&fixture, ".", globs(&["*.rs"]))), ["src/deep/lib.rs", "src/main.rs"]);
     assert_eq!(paths(&search(&fixture, ".", globs(&["src/*.rs"]))), ["src/main.rs"]);
     assert_eq!(paths(&search(&fixture, "src", globs(&["**/lib.rs", "/main.rs"]))), ["src/deep/lib.rs", "src/main.rs"]);
@@ -87,7 +87,7 @@ fn files_are_found_by_name_and_by_what_is_in_them() {
         found.matches.iter().map(|m| (m.path.to_string(), m.line.unwrap(), m.column.unwrap())).collect();
     let lib = "src/deep/lib.rs".to_owned();
     assert_eq!(places, [(lib.clone(), 1, 4), (lib, 3, 6), ("src/main.rs".into(), 2, 9)]);
-    assert_eq!(found.matches[2].text, Some(workspace::Target::Text("    let needle = 1;".into())));
+    assert_eq!(found.matches[2].text, Some(PathText::Text("    let needle = 1;".into())));
     let any_case = search::Ask { ignore_case: true, ..content("^// needle\\($") };
     assert_eq!(search(&fixture, ".", any_case).matches.len(), 1);
     assert_eq!(search(&fixture, ".", search::Ask { fixed: true, ..content("Needle(") }).matches.len(), 1);
@@ -106,12 +106,12 @@ fn a_search_that_stops_says_at_which_bound() {
     fixture.put("f", &"needle\n".repeat(20));
     fixture.put("long", &"x".repeat(2 << 20));
     let few = search(&fixture, ".", search::Ask { limit: 5, ..content("needle") });
-    assert_eq!((few.matches.len(), few.complete, few.stopped_by), (5, false, Some(Bound::Matches)));
+    assert_eq!((few.matches.len(), few.complete, few.stopped_by), (5, false, Some(SearchBound::Matches)));
     let exact = search(&fixture, ".", search::Ask { limit: 20, ..content("needle") });
     assert_eq!((exact.matches.len(), exact.complete), (20, true), "exactly the bound is no stop");
     assert_eq!(exact.skipped.len(), 1, "a line that is too long is told: {exact:?}");
     let hurried = search(&fixture, ".", search::Ask { patience: Duration::ZERO, ..content("needle") });
-    assert_eq!((hurried.complete, hurried.stopped_by), (false, Some(Bound::Time)));
+    assert_eq!((hurried.complete, hurried.stopped_by), (false, Some(SearchBound::Time)));
     // Catastrophic backtracking for other regex engines, on matching text.
     fixture.put("evil", &format!("{}!\n", "a".repeat(200_000)));
     let began = Instant::now();
@@ -127,14 +127,14 @@ fn nothing_is_looked_through_for_nobody() {
     let (waits, left) = (Interest::default(), Interest::default());
     left.end();
     let ask = |interest: &Interest| search::Ask { interest: interest.clone(), ..content("needle") };
-    assert_eq!(search(&fixture, ".", ask(&left)).stopped_by, Some(Bound::Time));
+    assert_eq!(search(&fixture, ".", ask(&left)).stopped_by, Some(SearchBound::Time));
     assert_eq!(kind(watch::watch(fixture.root(), &Rel::top(), true, left)), ErrorKind::LimitExceeded);
     assert_eq!(search(&fixture, ".", ask(&waits)).matches.len(), 1, "the control");
     assert!(watch::watch(fixture.root(), &Rel::top(), true, waits).is_ok(), "the control");
 }
 
 /// Collects events until the wanted one arrives.
-fn until(watch: &mut Watch, last: impl Fn(&Event) -> bool) -> Vec<Event> {
+fn until(watch: &mut Watch, last: impl Fn(&FileEvent) -> bool) -> Vec<FileEvent> {
     let (mut all, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
     while Instant::now() < end {
         all.extend(watch.take().unwrap());
@@ -147,8 +147,8 @@ fn until(watch: &mut Watch, last: impl Fn(&Event) -> bool) -> Vec<Event> {
     panic!("it never came; so far {all:?}");
 }
 
-fn described(events: &[Event]) -> Vec<String> {
-    let one = |e: &Event| match &e.to {
+fn described(events: &[FileEvent]) -> Vec<String> {
+    let one = |e: &FileEvent| match &e.to {
         Some(to) => format!("{:?} {} {to}", e.what, e.path),
         None => format!("{:?} {}", e.what, e.path),
     };
@@ -176,11 +176,11 @@ fn changes_are_told_as_they_happen() {
     let events = described(&until(&mut watch, |e| e.path == rel("moved/er/late")));
     assert_eq!(&events[..2], ["Renamed new moved", "Created moved/er/late"], "directories keep being watched");
     fs::remove_dir_all(fixture.ws.join("moved")).unwrap();
-    until(&mut watch, |e| e.what == What::Removed && e.path == rel("moved"));
+    until(&mut watch, |e| e.what == FileEventKind::Removed && e.path == rel("moved"));
     assert!(!watch.is_over());
     let mut below = watch::watch(fixture.root(), &rel("d"), true, Interest::default()).unwrap();
     fs::remove_dir_all(fixture.ws.join("d")).unwrap();
-    until(&mut below, |e| e.what == What::Gone);
+    until(&mut below, |e| e.what == FileEventKind::Gone);
     assert!(below.is_over());
 }
 
@@ -202,6 +202,6 @@ fn what_is_not_below_is_not_told_and_what_is_lost_is() {
         fs::write(&at, "").unwrap();
         fs::remove_file(&at).unwrap();
     }
-    let events = until(&mut flat, |e| e.what == What::Overflow);
+    let events = until(&mut flat, |e| e.what == FileEventKind::Overflow);
     assert!(events.len() > 1000, "and what was kept is told, too");
 }

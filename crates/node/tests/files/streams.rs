@@ -1,13 +1,13 @@
 //! Tar streams out of a workspace and into it, with every known attack on them.
 
 use crate::fixture::{CANARY, WorkspaceFixture, kind, rel};
+use api::{FilesUnpacked, Rel};
 use node::files::{Room, Root, list, tar};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use terms::{ErrorKind, Fault};
-use workspace::Rel;
 
 fn pack(fixture: &WorkspaceFixture, path: &str) -> Vec<u8> {
     let mut out = Vec::new();
@@ -15,7 +15,7 @@ fn pack(fixture: &WorkspaceFixture, path: &str) -> Vec<u8> {
     out
 }
 
-fn unpack(root: &Root, path: &str, bytes: &[u8]) -> Result<tar::Unpacked, Fault> {
+fn unpack(root: &Root, path: &str, bytes: &[u8]) -> Result<FilesUnpacked, Fault> {
     tar::unpack(root, &rel(path), &mut &bytes[..])
 }
 

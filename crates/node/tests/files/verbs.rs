@@ -1,6 +1,7 @@
 //! File verbs with their conditions and bounds.
 
 use crate::fixture::{StopOnDrop, WorkspaceFixture, all_of, kind, rel};
+use api::{FileKind, FileMovedHow, Rel};
 use node::files::read::Span;
 use node::files::write::{Ask, When};
 use node::files::{Room, change, copy, list, read, write};
@@ -8,7 +9,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terms::{ErrorKind, LimitKind};
-use workspace::FileKind;
 
 #[test]
 fn a_file_is_written_read_and_appended_to() {
@@ -141,11 +141,11 @@ fn directories_are_made_and_names_changed() {
     assert_eq!(kind(change::rename(&root, &rel("a/f"), &rel("g"), false)), ErrorKind::Conflict);
     assert_eq!(fixture.read("g").unwrap(), b"g", "nothing was replaced unasked");
     let moved = change::rename(&root, &rel("a/f"), &rel("g"), true).unwrap();
-    assert_eq!((moved.how, moved.entry.path), (change::How::Renamed, rel("g")));
+    assert_eq!((moved.how, moved.entry.path), (FileMovedHow::Renamed, rel("g")));
     assert_eq!(fixture.read("g").unwrap(), b"f");
     assert_eq!(kind(change::rename(&root, &rel("a"), &rel("a/b/c"), false)), ErrorKind::InvalidRequest);
     assert_eq!(kind(change::rename(&root, &rel("none"), &rel("n"), false)), ErrorKind::NotFound);
-    assert_eq!(kind(change::rename(&root, &workspace::Rel::top(), &rel("n"), false)), ErrorKind::InvalidRequest);
+    assert_eq!(kind(change::rename(&root, &Rel::top(), &rel("n"), false)), ErrorKind::InvalidRequest);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn what_is_removed_is_what_was_named() {
     assert_eq!(change::remove(&root, &rel("link"), true).unwrap().files, 1, "the link, not what it leads to");
     assert_eq!(fixture.read("kept/f").unwrap(), b"x");
     assert_eq!(kind(change::remove(&root, &rel("d"), true)), ErrorKind::NotFound);
-    assert_eq!(kind(change::remove(&root, &workspace::Rel::top(), true)), ErrorKind::InvalidRequest);
+    assert_eq!(kind(change::remove(&root, &Rel::top(), true)), ErrorKind::InvalidRequest);
 }
 
 #[test]

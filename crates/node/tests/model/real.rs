@@ -3,14 +3,15 @@
 use super::expect::{Model, Pending, VerbResult};
 use super::tree::Files;
 use super::{IN_BASE, Op, PATHS, Part, STAYS, Write};
+use api::{FileDiff, FileKind, Rel, Sharing};
 use node::config::Keep;
 use node::directory::State;
-use node::review::approve::{self, Seen};
-use node::review::diff::{self, Reader};
-use node::review::{Of, reject, undo};
+use node::review::approve::{self, ReviewedDiff};
+use node::review::diff::{self, DiffReader};
+use node::review::{ReviewScope, reject, undo};
 use node::sandbox::Which;
-use node::sandbox::{self, Sandbox, Sharing};
-use node::snapshots::{self, Since, Snapshot};
+use node::sandbox::{self, Sandbox};
+use node::snapshots::{self, ChangesSince, Snapshot};
 use node::{Caller, Node};
 use node::{create, gc, list, remove, stop};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use terms::Fault;
-use workspace::{FileKind, Rel};
 
 pub struct RealNode {
     root: PathBuf,
@@ -64,13 +64,13 @@ impl RealNode {
         let (node, caller, patience) = (&self.node, &self.caller, Duration::from_secs(1));
         Some(match op {
             Op::Create(wanted) => {
-                let ask = create::Ask {
+                let ask = create::CreateSandbox {
                     name: wanted.name.map(|n| format!("name{n}")),
                     reserve: wanted.reserve.iter().map(|path| (*path).into()).collect(),
                     sharing: Sharing { shared: wanted.shared, until_stop: wanted.until_stop },
                     ttl_ms: wanted.short.then_some(0),
                     key: wanted.key.map(|k| format!("key{k}")),
-                    ..create::Ask::default()
+                    ..create::CreateSandbox::default()
                 };
                 let made = create::create(node, caller, &ask).map(|made| made.id);
                 tick();
@@ -100,13 +100,13 @@ impl RealNode {
                     (false, Ok(shown)) => shown.diff.digest,
                     (false, Err(fault)) => return Some(Err(fault)),
                 };
-                let ask = approve::Ask {
+                let ask = approve::ApproveChanges {
                     of: of(&id, *part),
                     everything: *part == Part::All,
                     exact: Vec::new(),
                     hunks: Vec::new(),
                     runs_on_host: false,
-                    seen: Seen::Digest(seen),
+                    seen: ReviewedDiff::Digest(seen),
                     commit: None,
                 };
                 let landed = approve::approve(node, caller, &ask).map(|receipt| receipt.batch);
@@ -115,7 +115,7 @@ impl RealNode {
             }
             Op::Reject { sandbox, part } => {
                 let (of, everything) = (of(&id(*sandbox)?, *part), *part == Part::All);
-                let ask = reject::Ask { of, hunks: Vec::new(), everything, digest: None };
+                let ask = reject::RejectChanges { of, hunks: Vec::new(), everything, digest: None };
                 reject::reject(node, caller, &ask).map(|answer| answer.sandbox)
             }
             Op::Undo(n) => {
@@ -146,7 +146,7 @@ impl RealNode {
                     caller,
                     &shot.id,
                     &Which { word: Some(one.id.clone()), version: None },
-                    Since::Keep,
+                    ChangesSince::Keep,
                 )
                 .map(|r| r.sandbox)
             }
@@ -198,7 +198,7 @@ impl RealNode {
     /// Pending changes of a sandbox.
     pub fn diff(&self, id: &str) -> BTreeMap<String, Pending> {
         let shown = diff::diff(&self.node, &self.caller, &look(id)).unwrap();
-        let pending = |file: node::review::FileDiff| {
+        let pending = |file: FileDiff| {
             let change = file.change;
             (change.path.to_string(), Pending { kind: change.kind.name(), drifted: change.drifted })
         };
@@ -248,16 +248,16 @@ impl RealNode {
     }
 }
 
-fn look(id: &str) -> diff::Ask {
-    diff::Ask { of: of(id, Part::All), everything: false, reader: Reader::Program, page: None }
+fn look(id: &str) -> diff::ReadDiff {
+    diff::ReadDiff { of: of(id, Part::All), everything: false, reader: DiffReader::Program, page: None }
 }
 
-fn of(id: &str, part: Part) -> Of {
+fn of(id: &str, part: Part) -> ReviewScope {
     let paths = match part {
         Part::All => Vec::new(),
         Part::At(path) => vec![Rel::parse(path.as_bytes()).unwrap()],
     };
-    Of::Sandbox { which: Which { word: Some(id.to_owned()), version: None }, paths }
+    ReviewScope::Sandbox { which: Which { word: Some(id.to_owned()), version: None }, paths }
 }
 
 /// Creates a file from its encoded form; see `tree`.

@@ -143,6 +143,7 @@ fn host_rule(action: Action, host: HostPattern, ports: Option<Ports>) -> NetRule
         methods: None,
         paths: None,
         opaque: false,
+        quiet: false,
     }
 }
 
@@ -155,6 +156,7 @@ fn socket_rule(action: Action, path: RulePath) -> NetRule {
         methods: None,
         paths: None,
         opaque: false,
+        quiet: false,
     }
 }
 

@@ -13,16 +13,56 @@ use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
 use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
-use crate::private;
+use crate::private::PrivateDirs;
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use terms::Action;
 
+/// Resolves the policy on a host. The home is the sandbox's own unless a rule leads to it by way of a link, or the grants
+/// leave no place for it.
+fn settle(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
+    let followed = follow(resolved, host)?;
+    let Some(home) = followed.resolved.private.home().map(Path::to_path_buf) else { return Ok(followed) };
+    let why = match unfit(&followed, &home, host) {
+        Some(why) => Some(why),
+        None if followed.resolved.names_home() => None,
+        None => return Ok(followed),
+    };
+    let mut resolved = resolved.clone();
+    resolved.set_private(PrivateDirs::default());
+    let mut followed = follow(&resolved, host)?;
+    followed.notes.extend(why.map(|why| format!("{why}, so the sandbox has no home of its own")));
+    Ok(followed)
+}
+
+/// Returns why the grants leave no place for a home of the sandbox's own: single permissions below it, where rights are
+/// inherited from the home, and mounts take only all changes away; or a directory above it that has no such home.
+fn unfit(followed: &Followed, home: &Path, host: &dyn Host) -> Option<String> {
+    let mut planner = Planner::new(followed);
+    planner.grants();
+    let private = &followed.resolved.private;
+    let partial = planner.grants.iter().find(|grant| private.is_in_home(&grant.path) && !grant.is_whole());
+    if let Some(grant) = partial {
+        let (rule, path) = (&grant.rule, grant.path.display());
+        return Some(format!("{rule}: it grants single permissions at {path}, below the home"));
+    }
+    let is_shown = planner.grants.iter().find(|grant| home.parent().is_some_and(|above| grant.covers(above)))?;
+    let is_there = host.look(home).is_some_and(|found| found.real == home && found.kind == Kind::Dir);
+    (!is_there)
+        .then(|| format!("{}: it shows {}, which has no {}", is_shown.rule, is_shown.path.display(), home.display()))
+}
+
 impl Resolved {
+    /// Resolves the policy on this host: rules reach the real paths behind links; allowances of missing paths, and of
+    /// programs with another digest than named, have no effect. Decisions then equal what a plan enforces.
+    pub fn follow(&self, host: &dyn Host) -> Result<Resolved, PlanError> {
+        settle(self, host).map(|followed| followed.resolved)
+    }
+
     /// Computes the mounts and rules with which the kernel enforces this policy on `host`.
     pub fn plan(&self, host: &dyn Host) -> Result<Plan, PlanError> {
-        let followed = follow(self, host)?;
+        let followed = settle(self, host)?;
         let mut planner = Planner::new(&followed);
         planner.grants();
         planner.masks()?;
@@ -42,6 +82,7 @@ impl Resolved {
             kept,
             links,
             exec,
+            private: followed.resolved.private.clone(),
             notes: planner.notes,
         })
     }
@@ -111,7 +152,8 @@ impl<'a> Planner<'a> {
             }
             let brought = rules.iter().find(|(perms, _)| !perms.and(added).is_empty()).unwrap_or(&rules[0]);
             self.grant_at.insert(path.clone(), self.grants.len());
-            self.grants.push(Grant { path, kind, perms: above.union(added), rule: brought.1.clone() });
+            let (perms, rule) = (above.union(added), brought.1.clone());
+            self.grants.push(Grant { path, kind, perms, rule, private: self.resolved.private.clone() });
         }
     }
 
@@ -180,7 +222,7 @@ impl<'a> Planner<'a> {
 
     /// Returns the innermost grant that covers `path`; it includes the permissions of the outer ones.
     fn covering(&self, path: &Path) -> Option<&Grant> {
-        private::reaching(path).find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
+        self.resolved.private.reaching(path).find_map(|above| self.grant_at.get(above)).map(|i| &self.grants[*i])
     }
 
     fn masks_over<'p>(&'p self, path: &'p Path) -> impl Iterator<Item = &'p Mask> {

@@ -95,6 +95,9 @@ fn read_document(at: &Cursor<'_>, source: &str) -> Result<Document, Problem> {
         document.syscalls_deny = sections::syscalls(&at)?;
     }
     document.env = fields.get("env").map(|at| sections::env(&at)).transpose()?;
+    if let Some(at) = fields.get("home") {
+        document.home_copy = sections::home(&at)?;
+    }
     document.secrets = sections::secrets(&fields.list("secrets")?)?;
     if let Some(at) = fields.get("audit") {
         document.audit_events = sections::audit(&at)?;

@@ -40,6 +40,7 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
         methods: fields.get("methods").map(|at| each(&at, method)).transpose()?,
         paths: fields.get("paths").map(|at| each(&at, url_path)).transpose()?,
         opaque,
+        quiet: quiet(&fields, action, proto)?,
     })
 }
 
@@ -56,6 +57,18 @@ fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Res
         }
         to if to.is_address() => "a rule about addresses is judged by address and port as it is; leave \"opaque\" out",
         _ => return Ok(true),
+    };
+    Err(at.problem(why))
+}
+
+/// Parses `quiet`, which is about refusals of the broker only.
+fn quiet(fields: &Fields<'_>, action: Action, proto: Option<Proto>) -> Result<bool, Problem> {
+    let Some(at) = fields.get("quiet") else { return Ok(false) };
+    let why = match at.boolean()? {
+        false => return Ok(false),
+        true if action != Action::Deny => "only a rule that denies can be quiet; leave \"quiet\" out",
+        true if proto == Some(Proto::Unix) => "refusals of sockets are always shown; leave \"quiet\" out",
+        true => return Ok(true),
     };
     Err(at.problem(why))
 }

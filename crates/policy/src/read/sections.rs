@@ -3,9 +3,13 @@
 use crate::cursor::{Cursor, Problem, one_of_these, parsed};
 use crate::document::{Capability, Env, Secret};
 use crate::host::Host;
+use crate::path::{Refusal, RulePath};
 use crate::schema::{self, AUDIT_EVENTS, DEGRADES};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use terms::{LimitKind, Limits, OnOutputLimit};
+
+/// Bound on the paths that one document copies into the home.
+const MOST_COPIED: usize = 256;
 
 pub(super) fn syscalls(at: &Cursor<'_>) -> Result<Vec<String>, Problem> {
     let names = at.object(&schema::SYSCALLS)?.unique_texts("deny")?;
@@ -50,6 +54,26 @@ pub(super) fn env(at: &Cursor<'_>) -> Result<Env, Problem> {
     Ok(env)
 }
 
+/// Paths that are copied into the home.
+pub(super) fn home(at: &Cursor<'_>) -> Result<Vec<RulePath>, Problem> {
+    let fields = at.object(&schema::HOME)?;
+    let items = fields.list("copy")?;
+    if items.len() > MOST_COPIED {
+        let problem = at.problem(format!("{} paths are copied", items.len()));
+        return Err(problem.hint(format!("at most {MOST_COPIED} are; name a directory above them")));
+    }
+    items.iter().map(|item| parsed(item, copied_path)).collect()
+}
+
+/// Parses a path that is copied into the home: a plain one below it.
+pub(crate) fn copied_path(text: &str) -> Result<RulePath, Refusal> {
+    let path = RulePath::parse(text)?;
+    match path.below_home() {
+        Some(_) => Ok(path),
+        None => Err(Refusal::new(format!("{text:?} is no plain path below the home")).hint("such as ~/.config/tool")),
+    }
+}
+
 /// `part` is `whole` without its final wildcard.
 fn env_name(at: &Cursor<'_>, part: &str, whole: &str) -> Result<(), Problem> {
     match part.chars().find(|c| *c == '=' || *c == '*' || c.is_whitespace() || c.is_control()) {
@@ -64,12 +88,18 @@ fn env_name(at: &Cursor<'_>, part: &str, whole: &str) -> Result<(), Problem> {
 }
 
 pub(super) fn secrets(items: &[Cursor<'_>]) -> Result<Vec<Secret>, Problem> {
-    let mut seen = BTreeSet::new();
     let mut secrets = Vec::new();
     for at in items {
         let secret = secret(at)?;
-        if !seen.insert((secret.host.clone(), secret.header.clone())) {
-            return Err(at.problem(format!("two secrets for the header {:?} of {}", secret.header, secret.host)));
+        // Several required ones would leave open which of them is sent.
+        let place = (secret.host.clone(), secret.header.clone());
+        let rival = secrets.iter().any(|s: &Secret| {
+            (&s.host, &s.header) == (&place.0, &place.1) && (s.name == secret.name || !(s.optional && secret.optional))
+        });
+        if rival {
+            return Err(at
+                .problem(format!("two secrets for the header {:?} of {}", secret.header, secret.host))
+                .hint("only secrets that are all \"optional\" may share a header"));
         }
         secrets.push(secret);
     }
@@ -98,7 +128,8 @@ fn secret(at: &Cursor<'_>) -> Result<Secret, Problem> {
             format.to_owned()
         }
     };
-    Ok(Secret { name: name.to_owned(), host, header, format })
+    let optional = fields.get("optional").map_or(Ok(false), |at| at.boolean())?;
+    Ok(Secret { name: name.to_owned(), host, header, format, optional })
 }
 
 pub(super) fn audit(at: &Cursor<'_>) -> Result<Vec<String>, Problem> {

@@ -10,8 +10,10 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
+const HOME: &str = "/b";
+
 fn context(workspace: &str) -> Context {
-    Context { home: PathBuf::from("/b"), workspace: PathBuf::from(workspace), toolchains: vec![PathBuf::from("/c/a")] }
+    Context { home: PathBuf::from(HOME), workspace: PathBuf::from(workspace), toolchains: vec![PathBuf::from("/c/a")] }
 }
 
 fn resolved(json: &str, workspace: &str) -> Resolved {
@@ -79,8 +81,9 @@ fn check_guards(world: &World, plan: &Plan, followed: &Resolved, json: &str) -> 
 }
 
 /// Compares the two for every path; also checks the invariants of `Plan`.
-fn check(world: &World, json: &str, workspace: &str) -> Result<Option<Plan>, TestCaseError> {
+fn check(world: &World, json: &str, workspace: &str, own_home: bool) -> Result<Option<Plan>, TestCaseError> {
     let resolved = resolved(json, workspace);
+    let resolved = if own_home { resolved.with_own_home(Path::new(HOME)) } else { resolved };
     let Ok(plan) = resolved.plan(world) else {
         return Ok(None);
     };
@@ -237,12 +240,13 @@ fn document() -> impl Strategy<Value = String> {
 fn decisions_are_what_plans_enforce() {
     let cases = 800;
     // Counts of plans, and of plans with each of their parts.
-    let seen = [const { Cell::new(0u32) }; 7];
+    let seen = [const { Cell::new(0u32) }; 8];
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner
-        .run(&(world(), document(), workspace()), |(world, json, workspace)| {
-            if let Some(plan) = check(&world, &json, workspace)? {
+        .run(&(world(), document(), workspace(), any::<bool>()), |(world, json, workspace, own_home)| {
+            if let Some(plan) = check(&world, &json, workspace, own_home)? {
                 let in_private = plan.grants.iter().filter(|g| policy::private_place(&g.path).is_some()).count();
+                let in_home = plan.grants.iter().filter(|g| plan.private.is_in_home(&g.path)).count();
                 let parts = [
                     1,
                     in_private,
@@ -251,6 +255,7 @@ fn decisions_are_what_plans_enforce() {
                     plan.guards.len(),
                     plan.links.len(),
                     plan.exec.asked().count(),
+                    in_home,
                 ];
                 for (count, part) in seen.iter().zip(parts) {
                     count.set(count.get() + u32::from(part > 0));
@@ -261,10 +266,10 @@ fn decisions_are_what_plans_enforce() {
         .unwrap();
     let seen = seen.map(Cell::into_inner);
     // Far below the usual counts, because cases are random.
-    let least = [cases / 2, cases / 20, cases / 2, cases / 40, cases / 40, cases / 200, cases / 100];
+    let least = [cases / 2, cases / 20, cases / 2, cases / 40, cases / 40, cases / 200, cases / 100, cases / 200];
     assert!(
         seen.iter().zip(least).all(|(n, least)| *n > least),
-        "too few plans, grants in private directories, grants, masks, guards, links or programs that are asked about: {seen:?}"
+        "too few plans, grants in private directories, grants, masks, guards, links, programs that are asked about or grants in the home: {seen:?}"
     );
 }
 
@@ -326,4 +331,63 @@ fn a_rule_from_above_ends_at_the_private_directories() {
     check("deny", &["/**/x"], "/tmp/a", &["/a/x", "/tmp/a/x", "/var/lib/x"]);
     // The directory itself is not taken for a workspace.
     check("deny", &["/"], "/tmp", &["/a/x", "/var/lib/x"]);
+}
+
+/// The sandbox's own home: a rule from above ends there, one that names a path in it applies, and one that names the home
+/// means the host's.
+#[test]
+fn a_rule_from_above_ends_at_the_sandboxs_own_home() {
+    let world = World::new().files(&["/a/x", "/b/x", "/b/c/x", "/b/w/x", "/c/x"]).links(&[("/l", "b")]);
+    let check = |defaults: &str, paths: &[&str], workspace: &str, expected: &[&str], own: bool| {
+        let rule = |path: &&str| format!(r#"{{"action":"allow","path":"{path}","perms":["read_file","read_dir"]}}"#);
+        let rules: Vec<String> = paths.iter().map(rule).collect();
+        let json =
+            format!(r#"{{"version":1,"defaults":{{"fs":"{defaults}"}},"fs":{{"rules":[{}]}}}}"#, rules.join(","));
+        let policy = resolved(&json, workspace).with_own_home(Path::new(HOME));
+        let plan = policy.plan(&world).unwrap();
+        let followed = policy.follow(&world).unwrap();
+        let open = |decides: &dyn Fn(&Path) -> bool| -> Vec<String> {
+            let files = world.reals().filter(|(path, kind)| *kind == Kind::File && path.ends_with("x"));
+            files.filter(|(path, _)| decides(path)).map(|(path, _)| path.display().to_string()).collect()
+        };
+        for seen in [
+            open(&|path| granted(&plan, path).contains(Perm::ReadFile)),
+            open(&|path| followed.fs(path, Perm::ReadFile).allowed()),
+        ] {
+            assert_eq!(seen, expected, "{defaults} {paths:?} in {workspace}");
+        }
+        assert_eq!(plan.private.home().is_some(), own, "{defaults} {paths:?} in {workspace}");
+        assert_eq!(plan.private, *followed.private());
+    };
+    check("deny", &["/"], "/a", &["/a/x", "/c/x"], true);
+    check("allow", &[], "/a", &["/a/x", "/c/x"], true);
+    check("deny", &["/**"], "/a", &["/a/x", "/c/x"], true);
+    check("deny", &["~/c"], "/a", &["/b/c/x"], true);
+    check("allow", &["/b/c"], "/a", &["/a/x", "/b/c/x", "/c/x"], true);
+    check("deny", &["~/*/x"], "/a", &["/b/c/x", "/b/w/x"], true);
+    for named in ["~", "/b", "/l"] {
+        check("deny", &[named], "/a", &["/b/c/x", "/b/w/x", "/b/x"], false);
+        check("deny", &["/", named], "/a", &["/a/x", "/b/c/x", "/b/w/x", "/b/x", "/c/x"], false);
+    }
+    // In the workspace rules from above apply.
+    check("deny", &["/"], "/b/w", &["/a/x", "/b/w/x", "/c/x"], true);
+    check("deny", &["$WORKSPACE"], "/b/w", &["/b/w/x"], true);
+}
+
+/// Below a writable home single permissions cannot be held: then the home is the host's.
+#[test]
+fn single_permissions_below_the_home_leave_the_hosts() {
+    let world = World::new().files(&["/b/c/x", "/b/f"]);
+    for (perms, path, own) in [
+        (r#""read_file","read_dir""#, "~/c", true),
+        (r#""read_file","write_file""#, "~/f", true),
+        (r#""read_file","read_dir","write_file""#, "~/c", false),
+        (r#""read_file""#, "~/c", false),
+    ] {
+        let json =
+            format!(r#"{{"version":1,"fs":{{"rules":[{{"action":"allow","path":"{path}","perms":[{perms}]}}]}}}}"#);
+        let plan = resolved(&json, "/a").with_own_home(Path::new(HOME)).plan(&world).unwrap();
+        assert_eq!(plan.private.home().is_some(), own, "{json}");
+        assert_eq!(plan.notes.iter().any(|note| note.contains("no home of its own")), !own, "{json}: {:?}", plan.notes);
+    }
 }

@@ -12,7 +12,7 @@ use super::wire::{
 use crate::Node;
 use crate::keeper_dir::place::{Card, Place};
 use crate::keeper_dir::spool::Reader;
-use crate::questions::{Answer, Question, Remember};
+use api::{Question, QuestionDecision, Remember};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::de::DeserializeOwned;
 use state::Caller;
@@ -398,7 +398,7 @@ impl Keeper {
     }
 
     /// Answers a question, and returns it.
-    pub fn answer(&mut self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
+    pub fn answer(&mut self, number: u64, answer: QuestionDecision, remember: Remember) -> Result<Question, Fault> {
         self.ask(&Request::Answer { number, answer, remember })
     }
 

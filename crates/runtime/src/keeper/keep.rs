@@ -23,11 +23,12 @@ use crate::Node;
 use crate::events::DEFAULT_MAX;
 use crate::keeper_dir::place::{Card, Place};
 use crate::run::{Holding, Premises, ResidentPlan};
+use api::{JournalStep, Lifecycle};
 use enclosure::{Groundwork, Residence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
-use state::sandbox::{Lifecycle, Sandbox};
+use state::sandbox::Sandbox;
 use state::{Caller, SecretSources};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -522,7 +523,7 @@ fn record_resumed(state: &Path, sandbox: &str, caller: &Caller) -> Result<(), Fa
         let was = kept.record.suspended.take();
         kept.record.used_ms = terms::clock::now_ms();
         tx.change(kept)?;
-        state::journal::note(tx, "resume", store::Step::Done, sandbox, caller, serde_json::json!({ "was": was }))
+        state::journal::note(tx, "resume", JournalStep::Done, sandbox, caller, serde_json::json!({ "was": was }))
             .map(drop)
     })
 }

@@ -8,11 +8,12 @@
 
 mod line;
 
+use api::{QuestionDecision, Remember};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use terms::{Fault, Outcome};
 
-pub use crate::request::{Hidden, Revision, Start, Word, words_of};
+pub use crate::request::{Revision, Start, Word, words_of};
 pub use line::{Frame, Line, MOST, MOST_HANDLES, Pulled};
 
 /// Protocol version; raised when a keeper could no longer be understood by an older or newer side.
@@ -79,9 +80,9 @@ pub enum Request {
     /// Answers a question, and returns it.
     Answer {
         number: u64,
-        answer: crate::questions::Answer,
+        answer: QuestionDecision,
         #[serde(default)]
-        remember: crate::questions::Remember,
+        remember: Remember,
     },
     /// Replaces the network rules and limits, for running and future commands.
     Revise(Box<Revision>),

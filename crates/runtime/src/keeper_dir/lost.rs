@@ -6,7 +6,7 @@ use state::State;
 use state::sandbox::Run;
 use std::path::Path;
 use store::{Kept, Store, Tx};
-use terms::{Enforcement, Fault, Level, Outcome, PolicyStamp, RunId, Verdict};
+use terms::{Enforcement, EnforcementLevel, Fault, Outcome, PolicyStamp, RunId, Verdict};
 
 /// Returns the reason why a sandbox has lost its keeper, if it has.
 pub fn reason(state: &Path, sandbox: &str) -> Option<String> {
@@ -67,7 +67,8 @@ pub fn close(place: &Place, run: &str, sandbox: &str, why: &str) {
         return;
     }
     let stamp = PolicyStamp::default();
-    let unknown = Enforcement { level: Level::Partial, missing: vec!["unknown: the keeper is gone".to_owned()] };
+    let unknown =
+        Enforcement { level: EnforcementLevel::Partial, missing: vec!["unknown: the keeper is gone".to_owned()] };
     let outcome = Outcome {
         message: Some(why.to_owned()),
         sandbox: Some(sandbox.to_owned()),

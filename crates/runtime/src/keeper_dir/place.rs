@@ -8,14 +8,14 @@
 //!                            runs/<run>/   output of each run; see `spool`
 //! ```
 
-use super::services::ServiceNow;
 use crate::events::EventFile;
 use crate::owned_file::read_own;
+use api::ServiceStatus;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use std::io::{self};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -120,12 +120,12 @@ impl Place {
     }
 
     /// States of the services, as last written.
-    pub fn services(&self) -> Vec<ServiceNow> {
+    pub fn services(&self) -> Vec<ServiceStatus> {
         let text = read_own(&self.dir.join(SERVICES), LONGEST_SERVICES).ok();
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    pub fn write_services(&self, all: &[ServiceNow]) -> io::Result<()> {
+    pub fn write_services(&self, all: &[ServiceStatus]) -> io::Result<()> {
         self.replace(SERVICES, &serde_json::to_vec(all)?)
     }
 

@@ -1,6 +1,7 @@
 //! The prompt at a terminal: open questions of a guest's table are put to a person one at a time.
 
-use super::{Answer, Question, Questions, Remember};
+use super::Questions;
+use api::{Question, QuestionDecision, Remember};
 use std::os::fd::BorrowedFd;
 
 /// A person at a terminal, who is asked one question at a time. The prompt owns the terminal meanwhile: typed input is the answer, and no
@@ -11,7 +12,7 @@ pub trait Person {
     /// Puts a question.
     fn ask(&mut self, question: &Question);
     /// Returns the answer, once it was given.
-    fn heard(&mut self) -> Option<(Answer, Remember)>;
+    fn heard(&mut self) -> Option<(QuestionDecision, Remember)>;
     /// Withdraws the question.
     fn never_mind(&mut self);
 }

@@ -2,7 +2,8 @@
 //! files, sockets and programs of the host, where its supervisor does. The table is bounded, and so is the number of questions that one
 //! guest may ask in all, so that no person is worn down into saying yes.
 
-use super::{Answer, LEAST_PATIENCE, MOST_PATIENCE, Question, Remember, not_open};
+use super::{LEAST_PATIENCE, MOST_PATIENCE, not_open};
+use api::{Question, QuestionDecision, Remember};
 use egress::approval::{self, AnswerCallback, Approvals};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
@@ -197,8 +198,8 @@ impl Questions {
     }
 
     /// Answers a question, and returns it.
-    pub fn answer(&self, number: u64, answer: Answer, remember: Remember) -> Result<Question, Fault> {
-        let allow = answer == Answer::Allow;
+    pub fn answer(&self, number: u64, answer: QuestionDecision, remember: Remember) -> Result<Question, Fault> {
+        let allow = answer == QuestionDecision::Allow;
         let mut table = self.table();
         let open = table.open.remove(&number).filter(|open| open.deadline > Instant::now());
         let open = open.ok_or_else(|| not_open(number))?;
@@ -383,9 +384,12 @@ mod test {
         let waits = Approvals::ask(&questions, &connect(1), &mut || None, reply).ok().unwrap();
         let asked = questions.open().remove(0);
         assert_eq!((asked.op.as_str(), asked.target.as_str()), ("net.connect", "1.1.1.1:80"));
-        assert_eq!(questions.answer(asked.number, Answer::Allow, Remember::Once).unwrap(), asked);
+        assert_eq!(questions.answer(asked.number, QuestionDecision::Allow, Remember::Once).unwrap(), asked);
         assert_eq!(answer.recv(), Ok(true));
-        assert!(questions.answer(asked.number, Answer::Allow, Remember::Once).is_err(), "nobody answers twice");
+        assert!(
+            questions.answer(asked.number, QuestionDecision::Allow, Remember::Once).is_err(),
+            "nobody answers twice"
+        );
         assert_eq!(questions.known(&connect(1), false), None, "the answer was for once");
         drop(waits);
     }
@@ -393,7 +397,7 @@ mod test {
     #[test]
     fn an_answer_for_the_run_holds_and_a_refusal_counts() {
         let questions = questions();
-        for (host, answer) in [(1, Answer::Allow), (2, Answer::Deny)] {
+        for (host, answer) in [(1, QuestionDecision::Allow), (2, QuestionDecision::Deny)] {
             let _waits = ask(&questions, &connect(host)).ok().unwrap();
             let number = questions.open()[0].number;
             questions.answer(number, answer, Remember::Run).unwrap();
@@ -410,13 +414,13 @@ mod test {
         assert_eq!(waiting.heard(), None);
         let asked = questions.open().remove(0);
         assert_eq!((asked.op.as_str(), asked.pid, asked.exe.as_deref()), ("fs.read", Some(7), Some("/bin/sh")));
-        questions.answer(asked.number, Answer::Deny, Remember::Once).unwrap();
+        questions.answer(asked.number, QuestionDecision::Deny, Remember::Once).unwrap();
         assert_eq!(waiting.heard(), Some(enclosure::Answer::Deny));
         // A file is asked about each time; a program that was refused is not asked about under its next name in PATH.
         assert!(matches!(local(&questions, "fs.read", "/etc/a"), enclosure::Begun::Waits { .. }));
         let _held = local(&questions, "exec", "/bin/b");
         let number = questions.open().last().unwrap().number;
-        questions.answer(number, Answer::Deny, Remember::Once).unwrap();
+        questions.answer(number, QuestionDecision::Deny, Remember::Once).unwrap();
         assert!(matches!(local(&questions, "exec", "/bin/b"), enclosure::Begun::Known(false)));
     }
 }

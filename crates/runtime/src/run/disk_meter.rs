@@ -3,12 +3,13 @@
 //! A round scans for unlinked open files, walks the layer, and scans again. A file may lose its name between two scans, or get one; so that
 //! none counts twice, only those count that had no name before the walk and after it.
 
+use api::FileKind;
 use enclosure::{Crowd, Gauge, Nameless, NamelessFiles};
 use state::total::Account;
 use std::io;
 use std::time::{Duration, Instant};
+use workspace::Dir;
 use workspace::descent::Descent;
-use workspace::{Dir, FileKind};
 
 /// Time slice of one call.
 const TURN: Duration = Duration::from_millis(4);
@@ -26,7 +27,8 @@ const REPORTING: [u64; 4] = [0xef53, 0x5846_5342, 0x0102_1994, 0xf2f5_2010];
 
 /// Incremental meter of a layer that a guest writes to.
 pub(super) struct Meter {
-    up: Dir,
+    /// Upper directories of the workspace and of the home.
+    trees: Vec<Dir>,
     state: Dir,
     round: Option<Round>,
     known: Option<LastRound>,
@@ -62,6 +64,8 @@ struct Round {
     /// Unlinked open files before the walk.
     nameless: NamelessFiles,
     descent: Descent,
+    /// Trees to walk after this one.
+    later: Vec<Dir>,
     /// Names left to visit, for each directory on the path.
     unvisited: Vec<Vec<Vec<u8>>>,
     found: (u64, u64),
@@ -85,13 +89,14 @@ struct Measured {
 }
 
 impl Meter {
-    pub fn new(up: &Dir, state: &Dir, account: Option<Account>) -> io::Result<Meter> {
-        let (up, state) = (up.try_clone()?, state.try_clone()?);
+    pub fn new(trees: &[&Dir], state: &Dir, account: Option<Account>) -> io::Result<Meter> {
+        let trees = trees.iter().map(|tree| tree.try_clone()).collect::<io::Result<Vec<Dir>>>()?;
+        let (up, state) = (trees.first().ok_or(io::ErrorKind::NotFound)?, state.try_clone()?);
         let account = account.map(|account| LayerShare { account, first: None, now: (0, 0), look_at: None });
         let reports_free_space =
-            rustix::fs::fstatfs(&up).is_ok_and(|fs| REPORTING.contains(&(fs.f_type as u64 & 0xffff_ffff)));
+            rustix::fs::fstatfs(up).is_ok_and(|fs| REPORTING.contains(&(fs.f_type as u64 & 0xffff_ffff)));
         Ok(Meter {
-            up,
+            trees,
             state,
             round: None,
             known: None,
@@ -124,13 +129,16 @@ impl Meter {
 
     /// Free blocks and inodes: while they are unchanged, so is the layer.
     fn free(&self) -> (u64, u64) {
-        rustix::fs::fstatvfs(&self.up).map_or((0, 0), |s| (s.f_bfree, s.f_ffree))
+        self.trees.first().and_then(|up| rustix::fs::fstatvfs(up).ok()).map_or((0, 0), |s| (s.f_bfree, s.f_ffree))
     }
 
     fn begin(&self) -> io::Result<Round> {
-        let (descent, before) = (Descent::at(&self.up)?, self.free());
+        let mut later = self.trees.iter().rev().map(Dir::try_clone).collect::<io::Result<Vec<Dir>>>()?;
+        let first = later.pop().ok_or(io::ErrorKind::NotFound)?;
+        let (descent, before) = (Descent::at(&first)?, self.free());
         let (stage, nameless) = (Stage::FirstLook, NamelessFiles::new());
-        Ok(Round { stage, nameless, descent, unvisited: Vec::new(), found: (0, 0), before, spent: Duration::ZERO })
+        let (unvisited, found, spent) = (Vec::new(), (0, 0), Duration::ZERO);
+        Ok(Round { stage, nameless, descent, later, unvisited, found, before, spent })
     }
 
     /// Continues a round until it is complete or the time slice is over.
@@ -140,7 +148,7 @@ impl Meter {
                 Stage::FirstLook => {
                     let Some(files) = self.look_for_nameless(until) else { return Ok(None) };
                     (round.nameless, round.stage) = (files, Stage::Walk);
-                    round.unvisited = vec![self.up.names()?];
+                    round.unvisited = vec![round.descent.here().names()?];
                 }
                 Stage::Walk => {
                     if !round.walk(until)? {
@@ -180,7 +188,12 @@ impl Round {
         while let Some(names) = self.unvisited.last_mut() {
             let Some(name) = names.pop() else {
                 self.unvisited.pop();
-                self.descent.leave()?;
+                if !self.unvisited.is_empty() {
+                    self.descent.leave()?;
+                } else if let Some(next) = self.later.pop() {
+                    self.descent = Descent::at(&next)?;
+                    self.unvisited.push(next.names()?);
+                }
                 continue;
             };
             // A file that was removed meanwhile takes no space.

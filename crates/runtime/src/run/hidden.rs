@@ -77,7 +77,8 @@ impl Words {
     fn plan(&self, program: &OsStr, host: &LocalHost, caller: &Caller) -> Result<(Resolved, Plan), Fault> {
         let mut policy = Policy::clone(&self.policy);
         let around = policies::surroundings(&mut policy, caller, &self.dir, Some(program));
-        let resolved = policy::resolve(&policy, &around.context)?.follow(host)?;
+        let resolved = policy::resolve(&policy, &around.context)?;
+        let resolved = crate::own_home::with_own_home(resolved, caller, &self.dir).follow(host)?;
         let plan = resolved.plan(host)?;
         Ok((resolved, plan))
     }

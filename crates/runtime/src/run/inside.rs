@@ -1,6 +1,7 @@
 //! Arguments of a command, its environment inside, and the program that its first word resolves to there.
 
 use super::Refused;
+use super::home::HomePrograms;
 use super::view::View;
 use crate::network::Planned;
 use enclosure::TRUST_VARIABLES;
@@ -41,16 +42,18 @@ pub struct Inside {
     /// Programs inside must trust the guest CA.
     inspects: bool,
     view: View,
+    home: Option<HomePrograms>,
 }
 
 impl Inside {
-    pub fn new(tools: Vec<String>, network: &Planned, view: View) -> Inside {
+    pub fn new(tools: Vec<String>, network: &Planned, view: View, home: Option<HomePrograms>) -> Inside {
         Inside {
             tools,
             secrets: network.secrets.variables().map(String::from).collect(),
             placeholders: network.secrets.placeholders().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
             inspects: network.inspects(),
             view,
+            home,
         }
     }
 
@@ -119,10 +122,16 @@ impl Inside {
         let mut refused = None;
         let mut found_plain = None;
         for candidate in &candidates {
-            let Some((real, kind, mode)) = self.view.find(candidate) else { continue };
+            let in_home = self.home.as_ref().and_then(|home| home.find(candidate));
+            let (found, own) = in_home.map_or_else(|| (self.view.find(candidate), false), |(f, own)| (Some(f), own));
+            let Some((real, kind, mode)) = found else { continue };
             if kind != Kind::File || mode & 0o111 == 0 {
                 found_plain.get_or_insert((candidate, kind));
                 continue;
+            }
+            // Where every program may start, those of the sandbox's own home may as well.
+            if own && resolved.policy().default_exec() != Action::Deny {
+                return Ok(candidate.clone());
             }
             match check_exec(&real, resolved) {
                 None => return Ok(candidate.clone()),
@@ -199,6 +208,7 @@ fn check_exec(real: &Path, resolved: &Resolved) -> Option<Denial> {
             pid: 0,
             exe: String::new(),
             hint: decision.hint,
+            quiet: false,
         }),
     }
 }

@@ -2,8 +2,9 @@
 //! changed nothing. Records are kept elsewhere.
 
 use super::place::Fresh;
+use super::repository;
+use api::Driver;
 use enclosure::Over;
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use state::Caller;
 use state::layer_meta::{Meta, drop_layer};
@@ -13,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use store::{Kept, Store};
 use terms::{ErrorKind, Fault, Phase};
-use workspace::{Dir, Driver, Layer, Layers, Lock, Stack, remove};
+use workspace::{Dir, Layer, Layers, Lock, Stack};
 
 /// The owner of a workspace.
 pub(crate) enum Owner {
@@ -33,6 +34,8 @@ pub(crate) struct Held {
     pub stack: Stack,
     /// Share in the total of all layers, where that total is bounded.
     pub account: Option<Account>,
+    /// Note for the caller about a new layer.
+    pub note: Option<String>,
     /// Dropped last of all.
     _lock: Lock,
 }
@@ -59,9 +62,10 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
         let _ = drop_layer(&layers, &layer.id); // on failure the collector removes it later
         return Err(fault);
     }
+    let note = repository::seed(at, &layer, caller);
     let stack = Stack { base, driver, layers: vec![layer], since };
     let owner = Owner::Run(options.clone());
-    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, account, _lock: lock })
+    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, account, note, _lock: lock })
 }
 
 /// Adds the hint that a run can also do without a workspace.
@@ -92,14 +96,12 @@ pub(super) fn take(
         return Err(fault.hint("try again").subject(&sandbox.id).phase(Phase::Admission));
     };
     if stack.driver == Driver::Overlay {
-        // A work directory left by an earlier mount is useless to the next one, and makes it fail.
-        remove::tree(&top.dir, b"work").map_err(broken)?;
-        rustix::fs::mkdirat(&top.dir, "work", Mode::from_raw_mode(0o700)).map_err(|e| broken(e.into()))?;
+        top.clear_work().map_err(broken)?;
     }
     let layers = Layers { dir: state.layers.dir.try_clone().map_err(broken)? };
     let at = sandbox.record.base.clone();
     let owner = Owner::Sandbox(Box::new(sandbox.clone()));
-    Ok(Some((Held { state: state.path.clone(), layers, at, stack, account, owner, _lock: lock }, sandbox)))
+    Ok(Some((Held { state: state.path.clone(), layers, at, stack, account, owner, note: None, _lock: lock }, sandbox)))
 }
 
 impl Held {

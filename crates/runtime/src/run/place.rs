@@ -2,6 +2,8 @@
 
 use super::RunRequest;
 use super::layer::Held;
+use super::repository;
+use api::Driver;
 use state::Caller;
 use std::path::{Path, PathBuf};
 use terms::{Fault, Phase};
@@ -32,7 +34,14 @@ pub struct Fresh {
     /// Time to keep it, in milliseconds; `None` for the default.
     pub ttl_ms: Option<u64>,
     /// Storage of changes; the best that works, where none is named.
-    pub driver: Option<workspace::Driver>,
+    pub driver: Option<Driver>,
+}
+
+impl Fresh {
+    /// Returns whether the workspace is kept even if nothing was changed in it.
+    pub(super) fn keeps_anything(&self) -> bool {
+        self.keep == Keep::Always || (self.keep == Keep::Changed && self.name.is_some())
+    }
 }
 
 /// Retention of the workspace after the run.
@@ -59,6 +68,8 @@ pub(super) struct Spot {
     pub layered: bool,
     /// `dir` is the guest's private directory, and not the host's.
     pub private: bool,
+    /// Notes for the caller about the choice.
+    pub notes: Vec<String>,
     /// The sandbox's workspace, locked.
     pub held: Option<Held>,
 }
@@ -88,10 +99,14 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Faul
     let fresh = matches!(request.place, Place::Fresh(_));
     let private = fresh && named.is_none() && OWN.iter().any(|own| dir == Path::new(own));
     let layered = fresh && !private;
+    // A run that starts in a repository works on all of it.
+    let top = if layered && named.is_none() { repository::top(&dir, caller) } else { None };
+    let notes = top.iter().map(|top| repository::note(top, &dir)).collect();
+    let dir = top.unwrap_or(dir);
     if layered && named.is_none() && caller.home.starts_with(&dir) {
         return Err(ask_for_choice(&dir, &caller.home));
     }
-    Ok(Spot { dir, cwd, layered, private, held: None })
+    Ok(Spot { dir, cwd, layered, private, notes, held: None })
 }
 
 /// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.

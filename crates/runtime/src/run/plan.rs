@@ -1,12 +1,15 @@
 //! Planning of a run: place, policy, program, environment, limits, network and workspace are decided. Starts no command.
 
 use super::aside;
+use super::home::HomePrograms;
+use super::home_copy;
 use super::inside::{self, Inside};
 use super::layer::Held;
 use super::mode;
 use super::phases::Timer;
 use super::place::{self, Place, Spot};
 use super::record::Tracked;
+use super::repository;
 use super::request::{Learn, RunRequest};
 use super::sandboxed;
 use super::view::View;
@@ -15,8 +18,8 @@ use crate::network::{self, Purpose, Wanted};
 use crate::policies::{self, Effective};
 use crate::publish;
 use crate::questions::{PATIENCE, Person, Questions};
-use enclosure::{Cpus, Driver, Enforced, Groundwork, GuestPlan, GuestSpec, Published};
-use policy::{Plan, Policy, Resolved};
+use enclosure::{Cpus, Driver, Enforced, Groundwork, GuestPlan, GuestSpec, OwnHome, Published};
+use policy::{Host, Plan, Policy, Resolved};
 use state::Caller;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -119,10 +122,17 @@ impl RunPlan {
         if effective.secrets.is_empty() && enforced.driver == Driver::Namespaces {
             ground.release();
         }
+        warnings.append(&mut spot.notes);
+        let (resolved, untold) = repository::show(resolved, &spot, &request.place, caller);
+        warnings.extend(untold);
+        let resolved = match enforced.driver {
+            Driver::Namespaces => crate::own_home::with_own_home(resolved, caller, &spot.dir),
+            Driver::Landlock => resolved,
+        };
         let held = spot.held.take();
         let view = held.as_ref().map_or(Ok(View::default()), Held::view)?;
         let counts_bytes = resolved.needs_network().is_some() || !request.publish.is_empty();
-        let (resolved, plan, layered) = aside::settle(resolved, request, &spot, &view, caller)?;
+        let (resolved, mut plan, layered) = aside::settle(resolved, request, &spot, &view, caller)?;
         if layered && enforced.driver != Driver::Namespaces {
             return Err(mode::no_namespaces().into());
         }
@@ -130,8 +140,15 @@ impl RunPlan {
         let limits = settle_limits(request, &resolved, &degrade, counts_bytes, &mut enforced);
         enclosure::check_limits(&limits, &plan, counts_bytes, layered.then_some(spot.dir.as_path()))?;
         let purpose = if request.learn == Learn::All { Purpose::Watching } else { Purpose::Rules };
-        let network = network::plan(&resolved, &request.secrets, caller, purpose)?;
-        let inside = Inside::new(around.env_names, &network, view);
+        let namespaces = enforced.driver == Driver::Namespaces;
+        let network = network::plan(&resolved, &request.secrets, caller, purpose, namespaces)?;
+        warnings.extend(network.secrets.note_left_out());
+        let own_home = plan.private.home().map(Path::to_path_buf);
+        // A home that is a link leads to the sandbox's own.
+        let links = own_home.as_ref().filter(|home| **home != caller.home).and_then(|_| view.look(&caller.home));
+        plan.links.extend(links.into_iter().flat_map(|found| found.links));
+        let programs = HomePrograms::of(&plan, held.as_ref().filter(|_| layered))?;
+        let inside = Inside::new(around.env_names, &network, view, programs);
         let run_id = RunId::from_random(sys::random::id_bytes());
         let resident = argv.is_none();
         let (program, argv, env) = match argv {
@@ -145,9 +162,25 @@ impl RunPlan {
         warnings.extend(typed);
         let publish = publish::listen(&request.publish)?;
         let (net_plan, network) = network.divide(&resolved, limits.max_net_bytes);
+        let is_new = held.is_none();
         let (tracked, unwritten) = match layered {
-            true => (Some(mode::track(request, caller, held, &spot, (&run_id, &effective, &argv), limits)?), None),
+            true => {
+                let tracked = mode::track(request, caller, held, &spot, (&run_id, &effective, &argv), limits)?;
+                warnings.extend(tracked.held.note.clone());
+                (Some(tracked), None)
+            }
             false => (None, held),
+        };
+        if is_new {
+            warnings.extend(match (&tracked, own_home.is_some()) {
+                (Some(tracked), true) => tracked.held.copy_in(&effective, caller)?,
+                (_, false) => home_copy::without_home(&effective, "the home inside is the host's")?,
+                (None, true) => home_copy::without_home(&effective, "this run keeps no home")?,
+            });
+        }
+        let home = match &tracked {
+            Some(tracked) => tracked.held.own_home(&plan, counts_bytes)?,
+            None => OwnHome::Scratch,
         };
         let policy = Rc::new(effective);
         let spec = GuestSpec {
@@ -161,7 +194,7 @@ impl RunPlan {
             argv,
             env,
             cwd: spot.cwd,
-            home: caller.home.clone(),
+            home: own_home.clone().unwrap_or_else(|| caller.home.clone()),
             toolchains: around.installations,
             user: caller.user.clone(),
             limits,
@@ -172,7 +205,11 @@ impl RunPlan {
             resident,
             network: net_plan,
             workspace: tracked.as_ref().map(|tracked| tracked.held.workspace(inside.view())),
+            own_home: home,
         };
+        if let (OwnHome::Tree(_), Some(tracked), Some(at)) = (&spec.own_home, &tracked, spec.plan.private.home()) {
+            tracked.held.furnish_home(at, &enclosure::home_points(&spec))?;
+        }
         timer.enter(Phase::Preparation);
         let guest = match GuestPlan::new(spec, ground) {
             Ok(guest) => guest,
@@ -208,6 +245,11 @@ impl RunPlan {
     /// Returns whether some rule asks a person.
     pub fn asks(&self) -> bool {
         self.asks_locally() || self.network.as_ref().is_some_and(|network| network.asks)
+    }
+
+    /// Returns whether the guest has a network, and a broker that judges what passes.
+    pub(super) fn has_broker(&self) -> bool {
+        self.network.as_ref().is_some_and(|network| !network.names_only)
     }
 
     /// Returns whether a rule about files, programs or sockets asks a person.

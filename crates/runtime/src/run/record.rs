@@ -4,14 +4,16 @@ use super::disk_meter;
 use super::layer::{Held, Owner};
 use super::phases::Timer;
 use super::place::{Fresh, Keep};
-use enclosure::Gauge;
+use super::registration::{DELAY, Entries, Registration, withdraw};
+use api::{Driver, JournalStep, Lifecycle};
+use enclosure::{Gauge, Lasting};
 use serde_json::json;
-use state::sandbox::{Lifecycle, Run, Sandbox, TTL_MS};
+use state::sandbox::{Run, Sandbox, TTL_MS};
 use state::{Caller, State};
-use store::{Entry, Kept, Step, Store, Tx};
+use store::{Entry, Kept, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome, Phase, Verdict};
 use workspace::change_count::{self, Found};
-use workspace::{Driver, sight};
+use workspace::{Dir, HomePart, sight};
 
 /// A run and the workspace that it writes to, from its start to its end.
 pub(super) struct Tracked {
@@ -23,21 +25,50 @@ pub(super) struct Tracked {
     actor: String,
     /// Retention of the workspace is decided.
     settled: bool,
+    /// Id of the sandbox that is made for the run.
+    id: String,
+    registration: Registration,
     /// Durations of its phases, once they are known.
     pub timer: Option<Timer>,
 }
 
 impl Tracked {
     pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
-        Tracked { held, record, run_id, command, actor: caller.user.clone(), settled: false, timer: None }
+        let (actor, id) = (caller.user.clone(), terms::id("sbx", sys::random::id_bytes()));
+        let registration = Registration::default();
+        Tracked { held, record, run_id, command, actor, settled: false, id, registration, timer: None }
     }
 
-    /// Records the start of a run in a sandbox, so that other processes see which run holds it.
-    pub fn begin(&self) -> Result<(), Fault> {
+    /// Records the start of a run, so that other processes see which run holds the sandbox. One that may leave nothing is recorded by the
+    /// returned call, while its command runs.
+    pub fn begin(&mut self) -> Result<Option<Lasting<'static>>, Fault> {
         match &self.held.owner {
-            Owner::Sandbox(sandbox) => Store::open(&self.held.state)?.write(|tx| self.written(&sandbox.id).begin(tx)),
-            Owner::Run(_) => Ok(()),
+            Owner::Sandbox(sandbox) => {
+                Store::open(&self.held.state)?.write(|tx| self.written(&sandbox.id).begin(tx)).map(|()| None)
+            }
+            Owner::Run(options) if options.keeps_anything() => {
+                let entries = self.entries(options)?;
+                self.registration.write(entries).map(|()| None)
+            }
+            Owner::Run(options) => {
+                let call = Box::new(self.registration.later(self.entries(options)?));
+                Ok(Some(Lasting { after: DELAY, call }))
+            }
         }
+    }
+
+    fn entries(&self, options: &Fresh) -> Result<Entries, Fault> {
+        let fail = |e: std::io::Error| Fault::internal(e.to_string());
+        Ok(Entries {
+            state: self.held.state.clone(),
+            layers: workspace::Layers { dir: self.held.layers.dir.try_clone().map_err(fail)? },
+            id: self.id.clone(),
+            sandbox: self.sandbox(options)?,
+            run_id: self.run_id.clone(),
+            command: self.command.clone(),
+            started_ms: self.record.created_ms,
+            actor: self.actor.clone(),
+        })
     }
 
     fn written(&self, sandbox: &str) -> Written<'_> {
@@ -58,7 +89,9 @@ impl Tracked {
     pub fn gauge(&self) -> Option<Box<dyn Gauge>> {
         let top = self.held.top().ok()?;
         let account = self.held.account.as_ref().and_then(|account| account.of_layer(&top.id).ok());
-        let meter = disk_meter::Meter::new(&top.up, &self.held.layers.dir, account).ok()?;
+        let parts = [HomePart::Changes, HomePart::Caches].map(|part| top.home(part).ok().flatten());
+        let trees: Vec<&Dir> = std::iter::once(&top.up).chain(parts.iter().flatten()).collect();
+        let meter = disk_meter::Meter::new(&trees, &self.held.layers.dir, account).ok()?;
         let limited = self.record.limits.max_disk_mb.is_some() || self.record.limits.max_files.is_some();
         let is_copy = self.held.stack.driver != Driver::Overlay;
         let used_before = is_copy || matches!(self.held.owner, Owner::Sandbox(_));
@@ -84,10 +117,16 @@ impl Tracked {
                     .and_then(|store| store.write(|tx| self.written(&sandbox.id).end(tx, &outcome)));
                 Some(ended.map(|()| sandbox.id.clone()))
             }
-            Owner::Run(options) if is_kept(options, &found) => Some(self.keep(options, &outcome)),
-            Owner::Run(_) => {
-                self.held.drop_layer();
-                None
+            Owner::Run(options) => {
+                let options = options.clone();
+                match (self.registration.version(), is_kept(&options, &found)) {
+                    (Some(version), keeps) => self.settle(&options, (version, keeps), |w, tx| w.end(tx, &outcome)),
+                    (None, true) => Some(self.keep(&options, &outcome)),
+                    (None, false) => {
+                        self.held.drop_layer();
+                        None
+                    }
+                }
             }
         };
         if kept.is_some() {
@@ -117,27 +156,80 @@ impl Tracked {
                 // The caller has the fault already.
                 let _ = store.and_then(|store| store.write(|tx| self.written(&sandbox.id).fail(tx, fault)));
             }
-            Owner::Run(_) => self.drop_if_unused(),
+            Owner::Run(options) => {
+                let options = options.clone();
+                match self.registration.version() {
+                    // The caller has the fault already.
+                    Some(version) => {
+                        drop(self.settle(&options, (version, !self.is_unused()), |w, tx| w.fail(tx, fault)));
+                    }
+                    None => self.drop_if_unused(),
+                }
+            }
         }
     }
 
+    fn is_unused(&self) -> bool {
+        change_count::count(&self.held.stack).is_ok_and(|(found, _)| found.is_nothing())
+    }
+
     fn drop_if_unused(&self) {
-        if change_count::count(&self.held.stack).is_ok_and(|(found, _)| found.is_nothing()) {
+        if self.is_unused() {
             self.held.drop_layer();
         }
     }
 
-    /// Makes a sandbox of the changes that the run left.
-    fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
-        let id = terms::id("sbx", sys::random::id_bytes());
-        let now = terms::clock::now_ms();
-        let sandbox = Sandbox {
+    /// Records the end of a registered run, with `end`. Its sandbox stays if something is to be kept, or if another verb changed it
+    /// meanwhile; else its records and its layer go.
+    fn settle(
+        &self,
+        options: &Fresh,
+        (version, keeps): (u64, bool),
+        end: impl FnOnce(&Written<'_>, &Tx<'_>) -> Result<(), Fault>,
+    ) -> Option<Result<String, Fault>> {
+        let done = Store::open(&self.held.state).and_then(|store| {
+            store.write(|tx| {
+                let Some(mut kept) = tx.get::<Sandbox>(&self.id)? else { return Ok((false, false)) };
+                let is_touched = kept.version != version;
+                let stays = keeps || (is_touched && options.keep != Keep::Never);
+                if stays && !is_touched {
+                    kept.record.expires_ms = Some(expiry(options));
+                    tx.change(kept)?;
+                }
+                end(&self.written(&self.id), tx)?;
+                let goes = match stays {
+                    true => false,
+                    false => withdraw(tx, &self.written(&self.id), &self.held.top()?.id)?,
+                };
+                Ok((stays, goes))
+            })
+        });
+        match done {
+            Ok((true, _)) => Some(Ok(self.id.clone())),
+            Ok((false, goes)) => {
+                if goes {
+                    self.held.drop_layer();
+                }
+                None
+            }
+            Err(fault) => Some(Err(fault)),
+        }
+    }
+
+    /// Returns the record of the sandbox that holds the run's changes.
+    fn sandbox(&self, options: &Fresh) -> Result<Sandbox, Fault> {
+        Ok(Sandbox {
             name: options.name.clone(),
             layers: vec![self.held.top()?.id.clone()],
-            used_ms: now,
-            expires_ms: Some(now.saturating_add(options.ttl_ms.unwrap_or(TTL_MS))),
+            used_ms: terms::clock::now_ms(),
+            expires_ms: Some(expiry(options)),
             ..self.record.clone()
-        };
+        })
+    }
+
+    /// Makes a sandbox of the changes that the run left.
+    fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
+        let (id, sandbox) = (self.id.clone(), self.sandbox(options)?);
         // File contents are not synced, but the layer's directory entry is.
         let unnamed = |e: std::io::Error| Fault::new(ErrorKind::Unavailable, format!("its layer: {e}"));
         self.held.layers.settle_names(self.held.top()?).map_err(unnamed)?;
@@ -146,10 +238,10 @@ impl Tracked {
             let written = self.written(&id);
             tx.add(&id, sandbox)?;
             tx.add(&self.run_id, written.record(Some(outcome)))?;
-            written.note(tx, "create", Step::Intent, intent.clone())?;
-            written.note(tx, "create", Step::Done, intent)?;
-            written.note(tx, "run", Step::Intent, written.intent())?;
-            written.note(tx, "run", Step::Done, written.result(outcome))
+            written.note(tx, "create", JournalStep::Intent, intent.clone())?;
+            written.note(tx, "create", JournalStep::Done, intent)?;
+            written.note(tx, "run", JournalStep::Intent, written.intent())?;
+            written.note(tx, "run", JournalStep::Done, written.result(outcome))
         })?;
         Ok(id)
     }
@@ -176,7 +268,7 @@ impl Written<'_> {
         let now: Kept<Sandbox> = tx.get(&self.sandbox)?.ok_or_else(|| state::sandbox::unknown(&self.sandbox))?;
         check_active(&now)?;
         tx.add(self.run, self.record(None))?;
-        self.note(tx, "run", Step::Intent, self.intent())
+        self.note(tx, "run", JournalStep::Intent, self.intent())
     }
 
     pub fn end(&self, tx: &Tx<'_>, outcome: &Outcome) -> Result<(), Fault> {
@@ -188,14 +280,14 @@ impl Written<'_> {
             kept.record.used_ms = terms::clock::now_ms();
             tx.change(kept)?;
         }
-        self.note(tx, "run", Step::Done, self.result(outcome))
+        self.note(tx, "run", JournalStep::Done, self.result(outcome))
     }
 
     pub fn fail(&self, tx: &Tx<'_>, fault: &Fault) -> Result<(), Fault> {
         self.close(tx, None)?;
         let mut body = json!({"run": self.run, "error_kind": fault.error_kind, "message": fault.message});
         self.time(&mut body);
-        self.note(tx, "run", Step::Failed, body)
+        self.note(tx, "run", JournalStep::Failed, body)
     }
 
     fn record(&self, outcome: Option<&Outcome>) -> Run {
@@ -242,7 +334,13 @@ impl Written<'_> {
         }
     }
 
-    fn note(&self, tx: &Tx<'_>, verb: &str, step: Step, body: serde_json::Value) -> Result<(), Fault> {
+    pub(super) fn note(
+        &self,
+        tx: &Tx<'_>,
+        verb: &str,
+        step: JournalStep,
+        body: serde_json::Value,
+    ) -> Result<(), Fault> {
         let entry =
             Entry { at_ms: terms::clock::now_ms(), verb, step, subject: &self.sandbox, actor: self.actor, body };
         tx.note(&entry).map(drop)
@@ -259,11 +357,11 @@ impl Drop for Tracked {
 }
 
 fn is_kept(options: &Fresh, found: &Found) -> bool {
-    match options.keep {
-        Keep::Always => true,
-        Keep::Never => false,
-        Keep::Changed => options.name.is_some() || !found.is_nothing(),
-    }
+    options.keeps_anything() || (options.keep == Keep::Changed && !found.is_nothing())
+}
+
+fn expiry(options: &Fresh) -> u64 {
+    terms::clock::now_ms().saturating_add(options.ttl_ms.unwrap_or(TTL_MS))
 }
 
 /// Refuses a sandbox that is stopped.
@@ -279,6 +377,9 @@ pub(crate) fn is_stopped(sandbox: &str) -> Fault {
     fault.hint(format!("`cofferdam start {sandbox}` first")).subject(sandbox)
 }
 
+/// Length of a prefix of an id that is unique in practice.
+const SHORT: usize = 12;
+
 /// Builds the fault for a sandbox that another run holds, and names that run.
 pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
     let runs = state.store.read(|tx| tx.list_in::<Run>(sandbox)).unwrap_or_default();
@@ -288,5 +389,11 @@ pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
         None => "another process has it".to_owned(),
     };
     let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is busy: {who}")).phase(Phase::Admission);
-    fault.hint(format!("wait for it, or end it with `cofferdam stop {sandbox}`")).subject(sandbox)
+    let named = state.store.read(|tx| tx.get::<Sandbox>(sandbox)).ok().flatten().and_then(|kept| kept.record.name);
+    let word = named.as_deref().unwrap_or(sandbox.get(..SHORT).unwrap_or(sandbox));
+    let hint = format!(
+        "wait for it, end it with `cofferdam stop {word}`, or look on with `cofferdam diff {word}`; several commands at a time run in \
+         a sandbox that is live (`cofferdam create`, `start --live`, `exec`)"
+    );
+    fault.hint(hint).subject(sandbox)
 }

@@ -14,6 +14,7 @@ use crate::request;
 use crate::roster::Roster;
 use crate::secrets::Secrets;
 use crate::watch::Watch;
+use api::SecretValue;
 use enclosure::{Groundwork, PlannedCommand, Residence, Streams};
 use policy::Resolved;
 use state::sandbox::Sandbox;
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use store::Kept;
-use terms::{Enforcement, ErrorKind, Fault, Level, Limits, Outcome, Phase, PolicyStamp, RunId};
+use terms::{Enforcement, EnforcementLevel, ErrorKind, Fault, Limits, Outcome, Phase, PolicyStamp, RunId};
 
 /// A planned resident.
 pub(crate) struct ResidentPlan {
@@ -78,11 +79,11 @@ impl ResidentPlan {
         let unplanned = || Fault::internal("a resident without surroundings for its commands");
         let inside = plan.inside.take().ok_or_else(unplanned)?;
         // Rules that ask may be set later.
-        let questions = (plan.network.is_some() || plan.asks_locally()).then(|| Questions::new(plan.patience));
+        let questions = (plan.has_broker() || plan.asks_locally()).then(|| Questions::new(plan.patience));
         questions.iter().for_each(|questions| plan.ask_in(questions.clone()));
         let spec = plan.guest.spec();
         let missing = spec.enforced.missing.clone();
-        let level = if missing.is_empty() { Level::Full } else { Level::Partial };
+        let level = if missing.is_empty() { EnforcementLevel::Full } else { EnforcementLevel::Partial };
         let ask_timeout_ms = Some(plan.patience.as_millis() as u64);
         let premises = Premises {
             watch: Watch { report_reads: request.report_reads, ask_timeout_ms },
@@ -116,7 +117,7 @@ impl ResidentPlan {
 
     /// Returns whether there can be network events.
     pub fn has_network(&self) -> bool {
-        self.plan.network.is_some() || !self.premises.resolved.policy().net.is_empty()
+        self.plan.has_broker() || !self.premises.resolved.policy().net.is_empty()
     }
 
     /// Launches the guest and waits until it is set up. The workspace is locked as long as the `Holding` lives.
@@ -145,7 +146,7 @@ impl ResidentPlan {
         let tracked = self.plan.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
         let observer = journal.map(|journal| super::journalled(None, journal));
-        let beside = Beside { observer, network, publish: self.plan.publish, asking, gauge };
+        let beside = Beside { observer, network, publish: self.plan.publish, asking, gauge, lasting: None };
         let residence = self.plan.guest.reside(beside)?;
         Ok((residence, self.premises, Holding { tracked, _unwritten: self.plan.unwritten }))
     }
@@ -287,7 +288,7 @@ impl Premises {
     }
 
     /// Replaces the secrets that commands brought along; an empty map drops them.
-    pub fn bring(&self, values: &BTreeMap<String, request::Hidden>) -> Result<(), Fault> {
+    pub fn bring(&self, values: &BTreeMap<String, SecretValue>) -> Result<(), Fault> {
         let all = self.secrets.bring(values)?;
         if let Some(handle) = self.rules_handle.as_ref().and_then(|rules_handle| rules_handle.borrow().clone()) {
             handle.replace_secrets(all);

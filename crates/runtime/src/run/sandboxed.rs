@@ -83,7 +83,8 @@ pub(super) fn take_up(
     request.report_reads |= kept.record.report_reads;
     request.ask_timeout = request.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(request.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-    let spot = Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false, held: Some(held) };
+    let spot =
+        Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false, notes: Vec::new(), held: Some(held) };
     Ok((request, effective.into(), spot, kept))
 }
 
@@ -106,6 +107,7 @@ fn check_narrows(request: &RunRequest) -> Result<(), Fault> {
         Flag::Read(action, _) | Flag::Write(action, _) | Flag::Exec(action, _) | Flag::Net(action, _) => {
             *action != Action::Deny
         }
+        Flag::Secret(_) | Flag::CopyIn(_) => true,
     };
     let what = match (request.policies.is_empty(), request.flags.iter().any(widens)) {
         (true, false) => return Ok(()),

@@ -1,5 +1,6 @@
 //! The host as a guest will see it: files of the workspace as its layers have them, all others as they are. Read-only.
 
+use api::{FileKind, Rel};
 use enclosure::LocalHost;
 use policy::{Host, Kind, Link, ResolvedPath};
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
-use workspace::{FileKind, Rel, Stack};
+use workspace::Stack;
 
 /// Symbolic links followed before a path counts as a loop, as the kernel does it.
 const MOST_LINKS: usize = 40;

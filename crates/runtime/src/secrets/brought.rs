@@ -2,7 +2,7 @@
 //! value is ever part of a record.
 
 use super::{OpenedSource, Source, check, fault, kept_only, open_source, read_open, read_word};
-use crate::request::Hidden;
+use api::SecretValue;
 use state::{Caller, Reach};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -53,7 +53,7 @@ pub enum Carried {
     /// Kept on that node; the word for its record.
     Kept(String),
     /// Name, and the value that was read here.
-    Value(String, Hidden),
+    Value(String, SecretValue),
 }
 
 /// Describes a `--secret` of a remote run that is only explained: the word of a record, and the source that would be read here. The source
@@ -94,5 +94,5 @@ pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
         OpenedSource::Later => Vec::new(),
     };
     check(name, &value)?;
-    Ok(Carried::Value(name.to_owned(), Hidden::of(&value)))
+    Ok(Carried::Value(name.to_owned(), SecretValue::of(&value)))
 }

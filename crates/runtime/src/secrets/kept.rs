@@ -2,53 +2,27 @@
 //! and read by runs alone: no verb returns a value, and no record, journal or fault contains one.
 
 use crate::Node;
+use api::{JournalStep, SecretChanged, SecretList, SecretSummary};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use state::Caller;
 use state::State;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use store::{Entry, Step};
+use store::Entry;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase, Retry};
-use utoipa::ToSchema;
 
 /// Bound on secrets in one state directory.
 pub const MOST: usize = 1_000;
 const LONGEST_NAME: usize = 128;
 const PLACE: &str = "secrets";
 
-/// A secret by its name; its value is told to nobody.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = SecretListed)]
-pub struct Listed {
-    pub name: String,
-    /// When it was last set.
-    pub set_ms: u64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = Secrets)]
-pub struct Names {
-    pub protocol_version: u32,
-    /// In the order of their names.
-    pub secrets: Vec<Listed>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = SecretChanged)]
-pub struct Changed {
-    pub protocol_version: u32,
-    pub name: String,
-    /// There was one of that name before.
-    pub existed: bool,
-}
-
 /// Stores a value under a name, replacing the last one. The value is wiped from memory, whatever the result.
-pub fn set(node: &Node, caller: &Caller, name: &str, mut value: Vec<u8>) -> Result<Changed, Fault> {
+pub fn set(node: &Node, caller: &Caller, name: &str, mut value: Vec<u8>) -> Result<SecretChanged, Fault> {
     let done = set_checked(node, caller, name, &value);
     value.fill(0);
     // Keeps the compiler from removing the wipe as a dead store.
@@ -56,7 +30,7 @@ pub fn set(node: &Node, caller: &Caller, name: &str, mut value: Vec<u8>) -> Resu
     done
 }
 
-fn set_checked(node: &Node, caller: &Caller, name: &str, value: &[u8]) -> Result<Changed, Fault> {
+fn set_checked(node: &Node, caller: &Caller, name: &str, value: &[u8]) -> Result<SecretChanged, Fault> {
     check_name(name)?;
     super::check(name, value).map_err(|fault| fault.phase(Phase::Admission))?;
     let state = node.states.open(caller)?;
@@ -67,18 +41,18 @@ fn set_checked(node: &Node, caller: &Caller, name: &str, value: &[u8]) -> Result
         let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} secrets, which is the most"));
         return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam secret rm`").phase(Phase::Admission));
     }
-    note(&state, caller, "secret_set", Step::Intent, name)?;
+    note(&state, caller, "secret_set", JournalStep::Intent, name)?;
     match write(&dir, name, value) {
-        Ok(()) => note(&state, caller, "secret_set", Step::Done, name)?,
+        Ok(()) => note(&state, caller, "secret_set", JournalStep::Done, name)?,
         Err(e) => {
-            note(&state, caller, "secret_set", Step::Failed, name)?;
+            note(&state, caller, "secret_set", JournalStep::Failed, name)?;
             return Err(unusable(&state, &e));
         }
     }
-    Ok(Changed { protocol_version: PROTOCOL_VERSION, name: name.to_owned(), existed })
+    Ok(SecretChanged { protocol_version: PROTOCOL_VERSION, name: name.to_owned(), existed })
 }
 
-pub fn remove(node: &Node, caller: &Caller, name: &str) -> Result<Changed, Fault> {
+pub fn remove(node: &Node, caller: &Caller, name: &str) -> Result<SecretChanged, Fault> {
     let state = node.states.open(caller)?;
     let gone = || {
         let fault = Fault::new(ErrorKind::NotFound, format!("there is no secret {name:?}")).subject(name);
@@ -91,13 +65,13 @@ pub fn remove(node: &Node, caller: &Caller, name: &str) -> Result<Changed, Fault
         Err(Errno::NOENT) => return Err(gone()),
         Err(e) => return Err(unusable(&state, &e.into())),
     }
-    note(&state, caller, "secret_rm", Step::Done, name)?;
-    Ok(Changed { protocol_version: PROTOCOL_VERSION, name: name.to_owned(), existed: true })
+    note(&state, caller, "secret_rm", JournalStep::Done, name)?;
+    Ok(SecretChanged { protocol_version: PROTOCOL_VERSION, name: name.to_owned(), existed: true })
 }
 
-pub fn list(node: &Node, caller: &Caller) -> Result<Names, Fault> {
+pub fn list(node: &Node, caller: &Caller) -> Result<SecretList, Fault> {
     let secrets = names(&node.states.open(caller)?)?;
-    Ok(Names { protocol_version: PROTOCOL_VERSION, secrets })
+    Ok(SecretList { protocol_version: PROTOCOL_VERSION, secrets })
 }
 
 /// Returns the path of a secret's value if it exists; the file is not opened.
@@ -119,7 +93,7 @@ fn check_name(name: &str) -> Result<(), Fault> {
     Err(Fault::invalid(message).hint(format!("at most {LONGEST_NAME} of them, as API_KEY is")).phase(Phase::Admission))
 }
 
-fn names(state: &State) -> Result<Vec<Listed>, Fault> {
+fn names(state: &State) -> Result<Vec<SecretSummary>, Fault> {
     let dir = match place_of(state) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(Vec::new()),
@@ -133,7 +107,7 @@ fn names(state: &State) -> Result<Vec<Listed>, Fault> {
         let Some(name) = entry.file_name().to_str().ok().filter(|name| check_name(name).is_ok()) else { continue };
         let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let set_ms = u64::try_from(stat.st_mtime).unwrap_or(0) * 1000 + stat.st_mtime_nsec / 1_000_000;
-        found.push(Listed { name: name.to_owned(), set_ms });
+        found.push(SecretSummary { name: name.to_owned(), set_ms });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
@@ -169,7 +143,7 @@ fn write(dir: &OwnedFd, name: &str, value: &[u8]) -> io::Result<()> {
     written
 }
 
-fn note(state: &State, caller: &Caller, verb: &str, step: Step, name: &str) -> Result<(), Fault> {
+fn note(state: &State, caller: &Caller, verb: &str, step: JournalStep, name: &str) -> Result<(), Fault> {
     let body: Value = json!({ "name": name });
     let entry = Entry { at_ms: terms::clock::now_ms(), verb, step, subject: name, actor: &caller.user, body };
     state.store.write(|tx| tx.note(&entry).map(drop))

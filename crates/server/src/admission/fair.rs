@@ -1,5 +1,5 @@
-//! Turns for what only so much of may go on at a time. Each tenant has a queue of its own, and a free place goes to the next
-//! tenant in turn: whoever asks for much waits behind himself and not in front of others. Queues are bounded, and so is waiting.
+//! A fair semaphore. Each tenant has a queue, and a free permit goes to the next tenant in round-robin order, so that a tenant with many
+//! requests waits behind itself and not in front of others. Queues and waiting times are bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -7,150 +7,163 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Requests of one tenant that wait.
-pub const MOST_WAITING: usize = 256;
+/// Maximum number of waiting requests per tenant.
+pub const MAX_WAITING: usize = 256;
 
-/// Hands out turns.
-pub struct Fair {
-    /// At a time, over all tenants.
+/// A semaphore with a queue for each tenant.
+pub struct FairSemaphore {
+    /// Number of permits, for all tenants together.
     most: Option<u64>,
     sharing: Sharing,
-    turns: Mutex<Turns>,
+    permits: Mutex<Permits>,
 }
 
-/// What a tenant leaves to others of what only so much of may go on at a time.
+/// The share of permits that a tenant must leave to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// Nothing: turns end soon, and the next free one is another's.
-    Nothing,
-    /// As much as it has, and to those who have nothing yet always some: turns may last.
-    AsMuch,
+    /// No share: permits are short, and the next free one goes to another tenant.
+    Unlimited,
+    /// As many as the tenant holds, plus a reserve for tenants without any: permits may be held for long.
+    LeavesShare,
 }
 
-/// Of turns that may last, one part in so many is for tenants that have none.
-const FIRST_TURNS: u64 = 8;
+/// Fraction of long-held permits that is reserved for tenants without any.
+const RESERVED_FRACTION: u64 = 8;
 
-/// Decides whether a tenant that has `own` of `all` taken places may have one more of `most`: it leaves as many to the others as it
-/// has, and the last ones to tenants that have none.
+/// Decides whether a tenant with `own` of the `all` permits in use may have one more of `most`: it must leave as many to others as it has,
+/// and the last ones to tenants without any.
 pub fn has_share(most: u64, own: u64, all: u64) -> bool {
     let left = most.saturating_sub(all);
-    left > 0 && (own == 0 || own < left && left > most / FIRST_TURNS)
+    left > 0 && (own == 0 || own < left && left > most / RESERVED_FRACTION)
 }
 
 #[derive(Default)]
-struct Turns {
+struct Permits {
     tenants: BTreeMap<String, Tenant>,
-    going: u64,
-    /// Who was served last; the next in order comes next.
+    active: u64,
+    /// The tenant that was served last; the search for the next one starts behind it.
     last: String,
 }
 
 #[derive(Default)]
 struct Tenant {
     most: Option<u64>,
-    going: u64,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    active: u64,
+    waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
 impl Tenant {
     fn has_room(&self) -> bool {
-        self.most.is_none_or(|most| self.going < most)
+        self.most.is_none_or(|most| self.active < most)
     }
 
-    /// Takes those from the queue who have given up.
-    fn forget_gone(&mut self) {
+    /// Removes waiters that have given up.
+    fn remove_gone(&mut self) {
         self.waiting.retain(|waiting| !waiting.is_closed());
     }
 }
 
-/// A place that is held until this is dropped.
-pub struct Turn {
-    fair: Arc<Fair>,
+/// A permit, released when this is dropped.
+pub struct Permit {
+    fair: Arc<FairSemaphore>,
     tenant: String,
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.fair.end(&self.tenant);
     }
 }
 
-/// Turns that may last for as long as a client likes. Nobody takes one more than is left to all others: alone, a tenant has half of
-/// them, the second a quarter, and so on; and an eighth is for those who have none. So there is one for whoever comes, however greedy
-/// those are who came before, as long as there are not very many of them.
-pub struct Shares {
-    fair: Arc<Fair>,
+/// Permits that a client may hold for as long as it likes. A tenant never gets more than are left to all others: alone it gets half of
+/// them, the second tenant a quarter, and so on; an eighth is reserved for tenants without any. So a new tenant finds a permit, whatever
+/// the others take, unless there are very many tenants.
+pub struct FairShares {
+    fair: Arc<FairSemaphore>,
     patience: Duration,
 }
 
-impl Shares {
-    pub fn new(most: u64, patience: Duration) -> Shares {
-        Shares {
-            fair: Arc::new(Fair { most: Some(most), sharing: Sharing::AsMuch, turns: Mutex::default() }),
+impl FairShares {
+    pub fn new(most: u64, patience: Duration) -> FairShares {
+        FairShares {
+            fair: Arc::new(FairSemaphore {
+                most: Some(most),
+                sharing: Sharing::LeavesShare,
+                permits: Mutex::default(),
+            }),
             patience,
         }
     }
 
-    /// None when it was not this tenant's turn in time.
-    pub async fn turn(&self, tenant: &str) -> Option<Turn> {
-        self.fair.turn(tenant, None, self.patience).await.ok()
+    /// Waits for a permit; none when the time is over.
+    pub async fn acquire(&self, tenant: &str) -> Option<Permit> {
+        self.fair.acquire(tenant, None, self.patience).await.ok()
     }
 }
 
-/// Why there was no turn.
+/// The reason why no permit was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// Its own queue is full.
+    /// The tenant's queue is full.
     Queue,
-    /// It was not its turn in time: because of the tenant's own bound, or because of the node's.
+    /// The wait timed out at the tenant's limit, or at the node's.
     Tenant(u64),
     Node(u64),
 }
 
-impl Fair {
-    pub fn new(most: Option<u64>) -> Arc<Fair> {
-        Arc::new(Fair { most, sharing: Sharing::Nothing, turns: Mutex::default() })
+impl FairSemaphore {
+    pub fn new(most: Option<u64>) -> Arc<FairSemaphore> {
+        Arc::new(FairSemaphore { most, sharing: Sharing::Unlimited, permits: Mutex::default() })
     }
 
-    /// Waits for a turn, at most as long as `patience`. `most` is the tenant's own bound.
-    pub async fn turn(self: &Arc<Fair>, tenant: &str, most: Option<u64>, patience: Duration) -> Result<Turn, Busy> {
-        let waits = match self.ask(tenant, most)? {
-            Ok(turn) => return Ok(turn),
+    /// Waits for a permit, for at most `patience`. `most` is the tenant's own limit.
+    pub async fn acquire(
+        self: &Arc<FairSemaphore>,
+        tenant: &str,
+        most: Option<u64>,
+        patience: Duration,
+    ) -> Result<Permit, Busy> {
+        let waits = match self.enqueue(tenant, most)? {
+            Ok(permit) => return Ok(permit),
             Err(waits) => waits,
         };
         match tokio::time::timeout(patience, waits).await {
-            Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(_)) | Err(_) => Err(self.why(tenant)),
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(self.busy_reason(tenant)),
         }
     }
 
-    /// A turn that somebody has already: what went on before there was this process.
-    pub fn adopt(self: &Arc<Fair>, tenant: &str) -> Turn {
-        let mut turns = self.turns();
-        turns.going += 1;
-        turns.tenants.entry(tenant.to_owned()).or_default().going += 1;
-        Turn { fair: self.clone(), tenant: tenant.to_owned() }
+    /// Counts work that started before this process, beyond all limits.
+    pub fn adopt(self: &Arc<FairSemaphore>, tenant: &str) -> Permit {
+        let mut permits = self.permits();
+        permits.active += 1;
+        permits.tenants.entry(tenant.to_owned()).or_default().active += 1;
+        Permit { fair: self.clone(), tenant: tenant.to_owned() }
     }
 
-    /// How many go on, and how many wait.
-    pub fn figures(&self) -> (u64, usize) {
-        let turns = self.turns();
-        (turns.going, turns.tenants.values().map(|tenant| tenant.waiting.len()).sum())
+    /// Returns the number of permits in use, and of waiters.
+    pub fn counts(&self) -> (u64, usize) {
+        let permits = self.permits();
+        (permits.active, permits.tenants.values().map(|tenant| tenant.waiting.len()).sum())
     }
 
-    fn ask(self: &Arc<Fair>, tenant: &str, most: Option<u64>) -> Result<Result<Turn, oneshot::Receiver<Turn>>, Busy> {
-        let mut turns = self.turns();
-        let going = turns.going;
-        let own = turns.tenants.entry(tenant.to_owned()).or_default();
+    fn enqueue(
+        self: &Arc<FairSemaphore>,
+        tenant: &str,
+        most: Option<u64>,
+    ) -> Result<Result<Permit, oneshot::Receiver<Permit>>, Busy> {
+        let mut permits = self.permits();
+        let active = permits.active;
+        let own = permits.tenants.entry(tenant.to_owned()).or_default();
         own.most = most;
-        own.forget_gone();
-        if own.waiting.is_empty() && self.may_go(own, going) {
-            own.going += 1;
-            turns.going += 1;
-            turns.last = tenant.to_owned();
-            return Ok(Ok(Turn { fair: self.clone(), tenant: tenant.to_owned() }));
+        own.remove_gone();
+        if own.waiting.is_empty() && self.may_acquire(own, active) {
+            own.active += 1;
+            permits.active += 1;
+            permits.last = tenant.to_owned();
+            return Ok(Ok(Permit { fair: self.clone(), tenant: tenant.to_owned() }));
         }
-        if own.waiting.len() >= MOST_WAITING {
+        if own.waiting.len() >= MAX_WAITING {
             return Err(Busy::Queue);
         }
         let (send, waits) = oneshot::channel();
@@ -158,77 +171,77 @@ impl Fair {
         Ok(Err(waits))
     }
 
-    fn why(&self, tenant: &str) -> Busy {
-        let mut turns = self.turns();
-        let own = turns.tenants.entry(tenant.to_owned()).or_default();
-        own.forget_gone();
-        let why = match own.most.filter(|most| own.going >= *most) {
+    fn busy_reason(&self, tenant: &str) -> Busy {
+        let mut permits = self.permits();
+        let own = permits.tenants.entry(tenant.to_owned()).or_default();
+        own.remove_gone();
+        let why = match own.most.filter(|most| own.active >= *most) {
             Some(most) => Busy::Tenant(most),
             None => Busy::Node(self.most.unwrap_or(0)),
         };
-        turns.tidy(tenant);
+        permits.remove_idle(tenant);
         why
     }
 
-    fn end(self: &Arc<Fair>, tenant: &str) {
-        let mut turns = self.turns();
-        turns.going = turns.going.saturating_sub(1);
-        if let Some(own) = turns.tenants.get_mut(tenant) {
-            own.going = own.going.saturating_sub(1);
+    fn end(self: &Arc<FairSemaphore>, tenant: &str) {
+        let mut permits = self.permits();
+        permits.active = permits.active.saturating_sub(1);
+        if let Some(own) = permits.tenants.get_mut(tenant) {
+            own.active = own.active.saturating_sub(1);
         }
-        turns.tidy(tenant);
-        self.serve(turns);
+        permits.remove_idle(tenant);
+        self.serve(permits);
     }
 
-    /// Gives free places to those who wait.
-    fn serve(self: &Arc<Fair>, mut turns: MutexGuard<'_, Turns>) {
+    /// Hands free permits to waiters.
+    fn serve(self: &Arc<FairSemaphore>, mut permits: MutexGuard<'_, Permits>) {
         let mut given = Vec::new();
-        while self.has_room(&turns) {
-            let going = turns.going;
-            let Some(tenant) = turns.next(|own| self.may_go(own, going)) else { break };
-            turns.last.clone_from(&tenant);
-            let Some(own) = turns.tenants.get_mut(&tenant) else { break };
+        while self.has_room(&permits) {
+            let active = permits.active;
+            let Some(tenant) = permits.next(|own| self.may_acquire(own, active)) else { break };
+            permits.last.clone_from(&tenant);
+            let Some(own) = permits.tenants.get_mut(&tenant) else { break };
             let Some(waiting) = own.waiting.pop_front() else { continue };
-            own.going += 1;
-            turns.going += 1;
-            given.push((waiting, Turn { fair: self.clone(), tenant }));
+            own.active += 1;
+            permits.active += 1;
+            given.push((waiting, Permit { fair: self.clone(), tenant }));
         }
-        drop(turns);
-        // Who has given up meanwhile lets the turn go again, to the next.
-        given.into_iter().for_each(|(waiting, turn)| drop(waiting.send(turn)));
+        drop(permits);
+        // A waiter that has given up drops its permit, which then goes to the next.
+        given.into_iter().for_each(|(waiting, permit)| drop(waiting.send(permit)));
     }
 
-    fn has_room(&self, turns: &Turns) -> bool {
-        self.most.is_none_or(|most| turns.going < most)
+    fn has_room(&self, permits: &Permits) -> bool {
+        self.most.is_none_or(|most| permits.active < most)
     }
 
-    /// Whether a tenant may have one more while so many are taken.
-    fn may_go(&self, own: &Tenant, going: u64) -> bool {
-        let left = self.most.map_or(u64::MAX, |most| most.saturating_sub(going));
+    /// Returns true if the tenant may have one more permit.
+    fn may_acquire(&self, own: &Tenant, active: u64) -> bool {
+        let left = self.most.map_or(u64::MAX, |most| most.saturating_sub(active));
         let leaves_enough = match self.sharing {
-            Sharing::Nothing => true,
-            Sharing::AsMuch => self.most.is_none_or(|most| has_share(most, own.going, going)),
+            Sharing::Unlimited => true,
+            Sharing::LeavesShare => self.most.is_none_or(|most| has_share(most, own.active, active)),
         };
         left > 0 && own.has_room() && leaves_enough
     }
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn permits(&self) -> MutexGuard<'_, Permits> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turns {
-    /// The next tenant, behind the one who was served last, that waits and may go.
-    fn next(&mut self, may_go: impl Fn(&Tenant) -> bool) -> Option<String> {
-        self.tenants.values_mut().for_each(Tenant::forget_gone);
-        let may_go = |(_, tenant): &(&String, &Tenant)| !tenant.waiting.is_empty() && may_go(tenant);
-        let behind = self.tenants.range::<str, _>((Excluded(self.last.as_str()), Unbounded)).find(may_go);
-        behind.or_else(|| self.tenants.iter().find(may_go)).map(|(name, _)| name.clone())
+impl Permits {
+    /// Returns the next tenant after the one served last that waits and may have a permit.
+    fn next(&mut self, may_acquire: impl Fn(&Tenant) -> bool) -> Option<String> {
+        self.tenants.values_mut().for_each(Tenant::remove_gone);
+        let may_acquire = |(_, tenant): &(&String, &Tenant)| !tenant.waiting.is_empty() && may_acquire(tenant);
+        let behind = self.tenants.range::<str, _>((Excluded(self.last.as_str()), Unbounded)).find(may_acquire);
+        behind.or_else(|| self.tenants.iter().find(may_acquire)).map(|(name, _)| name.clone())
     }
 
-    /// Forgets a tenant of whom nothing goes on.
-    fn tidy(&mut self, tenant: &str) {
-        if self.tenants.get(tenant).is_some_and(|own| own.going == 0 && own.waiting.is_empty()) {
+    /// Removes a tenant without permits and waiters.
+    fn remove_idle(&mut self, tenant: &str) {
+        if self.tenants.get(tenant).is_some_and(|own| own.active == 0 && own.waiting.is_empty()) {
             self.tenants.remove(tenant);
         }
     }
@@ -244,22 +257,22 @@ mod test {
 
     #[tokio::test]
     async fn one_tenant_does_not_starve_another() {
-        let fair = Fair::new(Some(2));
+        let fair = FairSemaphore::new(Some(2));
         let order = Arc::new(Mutex::new(Vec::new()));
-        let held = [fair.turn("a", None, LONG).await.unwrap(), fair.turn("a", None, LONG).await.unwrap()];
+        let held = [fair.acquire("a", None, LONG).await.unwrap(), fair.acquire("a", None, LONG).await.unwrap()];
         let mut work = Vec::new();
         for (tenant, count) in [("a", 20), ("b", 3), ("c", 3)] {
             for _ in 0..count {
                 let (fair, order) = (fair.clone(), order.clone());
                 work.push(tokio::spawn(async move {
-                    let turn = fair.turn(tenant, None, LONG).await.unwrap();
+                    let permit = fair.acquire(tenant, None, LONG).await.unwrap();
                     order.lock().unwrap().push(tenant);
                     tokio::task::yield_now().await;
-                    drop(turn);
+                    drop(permit);
                 }));
             }
-            // In this order: all that the first wants is asked for before the others come.
-            while fair.figures().1 < work.len() {
+            // In this order: the first tenant's requests are all queued before the others arrive.
+            while fair.counts().1 < work.len() {
                 tokio::task::yield_now().await;
             }
         }
@@ -270,37 +283,37 @@ mod test {
         let order = order.lock().unwrap().clone();
         let last_of = |tenant| order.iter().rposition(|served| *served == tenant).unwrap();
         assert!(last_of("b") < 10 && last_of("c") < 10, "{order:?}");
-        assert_eq!((order.len(), fair.figures()), (26, (0, 0)));
-        assert!(fair.turns().tenants.is_empty(), "nothing is kept of those who are gone");
+        assert_eq!((order.len(), fair.counts()), (26, (0, 0)));
+        assert!(fair.permits().tenants.is_empty(), "nothing is kept of those who are gone");
     }
 
     #[tokio::test]
     async fn bounds_hold_and_say_whose_they_are() {
-        let fair = Fair::new(Some(3));
-        let one = fair.turn("a", Some(1), SHORT).await.unwrap();
-        assert_eq!(fair.turn("a", Some(1), SHORT).await.err(), Some(Busy::Tenant(1)));
-        let _others = [fair.turn("b", None, SHORT).await.unwrap(), fair.adopt("b")];
-        assert_eq!(fair.turn("b", None, SHORT).await.err(), Some(Busy::Node(3)));
+        let fair = FairSemaphore::new(Some(3));
+        let one = fair.acquire("a", Some(1), SHORT).await.unwrap();
+        assert_eq!(fair.acquire("a", Some(1), SHORT).await.err(), Some(Busy::Tenant(1)));
+        let _others = [fair.acquire("b", None, SHORT).await.unwrap(), fair.adopt("b")];
+        assert_eq!(fair.acquire("b", None, SHORT).await.err(), Some(Busy::Node(3)));
         drop(one);
-        assert!(fair.turn("a", Some(1), SHORT).await.is_ok());
+        assert!(fair.acquire("a", Some(1), SHORT).await.is_ok());
     }
 
     #[tokio::test]
     async fn never_more_than_the_bound_and_nobody_is_forgotten() {
-        let fair = Fair::new(Some(4));
+        let fair = FairSemaphore::new(Some(4));
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut work = Vec::new();
         for number in 0..200usize {
             let (fair, now, most) = (fair.clone(), now.clone(), most.clone());
             work.push(tokio::spawn(async move {
                 let tenant = ["a", "b", "c"][number % 3];
-                // Some give up at once, with a turn on its way to them or not.
+                // Some give up at once, whether or not a permit is on its way.
                 let patience = if number % 7 == 0 { Duration::from_micros(50) } else { LONG };
-                let Ok(turn) = fair.turn(tenant, Some(2), patience).await else { return false };
+                let Ok(permit) = fair.acquire(tenant, Some(2), patience).await else { return false };
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_micros(200)).await;
                 now.fetch_sub(1, Ordering::SeqCst);
-                drop(turn);
+                drop(permit);
                 true
             }));
         }
@@ -309,29 +322,29 @@ mod test {
             done += usize::from(one.await.unwrap());
         }
         assert!(done >= 171 && most.load(Ordering::SeqCst) <= 4, "{done}");
-        assert_eq!(fair.figures(), (0, 0));
+        assert_eq!(fair.counts(), (0, 0));
     }
 
-    /// Two who take all that they can get leave some to a third, and to more who come after him; what they give back is for all.
+    /// Tenants that take all permits they can get leave some to those that come later; a released permit is available to all.
     // promise 24
     #[tokio::test]
     async fn who_takes_what_lasts_leaves_some_to_others() {
-        let shares = Shares::new(16, SHORT);
+        let shares = FairShares::new(16, SHORT);
         let mut held = Vec::new();
         let mut have = Vec::new();
         for tenant in ["a", "b", "c", "d", "e", "f"] {
             let before = held.len();
-            while let Some(turn) = shares.turn(tenant).await {
-                held.push(turn);
+            while let Some(permit) = shares.acquire(tenant).await {
+                held.push(permit);
             }
             have.push(held.len() - before);
         }
         assert_eq!(have, [8, 4, 2, 1, 1, 0]);
-        // The one who came too late has the first that is free, though the others wait as well.
+        // The latecomer gets the first free permit, although the others wait as well.
         let late = shares.fair.clone();
-        let greedy: Vec<_> = (0..10).map(|_| late.ask("a", None).unwrap()).collect();
-        let waits = tokio::spawn(async move { late.turn("f", None, LONG).await.is_ok() });
-        while shares.fair.figures().1 < 11 {
+        let greedy: Vec<_> = (0..10).map(|_| late.enqueue("a", None).unwrap()).collect();
+        let waits = tokio::spawn(async move { late.acquire("f", None, LONG).await.is_ok() });
+        while shares.fair.counts().1 < 11 {
             tokio::task::yield_now().await;
         }
         held.pop();
@@ -341,12 +354,12 @@ mod test {
 
     #[tokio::test]
     async fn a_queue_is_bounded() {
-        let fair = Fair::new(Some(1));
-        let _held = fair.turn("a", None, SHORT).await.unwrap();
-        let waits: Vec<_> = (0..MOST_WAITING).map(|_| fair.ask("a", None).unwrap()).collect();
-        assert_eq!(fair.turn("a", None, SHORT).await.err(), Some(Busy::Queue));
-        assert!(fair.ask("b", None).is_ok(), "another's queue is his own");
+        let fair = FairSemaphore::new(Some(1));
+        let _held = fair.acquire("a", None, SHORT).await.unwrap();
+        let waits: Vec<_> = (0..MAX_WAITING).map(|_| fair.enqueue("a", None).unwrap()).collect();
+        assert_eq!(fair.acquire("a", None, SHORT).await.err(), Some(Busy::Queue));
+        assert!(fair.enqueue("b", None).is_ok(), "another's queue is his own");
         drop(waits);
-        assert!(fair.ask("a", None).is_ok());
+        assert!(fair.enqueue("a", None).is_ok());
     }
 }

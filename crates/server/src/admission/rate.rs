@@ -1,12 +1,11 @@
-//! How many requests come in a minute. A bucket for each tenant and one for the node: full it holds a minute's worth, and it
-//! fills evenly.
+//! Request rates: a token bucket for each tenant and one for the node. A full bucket holds one minute's requests and is refilled evenly.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Buckets that are kept; those that are full again are forgotten first.
-const MOST_KEPT: usize = 4096;
+/// Maximum number of buckets; full ones are removed first.
+const MAX_BUCKETS: usize = 4096;
 
 #[derive(Default)]
 pub struct Rate {
@@ -19,18 +18,18 @@ struct Bucket {
 }
 
 impl Rate {
-    /// Takes one from a bucket, or says how long it takes until there is one.
-    pub fn take(&self, whose: &str, per_minute: u64, now: Instant) -> Result<(), Duration> {
+    /// Takes one request from a bucket, or returns the time until the next one is available.
+    pub fn take(&self, key: &str, per_minute: u64, now: Instant) -> Result<(), Duration> {
         let (most, per_second) = (per_minute as f64, per_minute as f64 / 60.0);
         if per_minute == 0 {
             return Err(Duration::from_secs(60));
         }
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= MOST_KEPT && !buckets.contains_key(whose) {
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             let minute = Duration::from_secs(60);
             buckets.retain(|_, bucket| now.duration_since(bucket.since) < minute);
         }
-        let bucket = buckets.entry(whose.to_owned()).or_insert(Bucket { left: most, since: now });
+        let bucket = buckets.entry(key.to_owned()).or_insert(Bucket { left: most, since: now });
         bucket.left = (bucket.left + now.duration_since(bucket.since).as_secs_f64() * per_second).min(most);
         bucket.since = now;
         if bucket.left >= 1.0 {

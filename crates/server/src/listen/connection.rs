@@ -1,6 +1,6 @@
-//! One connection: counted, timed, and answered in words of ours also where HTTP itself was not kept to.
+//! Connections: counts them, sets time limits, and responds with a fault also to a request that is not valid HTTP.
 
-use super::linger::{Asked, Linger, Rest};
+use super::linger::{LastRequest, Linger, RequestBody};
 use crate::Settings;
 use crate::credentials::Peer;
 use crate::front::Front;
@@ -30,14 +30,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of an answer.
-const STUCK: Duration = Duration::from_secs(60);
-/// More than the gate lets through, so that the gate can say why.
-const MOST_HEADERS: usize = 128;
-const LARGEST_HEAD: usize = 64 << 10;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time in which a client reads nothing of a response.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Above the limits of the gate, so that the gate refuses first, with a reason.
+const MAX_HEADERS: usize = 128;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// Those that are open, counted by where they come from.
+/// Open connections, counted by source.
 #[derive(Clone)]
 pub struct Connections(Arc<Inner>);
 
@@ -48,32 +48,32 @@ struct Inner {
     count: watch::Sender<usize>,
 }
 
-/// Where connections come from, as far as they are counted.
+/// Source of a connection, as it is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Source {
     User(Option<u32>),
     Address(IpAddr),
 }
 
-/// What can be listened on.
+/// A stream that a listener accepts.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// Resolves when something has come, and takes none of it.
-    fn stirs(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Resolves when data has arrived, without reading it.
+    fn data_arrives(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 impl Stream for UnixStream {
-    async fn stirs(&self) -> io::Result<()> {
+    async fn data_arrives(&self) -> io::Result<()> {
         self.async_io(Interest::READABLE, || peek(self)).await
     }
 }
 
 impl Stream for TcpStream {
-    async fn stirs(&self) -> io::Result<()> {
+    async fn data_arrives(&self) -> io::Result<()> {
         self.async_io(Interest::READABLE, || peek(self)).await
     }
 }
 
-/// The kernel may say that there is something where there is nothing yet; a look tells.
+/// Confirms readiness, which the kernel may report spuriously.
 fn peek(socket: impl AsFd) -> io::Result<()> {
     rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK)?;
     Ok(())
@@ -84,28 +84,28 @@ impl Connections {
         Connections(Arc::new(Inner { most, each, open: Mutex::default(), count: watch::channel(0).0 }))
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     pub fn count(&self) -> usize {
         *self.0.count.borrow()
     }
 
-    /// Resolves when none is open any more.
+    /// Resolves when no connection is open.
     pub async fn finished(&self) {
         let _ = self.0.count.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Serves a connection as long as it lasts; one too many is told so and closed.
+    /// Serves a connection to its end; above the limit it gets a refusal and is closed.
     pub fn take(&self, stream: impl Stream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
         let from = match &peer {
             Peer::Unix { uid } => Source::User(*uid),
-            Peer::Tcp { address } => Source::Address(counted(address.ip())),
+            Peer::Tcp { address } => Source::Address(counting_address(address.ip())),
         };
-        let Some(place) = self.place(from) else {
-            // Without a place of its own it may take no time: what the kernel buffers is all it gets.
+        let Some(slot) = self.slot(from) else {
+            // An uncounted connection may take no time: it gets what the kernel buffers and nothing more.
             let plain = tls.is_none();
             tokio::spawn(async move {
                 if plain {
-                    turn_away(stream).await
+                    refuse(stream).await
                 }
             });
             return;
@@ -113,36 +113,36 @@ impl Connections {
         let front = front.clone();
         tokio::spawn(async move {
             let patience = front.shared.patience();
-            // Nothing is set aside for one that sends nothing.
+            // No memory is allocated for a connection that sends nothing.
             tokio::select! {
-                ready = timeout(patience, stream.stirs()) => if !matches!(ready, Ok(Ok(()))) { return },
+                ready = timeout(patience, stream.data_arrives()) => if !matches!(ready, Ok(Ok(()))) { return },
                 () = front.shared.until_end() => return,
             }
-            // Boxed, so that those who send nothing have no room for it either.
+            // Boxed, so that idle connections do not reserve the size of this future.
             match tls {
-                None => Box::pin(speak(stream, place, peer, front)).await,
-                Some(tls) => Box::pin(greet(stream, tls, place, peer, front)).await,
+                None => Box::pin(serve_http(stream, slot, peer, front)).await,
+                Some(tls) => Box::pin(serve_tls(stream, tls, slot, peer, front)).await,
             }
         });
     }
 
-    fn place(&self, from: Source) -> Option<Place> {
+    fn slot(&self, from: Source) -> Option<Slot> {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all = *self.0.count.borrow();
         let each = open.entry(from).or_default();
-        // However many come over the network, the daemon's own user is let in.
+        // However many connections come over the network, the daemon's own user gets in.
         let most = if matches!(from, Source::User(_)) { self.0.most + Settings::RESERVED } else { self.0.most };
         if all >= most || *each >= self.0.each {
             return None;
         }
         *each += 1;
         self.0.count.send_replace(all + 1);
-        Some(Place { of: self.clone(), from })
+        Some(Slot { of: self.clone(), from })
     }
 }
 
-/// The address that connections are counted under: whoever has one has all those that come with it.
-fn counted(address: IpAddr) -> IpAddr {
+/// Returns the address that a connection counts under: an IPv6 client usually has a whole /64.
+fn counting_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(v6) if v6.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -151,13 +151,13 @@ fn counted(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One of those that are open.
-struct Place {
+/// The slot of an open connection.
+struct Slot {
     of: Connections,
     from: Source,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut open = self.of.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(each) = open.get_mut(&self.from) {
@@ -170,47 +170,53 @@ impl Drop for Place {
     }
 }
 
-async fn turn_away(mut stream: impl Stream) {
+async fn refuse(mut stream: impl Stream) {
     let refusal = Refusal::limit(
         StatusCode::SERVICE_UNAVAILABLE,
         LimitKind::Connections,
-        "as many connections are open as there may be",
-        "close some, or try again",
+        "the limit of open connections is reached",
+        "close idle connections, or try again",
     );
-    let _ = timeout(Duration::from_secs(1), stream.write_all(&blunt(refusal))).await;
+    let _ = timeout(Duration::from_secs(1), stream.write_all(&raw_response(refusal))).await;
 }
 
-async fn greet(stream: impl Stream, tls: TlsAcceptor, place: Place, peer: Peer, front: Front) {
-    if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
-        speak(stream, place, peer, front).await;
+async fn serve_tls(stream: impl Stream, tls: TlsAcceptor, slot: Slot, peer: Peer, front: Front) {
+    if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        serve_http(stream, slot, peer, front).await;
     }
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, place: Place, peer: Peer, front: Front) {
+async fn serve_http(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    slot: Slot,
+    peer: Peer,
+    front: Front,
+) {
     let shared = front.shared.clone();
-    let (busy, rest) = (Arc::new(AtomicBool::new(false)), Arc::new(Rest::default()));
-    let stream = TokioIo::new(Wire::new(stream, place, busy.clone(), rest.clone()));
+    let (busy, last_request) = (Arc::new(AtomicBool::new(false)), Arc::new(LastRequest::default()));
+    let stream = TokioIo::new(Wire::new(stream, slot, busy.clone(), last_request.clone()));
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let (front, peer, busy, rest) = (front.clone(), peer.clone(), busy.clone(), rest.clone());
+        let (front, peer, busy, last_request) = (front.clone(), peer.clone(), busy.clone(), last_request.clone());
         async move {
             busy.store(true, Ordering::Relaxed);
-            let mut answer = front.answer(peer, request.map(|body| Asked::new(body, rest.clone()))).await;
-            if Front::knew(&answer) {
-                rest.is_known();
+            let mut response =
+                front.respond(peer, request.map(|body| RequestBody::new(body, last_request.clone()))).await;
+            if Front::was_authenticated(&response) {
+                last_request.set_authenticated();
             }
-            if rest.ends_it() {
-                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            if last_request.must_close() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(answer.map(|body| Marked { body, busy }))
+            Ok::<_, Infallible>(response.map(|body| ResponseBody { body, busy }))
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(shared.patience())
-        .max_headers(MOST_HEADERS)
-        .max_buf_size(LARGEST_HEAD);
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES);
     let mut connection = std::pin::pin!(http.serve_connection(stream, service).with_upgrades());
-    // A client that left is no error of ours.
+    // A client that leaves is not an error.
     tokio::select! {
         _ = connection.as_mut() => {}
         () = shared.until_end() => {
@@ -220,8 +226,8 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, pla
     }
 }
 
-/// A whole answer in bytes, for where no service can give one.
-fn blunt(refusal: Refusal) -> Vec<u8> {
+/// Serializes a whole response, for errors outside of hyper's service.
+fn raw_response(refusal: Refusal) -> Vec<u8> {
     let status = refusal.status();
     let mut fault = refusal.fault;
     let id = terms::id("req", node::random::id_bytes());
@@ -238,53 +244,55 @@ fn blunt(refusal: Refusal) -> Vec<u8> {
     (head + &text).into_bytes()
 }
 
-/// A stream that gives up on clients who take nothing, and on which hyper's own bare refusals of broken heads become ours.
+/// A stream that times out writes to clients that read nothing, and replaces hyper's bare error responses by faults.
 struct Wire<S> {
     stream: S,
-    /// A request was understood, and its answer is not out yet.
+    /// A request was parsed, and its response is not sent yet.
     busy: Arc<AtomicBool>,
-    /// What is left of a refusal that stands in for hyper's.
-    instead: Option<(Vec<u8>, usize)>,
-    stuck: Option<Pin<Box<Sleep>>>,
-    rest: Arc<Rest>,
-    /// All is said, and what the client still says is thrown away.
+    /// The response that replaces hyper's, and the number of bytes sent.
+    replacement: Option<(Vec<u8>, usize)>,
+    write_timeout: Option<Pin<Box<Sleep>>>,
+    last_request: Arc<LastRequest>,
+    /// Discards the rest of the request after the response.
     linger: Option<Linger>,
-    /// It counts as one as long as it lasts, also when it speaks something else than HTTP by then.
-    _place: Place,
+    /// Held for the connection's lifetime, also after an upgrade to another protocol.
+    _slot: Slot,
 }
 
 impl<S> Wire<S> {
-    fn new(stream: S, place: Place, busy: Arc<AtomicBool>, rest: Arc<Rest>) -> Wire<S> {
-        Wire { stream, busy, instead: None, stuck: None, rest, linger: None, _place: place }
+    fn new(stream: S, slot: Slot, busy: Arc<AtomicBool>, last_request: Arc<LastRequest>) -> Wire<S> {
+        Wire { stream, busy, replacement: None, write_timeout: None, last_request, linger: None, _slot: slot }
     }
 
-    /// Passes on what the stream says, unless it has said "not yet" for too long.
+    /// Returns `now`, or a timeout once the stream has been pending for too long.
     fn timed<T>(&mut self, cx: &mut Context<'_>, now: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if now.is_ready() {
-            self.stuck = None;
+            self.write_timeout = None;
             return now;
         }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
-        match stuck.as_mut().poll(cx) {
+        let write_timeout = self
+            .write_timeout
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_TIMEOUT)));
+        match write_timeout.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-/// A body at whose end the connection is free for the next request.
-struct Marked {
+/// A response body; when it is dropped the connection is free for the next request.
+struct ResponseBody {
     body: Body,
     busy: Arc<AtomicBool>,
 }
 
-impl Drop for Marked {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.busy.store(false, Ordering::Relaxed);
     }
 }
 
-impl hyper::body::Body for Marked {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -301,8 +309,8 @@ impl hyper::body::Body for Marked {
     }
 }
 
-/// What hyper says of a head that it does not understand: a status and nothing else.
-fn bare(bytes: &[u8]) -> Option<Refusal> {
+/// Recognizes hyper's error response to an invalid head, which has a status and nothing else.
+fn parse_bare_error(bytes: &[u8]) -> Option<Refusal> {
     const LONGEST: usize = 256;
     let text = std::str::from_utf8(bytes.get(..bytes.len().min(LONGEST))?).ok()?.to_ascii_lowercase();
     if bytes.len() >= LONGEST || !text.ends_with("\r\n\r\n") || !text.contains("\r\ncontent-length: 0\r\n") {
@@ -312,11 +320,11 @@ fn bare(bytes: &[u8]) -> Option<Refusal> {
     match StatusCode::from_bytes(code).ok()? {
         status @ (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE | StatusCode::URI_TOO_LONG) => {
             let message =
-                format!("the head of the request is larger than {LARGEST_HEAD} bytes or {MOST_HEADERS} headers");
+                format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers");
             Some(Refusal::limit(status, LimitKind::HeaderBytes, message, "send fewer and shorter headers"))
         }
         status if status.is_client_error() => {
-            Some(Refusal::http(status, "this is no HTTP request", "speak HTTP/1.1, with one Host header"))
+            Some(Refusal::http(status, "the request is not valid HTTP", "send HTTP/1.1, with one Host header"))
         }
         _ => None,
     }
@@ -331,13 +339,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.instead.is_none() && !this.busy.load(Ordering::Relaxed) {
-            this.instead = bare(bytes).map(|refusal| (blunt(refusal), 0));
-            if this.instead.is_some() {
-                this.rest.is_unread();
+        if this.replacement.is_none() && !this.busy.load(Ordering::Relaxed) {
+            this.replacement = parse_bare_error(bytes).map(|refusal| (raw_response(refusal), 0));
+            if this.replacement.is_some() {
+                this.last_request.set_unread();
             }
         }
-        let Some((whole, done)) = &mut this.instead else {
+        let Some((whole, done)) = &mut this.replacement else {
             let now = Pin::new(&mut this.stream).poll_write(cx, bytes);
             return this.timed(cx, now);
         };
@@ -348,7 +356,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
                 other => return this.timed(cx, other),
             }
         }
-        // To hyper its own words are out.
+        // hyper is told that its own response was written.
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -363,7 +371,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
-        let linger = this.linger.get_or_insert_with(|| this.rest.linger());
+        let linger = this.linger.get_or_insert_with(|| this.last_request.linger());
         linger.poll(&mut this.stream, cx).map(Ok)
     }
 }
@@ -374,7 +382,7 @@ mod tests {
 
     #[test]
     fn whoever_has_many_addresses_is_counted_once() {
-        let of = |text: &str| counted(text.parse().unwrap()).to_string();
+        let of = |text: &str| counting_address(text.parse().unwrap()).to_string();
         for own in ["127.0.0.1", "127.1.2.3", "127.255.255.254", "::1", "::ffff:127.0.0.9"] {
             assert_eq!(of(own), "127.0.0.1", "{own}");
         }

@@ -1,5 +1,5 @@
-//! What a client still sends when its answer is out. A connection that is closed upon it is reset, and a client that sends all before
-//! it reads then has an error of its socket instead of our answer. So the rest is read, thrown away, and bounded.
+//! Lingering close. A connection that is closed while its client still sends is reset, and a client that sends everything before it reads
+//! gets a socket error instead of the response. So the rest of the request is read and discarded, within bounds.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -11,79 +11,79 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long the rest may take.
-const LONGEST: Duration = Duration::from_secs(5);
-/// How much of it is read for whoever showed a credential, and for anybody else.
-const OF_KNOWN: u64 = 32 << 20;
-const OF_STRANGERS: u64 = 1 << 20;
-/// A body that hyper finds whole in its buffer: nothing has to be closed for it.
-const AT_HAND: u64 = 4 << 10;
+/// Time limit for reading the rest.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum number of bytes read for authenticated clients, and for others.
+const MAX_OF_AUTHENTICATED: u64 = 32 << 20;
+const MAX_OF_OTHERS: u64 = 1 << 20;
+/// A rest of this size is in hyper's buffer: the connection need not be closed for it.
+const BUFFERED: u64 = 4 << 10;
 
-/// What is known of the last request of a connection.
+/// State of the last request of a connection.
 #[derive(Debug, Default)]
-pub struct Rest {
-    /// The end of its body was not seen.
-    unread: AtomicBool,
-    /// The body was let go of, and more of it may be to come than is at hand.
-    long: AtomicBool,
-    known: AtomicBool,
+pub struct LastRequest {
+    /// The end of the body was not read.
+    is_unread: AtomicBool,
+    /// The body was dropped, and more of it may follow than hyper has buffered.
+    is_long: AtomicBool,
+    is_authenticated: AtomicBool,
 }
 
-impl Rest {
-    /// What comes is none that we understand; it comes all the same.
-    pub fn is_unread(&self) {
-        self.unread.store(true, Ordering::Relaxed);
+impl LastRequest {
+    /// Notes that a request could not be parsed: its bytes still arrive.
+    pub fn set_unread(&self) {
+        self.is_unread.store(true, Ordering::Relaxed);
     }
 
-    /// Who asked has shown a credential.
-    pub fn is_known(&self) {
-        self.known.store(true, Ordering::Relaxed);
+    /// Notes that the client was authenticated.
+    pub fn set_authenticated(&self) {
+        self.is_authenticated.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the connection must end with the answer.
-    pub fn ends_it(&self) -> bool {
-        self.long.load(Ordering::Relaxed)
+    /// Returns true if the connection must be closed after the response.
+    pub fn must_close(&self) -> bool {
+        self.is_long.load(Ordering::Relaxed)
     }
 
-    /// Reads what is left, where something is.
+    /// Starts to discard the rest of the request, if any.
     pub fn linger(&self) -> Linger {
-        let most = if self.known.load(Ordering::Relaxed) { OF_KNOWN } else { OF_STRANGERS };
-        let left = if self.unread.load(Ordering::Relaxed) { most } else { 0 };
-        Linger { left, until: Box::pin(tokio::time::sleep(LONGEST)) }
+        let most = if self.is_authenticated.load(Ordering::Relaxed) { MAX_OF_AUTHENTICATED } else { MAX_OF_OTHERS };
+        let left = if self.is_unread.load(Ordering::Relaxed) { most } else { 0 };
+        Linger { left, until: Box::pin(tokio::time::sleep(TIME_LIMIT)) }
     }
 }
 
-/// The body of a request, which tells whether all of it was wanted.
-pub struct Asked<B: Body> {
+/// A request body that records whether all of it was read.
+pub struct RequestBody<B: Body> {
     body: B,
-    rest: Arc<Rest>,
+    last_request: Arc<LastRequest>,
 }
 
-impl<B: Body> Asked<B> {
-    pub fn new(body: B, rest: Arc<Rest>) -> Asked<B> {
-        rest.unread.store(!body.is_end_stream(), Ordering::Relaxed);
-        rest.long.store(false, Ordering::Relaxed);
-        rest.known.store(false, Ordering::Relaxed);
-        Asked { body, rest }
+impl<B: Body> RequestBody<B> {
+    pub fn new(body: B, last_request: Arc<LastRequest>) -> RequestBody<B> {
+        last_request.is_unread.store(!body.is_end_stream(), Ordering::Relaxed);
+        last_request.is_long.store(false, Ordering::Relaxed);
+        last_request.is_authenticated.store(false, Ordering::Relaxed);
+        RequestBody { body, last_request }
     }
 }
 
-impl<B: Body> Drop for Asked<B> {
+impl<B: Body> Drop for RequestBody<B> {
     fn drop(&mut self) {
-        let unread = self.rest.unread.load(Ordering::Relaxed);
-        let long = self.body.size_hint().upper().is_none_or(|left| left > AT_HAND);
-        self.rest.long.store(unread && long, Ordering::Relaxed);
+        let is_unread = self.last_request.is_unread.load(Ordering::Relaxed);
+        let is_long = self.body.size_hint().upper().is_none_or(|left| left > BUFFERED);
+        self.last_request.is_long.store(is_unread && is_long, Ordering::Relaxed);
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Asked<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.rest.unread.store(false, Ordering::Relaxed);
+            self.last_request.is_unread.store(false, Ordering::Relaxed);
         }
         frame
     }
@@ -97,7 +97,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Asked<B> {
     }
 }
 
-/// Reads until the client has no more, or took too much.
+/// Reads until the client has sent everything, or a bound is reached.
 pub struct Linger {
     left: u64,
     until: Pin<Box<Sleep>>,

@@ -1,6 +1,6 @@
 //! TLS with the operator's own certificate.
 
-use super::Named;
+use super::SettingNames;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, InconsistentKeys, RootCertStore, ServerConfig};
 
-/// What the files make.
+/// The result of reading certificate and key.
 pub struct Tls {
     pub acceptor: TlsAcceptor,
-    /// What clients will have against the certificate.
+    /// A reason why clients will refuse the certificate.
     pub note: Option<String>,
 }
 
 const HINT: &str = "give PEM files: the chain of certificates, and the key that belongs to the first";
 
-fn bad(told: &str, path: &Path, why: &str, hint: &str) -> Fault {
-    Fault::invalid(format!("{told} {}: {why}", path.display())).hint(hint).phase(Phase::Admission)
+fn bad(setting: &str, path: &Path, why: &str, hint: &str) -> Fault {
+    Fault::invalid(format!("{setting} {}: {why}", path.display())).hint(hint).phase(Phase::Admission)
 }
 
-/// From the files of a chain and of its key.
-pub fn read((cert, key): &(PathBuf, PathBuf), names: &Named) -> Result<Tls, Fault> {
+/// Reads a certificate chain and its key.
+pub fn read((cert, key): &(PathBuf, PathBuf), names: &SettingNames) -> Result<Tls, Fault> {
     let chain = CertificateDer::pem_file_iter(cert).and_then(|all| all.collect::<Result<Vec<_>, _>>());
     let chain = chain.map_err(|e| bad(&names.tls_cert, cert, &e.to_string(), HINT))?;
     let Some(first) = chain.first().cloned() else {
-        return Err(bad(&names.tls_cert, cert, "no certificate in it", HINT));
+        return Err(bad(&names.tls_cert, cert, "it contains no certificate", HINT));
     };
     let secret = secret(key, &names.tls_key)?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -56,30 +56,30 @@ pub fn read((cert, key): &(PathBuf, PathBuf), names: &Named) -> Result<Tls, Faul
     Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), note })
 }
 
-fn secret(key: &Path, told: &str) -> Result<PrivateKeyDer<'static>, Fault> {
-    let mode = std::fs::metadata(key).map_err(|e| bad(told, key, &e.to_string(), HINT))?.mode();
+fn secret(key: &Path, setting: &str) -> Result<PrivateKeyDer<'static>, Fault> {
+    let mode = std::fs::metadata(key).map_err(|e| bad(setting, key, &e.to_string(), HINT))?.mode();
     if mode & 0o077 != 0 {
-        return Err(bad(told, key, "others may read it", "`chmod 600` it"));
+        return Err(bad(setting, key, "other users can read it", "run `chmod 600` on it"));
     }
     PrivateKeyDer::from_pem_file(key).map_err(|e| match std::fs::read_to_string(key) {
-        // As PKCS #8 and as older files say it.
+        // PKCS #8, and the older traditional format.
         Ok(text) if text.contains("BEGIN ENCRYPTED") || text.contains("Proc-Type: 4,ENCRYPTED") => bad(
-            told,
+            setting,
             key,
             "the key is encrypted",
             "decrypt it with `openssl pkey -in KEY -out NEW`, and `chmod 600` that",
         ),
-        _ => bad(told, key, &e.to_string(), HINT),
+        _ => bad(setting, key, &e.to_string(), HINT),
     })
 }
 
-/// Whether a client that believes this very certificate would still refuse it, because it may sign others.
+/// Returns true for a CA certificate, which clients refuse for a server even if they trust it.
 fn signs_others(certificate: &CertificateDer<'static>) -> bool {
     let mut roots = RootCertStore::empty();
     let (Ok(()), Ok(name)) = (roots.add(certificate.clone()), ServerName::try_from("localhost")) else { return false };
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider())).build();
-    // The library has no name of its own for this mistake.
+    // The library has no error variant for this case.
     verifier.is_ok_and(|verifier| {
         let seen = verifier.verify_server_cert(certificate, &[], &name, &[], UnixTime::now());
         seen.is_err_and(|e| e.to_string().contains("CaUsedAsEndEntity"))

@@ -1,20 +1,21 @@
-//! The journal, entry by entry, and whether it is as it was written.
+//! The audit journal: its entries, and the verification of its hash chain.
 
 use crate::answer::Answer;
-use crate::ask::Query;
+use crate::extract::Query;
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{JournalChecked, JournalPage, JournalStep, Scope};
 use axum::extract::State;
-use node::audit::{self, Page, Step, Verified, Wanted};
+use node::audit::{self, Wanted};
 use node::{Caller, Node};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Entries of an answer, where nobody says how many.
-const USUAL: u32 = 100;
+/// Default number of entries in a response.
+const DEFAULT_LIMIT: u32 = 100;
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(read_journal)).routes(routes!(verify_journal))
@@ -23,61 +24,56 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Wish {
-    /// Most entries in the answer [100].
+pub struct JournalQuery {
+    /// Maximum number of entries [default: 100].
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// Only entries after this number; `next` of the page before.
+    /// Only entries after this number: `next` of the previous page.
     after: Option<u64>,
-    /// The last ones instead of the first; goes with `sandbox` alone.
+    /// The last entries instead of the first; can be combined with `sandbox` and `limit` only.
     last: Option<bool>,
-    /// Only of this sandbox, or of whatever else has the id.
+    /// Only entries of the sandbox, or other object, with this id.
     sandbox: Option<String>,
     verb: Option<String>,
     actor: Option<String>,
-    step: Option<Step>,
+    step: Option<JournalStep>,
 }
 
-/// Entries of the journal, oldest first.
-#[utoipa::path(get, path = "/v1/audit", tag = "audit", operation_id = "list", params(Wish),
-    responses((status = 200, body = Page),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+/// Lists journal entries, the oldest first.
+#[utoipa::path(get, path = "/v1/audit", tag = "audit", operation_id = "list", params(JournalQuery),
+    responses((status = 200, body = JournalPage),
+        (status = 404, description = "Not found.", body = Fault)))]
 async fn read_journal(
     State(shared): State<Shared>,
-    who: Who,
-    Query(wish): Query<Wish>,
-) -> Result<Answer<Page>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let Wish { limit, after, last, sandbox: subject, verb, actor, step } = wish;
-    let most = limit.unwrap_or(USUAL);
+    principal: Principal,
+    Query(query): Query<JournalQuery>,
+) -> Result<Answer<JournalPage>, Refusal> {
+    principal.require_scope(Scope::Reviewer)?;
+    let JournalQuery { limit, after, last, sandbox: subject, verb, actor, step } = query;
+    let most = limit.unwrap_or(DEFAULT_LIMIT);
     if last == Some(true) {
         if after.is_some() || verb.is_some() || actor.is_some() || step.is_some() {
-            let fault = Fault::invalid("the query: last goes with sandbox and limit alone").phase(Phase::Admission);
+            let fault =
+                Fault::invalid("the query: last can be combined with sandbox and limit only").phase(Phase::Admission);
             return Err(fault.hint("leave last out, or the others").into());
         }
         let verb = move |node: &Node, caller: &Caller| audit::last(node, caller, subject.as_deref(), most);
-        return shared.answer_whole(&who, verb).await;
+        return shared.answer_whole(&principal, verb).await;
     }
     let wanted = Wanted { subject, verb, actor, step };
     let verb = move |node: &Node, caller: &Caller| audit::page(node, caller, after.unwrap_or(0), wanted, most);
-    shared.answer_whole(&who, verb).await
+    shared.answer_whole(&principal, verb).await
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = JournalChecked)]
-pub struct Checked {
-    pub protocol_version: u32,
-    /// Every entry is as it was written, and none is missing as far as is remembered outside.
-    pub sound: bool,
-    #[serde(flatten)]
-    pub verified: Verified,
-}
-
-/// Goes along the whole chain.
+/// Verifies the journal's whole hash chain.
 #[utoipa::path(get, path = "/v1/audit/verify", tag = "audit", operation_id = "verify",
-    responses((status = 200, body = Checked)))]
-async fn verify_journal(State(shared): State<Shared>, who: Who) -> Result<Answer<Checked>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let verified = shared.verb(&who, audit::verify).await?;
-    Ok(Answer::whole(&Checked { protocol_version: PROTOCOL_VERSION, sound: verified.broken.is_none(), verified }))
+    responses((status = 200, body = JournalChecked)))]
+async fn verify_journal(State(shared): State<Shared>, principal: Principal) -> Result<Answer<JournalChecked>, Refusal> {
+    principal.require_scope(Scope::Reviewer)?;
+    let verified = shared.verb(&principal, audit::verify).await?;
+    Ok(Answer::whole(&JournalChecked {
+        protocol_version: PROTOCOL_VERSION,
+        sound: verified.broken.is_none(),
+        verified,
+    }))
 }

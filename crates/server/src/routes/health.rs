@@ -1,10 +1,10 @@
-//! Health: whether the daemon answers and can work, and what it can do.
+//! Health checks: liveness and readiness of the daemon.
 
 use crate::Shared;
-use crate::answer::{Answer, Document};
+use crate::answer::Answer;
 use crate::refuse::Refusal;
+use api::{Document, Health};
 use axum::extract::State;
-use client::wire::Health;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -13,21 +13,21 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(live)).routes(routes!(ready)).routes(routes!(health))
 }
 
-/// The daemon answers.
+/// Checks liveness: the daemon responds.
 #[utoipa::path(get, path = "/v1/health/live", tag = "health", security(()),
     responses((status = 200, body = Document<Health>)))]
 async fn live() -> Answer<Health> {
     Answer::ok(Health::ok())
 }
 
-/// The daemon can work: its store is there, and it is not about to end.
+/// Checks readiness: the store can be read, and the daemon is not shutting down.
 #[utoipa::path(get, path = "/v1/health/ready", tag = "health", security(()),
     responses((status = 200, body = Document<Health>)))]
 async fn ready(State(shared): State<Shared>) -> Result<Answer<Health>, Refusal> {
     check(&shared).await
 }
 
-/// The same as `/v1/health/ready`.
+/// Checks readiness, like `/v1/health/ready`.
 #[utoipa::path(get, path = "/v1/health", tag = "health", security(()),
     responses((status = 200, body = Document<Health>)))]
 async fn health(State(shared): State<Shared>) -> Result<Answer<Health>, Refusal> {
@@ -36,8 +36,8 @@ async fn health(State(shared): State<Shared>) -> Result<Answer<Health>, Refusal>
 
 async fn check(shared: &Shared) -> Result<Answer<Health>, Refusal> {
     if shared.is_ending() {
-        let fault = Fault::new(ErrorKind::Unavailable, "the daemon is about to end").phase(Phase::Close);
-        return Err(fault.hint("ask again when it is back").into());
+        let fault = Fault::new(ErrorKind::Unavailable, "the daemon is shutting down").phase(Phase::Close);
+        return Err(fault.hint("try again after it has restarted").into());
     }
     shared.credentials().works().await?;
     Ok(Answer::ok(Health::ok()))

@@ -1,8 +1,9 @@
-//! Figures of the whole daemon, for Prometheus.
+//! Metrics of the whole daemon, for Prometheus.
 
 use crate::refuse::Refusal;
 use crate::telemetry::CONTENT_TYPE;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::Scope;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use http::header;
@@ -14,13 +15,14 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
 
-/// Figures as Prometheus reads them. They are of all tenants together, so that no tenant's operator sees them.
+/// Returns metrics in the text format of Prometheus. They cover all tenants, so operators of a single tenant may not read them.
 #[utoipa::path(get, path = "/v1/metrics", tag = "health",
     responses((status = 200, body = String, content_type = "text/plain")))]
-async fn metrics(State(shared): State<Shared>, who: Who) -> Result<impl IntoResponse, Refusal> {
-    if !who.is_host_operator() && !who.scopes.contains(&Scope::Metrics) {
-        let fault = Fault::new(ErrorKind::PolicyDenied, "this needs the scope metrics, or the daemon's own operator");
-        let hint = "an operator makes a token for it: `cofferdam token create NAME --scope metrics`";
+async fn metrics(State(shared): State<Shared>, principal: Principal) -> Result<impl IntoResponse, Refusal> {
+    if !principal.is_host_operator() && !principal.scopes.contains(&Scope::Metrics) {
+        let fault =
+            Fault::new(ErrorKind::PolicyDenied, "this request needs the scope metrics, or the daemon's own operator");
+        let hint = "use a token with the scope metrics; an operator creates tokens";
         return Err(fault.hint(hint).phase(Phase::Admission).into());
     }
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], shared.telemetry().text().await))

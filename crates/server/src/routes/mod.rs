@@ -1,6 +1,6 @@
-//! The routes, one file for each resource. A route takes `Who`, asks for its scope first, calls one verb and gives its answer.
-//! It takes what it needs with the types of `ask`, never with axum's own, and refuses with `Refusal` only. What every route
-//! may answer beside (400, 401, 404, …) is added to the description in one place, by what the route takes.
+//! The routes, one file for each resource. A route extracts `Principal`, checks its scope first, calls one verb and responds with its result.
+//! It uses the extractors of `ask`, never axum's own, and refuses with `Refusal` only. Responses that every route may give (400, 401,
+//! 404, …) are added to the OpenAPI document in one place, by the inputs of the route.
 
 mod audit;
 mod events;
@@ -33,8 +33,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub use openapi::document;
 
-/// The routes of each resource with their description.
-fn parts() -> Vec<OpenApiRouter<Shared>> {
+/// Returns the routes of each resource with their OpenAPI description.
+fn resources() -> Vec<OpenApiRouter<Shared>> {
     vec![
         audit::routes(),
         events::routes(),
@@ -56,27 +56,27 @@ fn parts() -> Vec<OpenApiRouter<Shared>> {
     ]
 }
 
-fn described() -> OpenApiRouter<Shared> {
-    parts().into_iter().fold(OpenApiRouter::new(), OpenApiRouter::merge)
+fn documented() -> OpenApiRouter<Shared> {
+    resources().into_iter().fold(OpenApiRouter::new(), OpenApiRouter::merge)
 }
 
-/// All routes, ready to be asked.
+/// Returns the router of all routes, and their shared state.
 pub fn all(settings: &Settings, node: Arc<Node>, credentials: Credentials) -> (Router, Shared) {
-    let (router, _) = described().split_for_parts();
+    let (router, _) = documented().split_for_parts();
     let shared = Shared::new(settings, node, credentials, Rules::of(&document()));
-    let held = axum::middleware::from_fn_with_state(shared.clone(), rules::hold);
-    let router = router.layer(held).fallback(unknown).method_not_allowed_fallback(not_so);
+    let enforced = axum::middleware::from_fn_with_state(shared.clone(), rules::enforce);
+    let router = router.layer(enforced).fallback(no_route).method_not_allowed_fallback(method_not_allowed);
     (router.with_state(shared.clone()), shared)
 }
 
-async fn unknown(uri: http::Uri) -> Refusal {
-    let fault = Fault::new(ErrorKind::NotFound, format!("there is nothing at {}", uri.path())).phase(Phase::Admission);
-    fault.hint("/v1/openapi.json lists what there is").into()
+async fn no_route(uri: http::Uri) -> Refusal {
+    let fault = Fault::new(ErrorKind::NotFound, format!("there is no route {}", uri.path())).phase(Phase::Admission);
+    fault.hint("/v1/openapi.json lists the routes").into()
 }
 
-async fn not_so(method: http::Method, uri: http::Uri) -> Refusal {
-    let message = format!("{} does not take {method}", uri.path());
-    Refusal::http(StatusCode::METHOD_NOT_ALLOWED, message, "the header Allow lists what it takes")
+async fn method_not_allowed(method: http::Method, uri: http::Uri) -> Refusal {
+    let message = format!("{} does not accept {method}", uri.path());
+    Refusal::http(StatusCode::METHOD_NOT_ALLOWED, message, "the header Allow lists the accepted methods")
 }
 
 #[cfg(test)]
@@ -85,11 +85,11 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeMap;
 
-    /// Types of the same name would take each other's place in the description; `#[schema(as = …)]` tells them apart.
+    /// Types of the same name would take each other's place in the description.
     #[test]
     fn no_two_types_share_a_name() {
         let mut seen: BTreeMap<String, Value> = BTreeMap::new();
-        for part in parts() {
+        for part in resources() {
             let part = serde_json::to_value(part.into_openapi()).unwrap();
             for (name, schema) in part["components"]["schemas"].as_object().into_iter().flatten() {
                 let before = seen.insert(name.clone(), schema.clone());
@@ -97,6 +97,27 @@ mod tests {
             }
         }
         assert!(seen.len() > 10);
+    }
+
+    #[test]
+    fn every_reference_leads_to_a_schema() {
+        let document = document();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let (mut open, mut count) = (vec![&document], 0);
+        while let Some(value) = open.pop() {
+            match value {
+                Value::Object(fields) => open.extend(fields.values()),
+                Value::Array(items) => open.extend(items),
+                Value::String(text) => {
+                    if let Some(name) = text.strip_prefix("#/components/schemas/") {
+                        count += 1;
+                        assert!(schemas.contains_key(name), "{name}");
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(count > 100);
     }
 
     #[test]

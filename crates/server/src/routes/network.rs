@@ -1,9 +1,9 @@
-//! What happens on a sandbox's network, as it is written down, line by line. An event's id is the number of the
-//! line behind it.
+//! Streams the recorded network events of a sandbox. An event's id is the number of the next line.
 
-use crate::ask::{Path, Query};
+use crate::extract::{Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::Scope;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -17,10 +17,10 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// How often a file is looked at that grows.
-const PAUSE: Duration = Duration::from_millis(100);
-/// A line that says nothing is sent so often, or those in between take the connection for dead.
-const QUIET: Duration = Duration::from_secs(15);
+/// Poll interval of a growing file.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of keep-alive comments, without which proxies drop the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(follow_network))
@@ -29,41 +29,42 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wish {
-    /// Begin at this line, which an earlier event had as its id [0].
+struct NetworkQuery {
+    /// Begin at this line: the id of an earlier event [default: 0].
     #[serde(default)]
     from: u64,
-    /// Wait for more as long as the sandbox is live.
+    /// Wait for new lines as long as the sandbox is live.
     #[serde(default)]
     follow: bool,
 }
 
-/// What happens on a sandbox's network: server-sent events, each `event: line` with the number of the next line as `id`, and `event: end` when
-/// the sandbox is not live and all was told. Lines that are no longer kept are counted in one that says so (`net.lost`). A line says which run it was, and by which revision of the rules it was judged.
+/// Streams a sandbox's network events as server-sent events, each `event: line` with the number of the next line as `id`, and `event: end`
+/// when the sandbox is not live and all lines were sent. Lines that are no longer kept are counted in one line (`net.lost`). A line names
+/// its run and the revision of the rules that decided.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network/events", tag = "sandboxes", operation_id = "network",
-    params(("id" = String, Path), Wish), responses((status = 200, content_type = "text/event-stream", body = String)))]
+    params(("id" = String, Path), NetworkQuery), responses((status = 200, content_type = "text/event-stream", body = String)))]
 async fn follow_network(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    Query(wish): Query<Wish>,
+    Query(query): Query<NetworkQuery>,
 ) -> Result<Response, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let mut follower =
-        Follower { shared, who, id, spot: Spot::before(wish.from), ready: VecDeque::new(), is_over: false };
-    // What cannot be read at all is refused before anything is told.
+        Follower { shared, principal, id, spot: Spot::before(query.from), ready: VecDeque::new(), is_over: false };
+    // Read before the stream starts, so that a failure is a refusal.
     let page = follower.page().await?;
-    follower.take(page, wish.follow);
+    follower.take(page, query.follow);
     let events = stream::unfold(follower, move |mut follower| async move {
-        let event = follower.next(wish.follow).await?;
+        let event = follower.next(query.follow).await?;
         Some((Ok::<_, Infallible>(event), follower))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(QUIET)).into_response())
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 struct Follower {
     shared: Shared,
-    who: Who,
+    principal: Principal,
     id: String,
     spot: Spot,
     ready: VecDeque<Event>,
@@ -73,7 +74,7 @@ struct Follower {
 impl Follower {
     async fn page(&self) -> Result<Page, Refusal> {
         let (id, spot) = (self.id.clone(), self.spot.clone());
-        self.shared.verb(&self.who, move |node, caller| journal::read(node, caller, &id, spot)).await
+        self.shared.verb(&self.principal, move |node, caller| journal::read(node, caller, &id, spot)).await
     }
 
     fn take(&mut self, page: Page, follows: bool) {
@@ -101,7 +102,7 @@ impl Follower {
                     let waits = !page.more && page.lines.is_empty();
                     self.take(page, follows);
                     if waits && !self.is_over {
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(POLL_INTERVAL).await;
                     }
                 }
                 Err(refusal) => {

@@ -1,7 +1,8 @@
-//! The description of all routes, made whole: what every route can answer beside its own, and how to be let in.
+//! The OpenAPI document of all routes, completed with the responses that every route can give, and with the security schemes.
 
 use crate::refuse::Refusal;
-use crate::{Shared, Who};
+use crate::{Principal, Shared};
+use api::{DurationParam, OutputEncodingParam, WaitParam};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -15,87 +16,113 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(show))
 }
 
-/// This document.
+/// Returns this OpenAPI document.
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "health", responses((status = 200, body = Value)))]
-async fn show(_: Who) -> Result<impl IntoResponse, Refusal> {
-    // It is the same for all, and takes long enough to make that those who ask for it often would make others wait.
+async fn show(_: Principal) -> Result<impl IntoResponse, Refusal> {
+    // Cached: building the document is slow, and frequent requests for it would delay others.
     static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
     Ok(([(CONTENT_TYPE, "application/json")], WRITTEN.clone()))
 }
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub fn document() -> Value {
-    let mut document = serde_json::to_value(super::described().into_openapi()).unwrap_or_default();
+    let mut document = serde_json::to_value(super::documented().into_openapi()).unwrap_or_default();
     document["info"] = json!({
         "title": "Cofferdam",
         "version": env!("CARGO_PKG_VERSION"),
-        "description": "Sandboxes that live, behind an API that does not lie. Every refusal is a Fault.",
+        "description": "Sandboxes for untrusted commands: their files, runs, network and review. Every error is a Fault.",
         "license": {"name": "Apache-2.0 OR MIT"},
     });
     document["components"]["schemas"]["Fault"] = serde_json::to_value(terms::Fault::schema()).unwrap_or_default();
-    for (name, schema) in referred() {
+    for (name, schema) in referenced_schemas() {
         document["components"]["schemas"][name] = schema;
     }
+    rename_wrapped(&mut document);
     document["components"]["securitySchemes"] = json!({
         "token": {"type": "http", "scheme": "bearer", "description":
-            "A token of the daemon: `cofferdam token create`. Its own user on its Unix socket needs none: the kernel says who it is."},
+            "A token of the daemon, from `POST /v1/tokens` or `cofferdam token create`. The user that the daemon runs as needs none on its Unix socket: the kernel reports the peer's uid."},
     });
     document["security"] = json!([{"token": []}, {}]);
     let paths = document["paths"].as_object_mut().map(std::mem::take).unwrap_or_default();
-    document["paths"] =
-        paths.into_iter().map(|(path, item)| (path.clone(), whole(&path, item))).collect::<Map<_, _>>().into();
+    document["paths"] = paths
+        .into_iter()
+        .map(|(path, item)| (path.clone(), with_common_responses(&path, item)))
+        .collect::<Map<_, _>>()
+        .into();
     document
 }
 
+/// Gives `api::Document<T>` the name `TDocument`; utoipa joins the names of a generic type and its argument to `Document_T`, and
+/// nothing in the derive changes that.
+fn rename_wrapped(document: &mut Value) {
+    let named = |name: &str| name.strip_prefix("Document_").map(|content| format!("{content}Document"));
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        *schemas = std::mem::take(schemas).into_iter().map(|(name, s)| (named(&name).unwrap_or(name), s)).collect();
+    }
+    let mut open = vec![document];
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Object(fields) => open.extend(fields.values_mut()),
+            Value::Array(items) => open.extend(items),
+            Value::String(text) => {
+                let referred = text.strip_prefix("#/components/schemas/").and_then(named);
+                if let Some(name) = referred {
+                    *text = format!("#/components/schemas/{name}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Types that a Fault or a parameter refers to.
-fn referred() -> Vec<(String, Value)> {
+fn referenced_schemas() -> Vec<(String, Value)> {
     use utoipa::ToSchema;
     let mut found = Vec::new();
     terms::Fault::schemas(&mut found);
-    // Parameters of queries name it, and bring nothing along.
-    found.push((crate::ask::Time::name().into(), crate::ask::Time::schema()));
+    // Query parameters refer to their types, and utoipa none not collect it.
+    found.push((DurationParam::name().into(), DurationParam::schema()));
+    found.push((WaitParam::name().into(), WaitParam::schema()));
+    found.push((OutputEncodingParam::name().into(), OutputEncodingParam::schema()));
     found.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect()
 }
 
-/// What a route can be answered with, whatever it does: by status, why.
-const ALWAYS: [(u16, &str); 8] = [
-    (400, "The request is wrong: the message names the field, the value and what is allowed."),
-    (401, "No credential, or none that is good any more."),
+/// Responses that every route can give, by status.
+const COMMON: [(u16, &str); 8] = [
+    (400, "The request is invalid: the message names the field, the value and what is allowed."),
+    (401, "No credential, or one that is unknown, revoked or expired."),
     (403, "A foreign origin, or the credential lacks the scope or the grant."),
-    (421, "The Host header names somebody else."),
-    (
-        429,
-        "Too much at a time, and `Retry-After` says when to ask again; or a limit that asking again does not change.",
-    ),
-    (500, "A mistake of ours."),
-    (501, "This host cannot hold what was asked for."),
-    (503, "Not now; `Retry-After` says when to ask again."),
+    (421, "The Host header names another host."),
+    (429, "Too many requests, and `Retry-After` says when to retry; or a limit that a retry does not change."),
+    (500, "An internal error of the daemon."),
+    (501, "This host cannot enforce what the request asks for."),
+    (503, "Temporarily unavailable; `Retry-After` says when to retry."),
 ];
-const WITH_NAME: (u16, &str) = (404, "There is no such thing, or it belongs to another tenant.");
-const CHANGES: (u16, &str) =
-    (409, "It is not as the request supposes: another version, another state, a key that was used.");
+const NOT_FOUND: (u16, &str) = (404, "Not found, or it belongs to another tenant.");
+const CONFLICT: (u16, &str) =
+    (409, "A conflict: another version, another state, or an idempotency key that was used for another request.");
 const WITH_BODY: [(u16, &str); 3] = [
     (408, "The body came too slowly."),
     (413, "The body is too large."),
-    (415, "The body is of another sort than the route takes."),
+    (415, "The content type of the body is not accepted by the route."),
 ];
 
-/// A path with every answer that its operations can give.
-fn whole(path: &str, mut item: Value) -> Value {
+/// Adds to a path every response that its operations can give.
+fn with_common_responses(path: &str, mut item: Value) -> Value {
     for (method, operation) in item.as_object_mut().into_iter().flatten() {
         if !operation.is_object() || method == "parameters" {
             continue;
         }
-        // Functions of two files may have the same name; operations may not.
+        // Handlers of two files may have the same name; operation ids must be unique.
         let tag = operation["tags"][0].as_str().unwrap_or_default().to_owned();
         operation["operationId"] = format!("{tag}_{}", operation["operationId"].as_str().unwrap_or_default()).into();
-        let mut statuses: Vec<(u16, &str)> = ALWAYS.to_vec();
-        // A path can name things, and a body, too.
+        let mut statuses: Vec<(u16, &str)> = COMMON.to_vec();
+        // A path or a body can name objects that do not exist.
         if path.contains('{') || method != "get" {
-            statuses.push(WITH_NAME);
+            statuses.push(NOT_FOUND);
         }
         if method != "get" {
-            statuses.push(CHANGES);
+            statuses.push(CONFLICT);
             statuses.extend(WITH_BODY);
         }
         for (status, why) in statuses {

@@ -1,23 +1,22 @@
-//! Policies: what is built in, whether a document can be enforced here, and what it decides.
+//! Policies: lists the built-in ones, checks whether a document can be enforced on this host, and explains decisions.
 
 use crate::answer::Answer;
-use crate::ask::{Json, Path, broken_body, check_type};
+use crate::extract::{Json, Path, broken_body, check_type};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Policy, PolicyChecked, PolicyExplain, PolicyExplained, PolicyList, PolicyPreset, Scope};
 use axum::extract::{Request, State};
-use client::wire::{PolicyChecked, PolicyExplain};
 use http::StatusCode;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use node::policies::{self, Explained, Look, Source};
+use http_body_util::BodyExt;
+use http_body_util::{LengthLimitError, Limited};
+use node::policies::{self, PathLookup, Source};
 use node::{Caller, Node, Reach};
-use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use terms::{ErrorKind, Fault, LimitKind, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+const READ_SCOPES: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -27,63 +26,38 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(explain_policy))
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = PolicyList)]
-pub struct Policies {
-    pub protocol_version: u32,
-    pub policies: Vec<Preset>,
-}
-
-/// A policy that is built in.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[schema(as = PolicyPreset)]
-pub struct Preset {
-    pub name: String,
-    /// What it is for.
-    pub about: String,
-}
-
-/// The policies that are built in.
+/// Lists the built-in policies.
 #[utoipa::path(get, path = "/v1/policies", tag = "policies", operation_id = "list",
-    responses((status = 200, body = Policies)))]
-async fn list_policies(who: Who) -> Result<Answer<Policies>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let preset = |(name, about): (&str, &str)| Preset { name: name.to_owned(), about: about.to_owned() };
+    responses((status = 200, body = PolicyList)))]
+async fn list_policies(principal: Principal) -> Result<Answer<PolicyList>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let preset = |(name, about): (&str, &str)| PolicyPreset { name: name.to_owned(), about: about.to_owned() };
     let policies = policies::presets().map(preset).collect();
-    Ok(Answer::whole(&Policies { protocol_version: PROTOCOL_VERSION, policies }))
+    Ok(Answer::whole(&PolicyList { protocol_version: PROTOCOL_VERSION, policies }))
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Policy {
-    pub protocol_version: u32,
-    pub name: String,
-    /// As it is written, its `extends` included.
-    #[schema(value_type = Object)]
-    pub policy: serde_json::Value,
-}
-
-/// One of them.
+/// Returns a built-in policy.
 #[utoipa::path(get, path = "/v1/policies/{name}", tag = "policies", operation_id = "get", params(("name" = String, Path)),
     responses((status = 200, body = Policy)))]
-async fn show_policy(who: Who, Path(name): Path<String>) -> Result<Answer<Policy>, Refusal> {
-    who.needs_any(&LOOKERS)?;
+async fn show_policy(principal: Principal, Path(name): Path<String>) -> Result<Answer<Policy>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
     let unknown = |fault: Fault| Fault { error_kind: ErrorKind::NotFound, ..fault };
     let loaded = policies::load(&Source::Preset(name.clone())).map_err(unknown)?;
     let policy = serde_json::from_str(&loaded.document.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     Ok(Answer::whole(&Policy { protocol_version: PROTOCOL_VERSION, name, policy }))
 }
 
-/// Whether a document is well formed and can be enforced on this host. The body is the document itself, in JSON or TOML; srt
-/// settings and codex permissions are taken, too.
+/// Checks that a policy document is well formed and can be enforced on this host. The body is the document, in JSON or TOML; srt settings
+/// and codex permissions are accepted, too.
 #[utoipa::path(post, path = "/v1/policies/check", tag = "policies", operation_id = "check",
     request_body(content((Object = "application/json"), (String = "application/toml"))),
     responses((status = 200, body = PolicyChecked)))]
 async fn check_policy(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     request: Request,
 ) -> Result<Answer<PolicyChecked>, Refusal> {
-    who.needs_any(&LOOKERS)?;
+    principal.require_any_scope(&READ_SCOPES)?;
     let most = shared.max_body();
     let toml = check_type(request.headers(), &["application/json"]).is_err();
     let body = match Limited::new(request.into_body(), most).collect().await {
@@ -103,43 +77,43 @@ async fn check_policy(
         let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" }).map_err(hinted)?;
         caller.reach.check_document(&Source::Text(String::new()), &loaded.document)?;
         let checked = policies::check(&loaded.document, caller).map_err(hinted)?;
-        // What is there on the host and what is not is told to those who may have all of it.
+        // Notes reveal which paths exist on the host, so that only callers with the whole host get them.
         let of_host = if caller.reach == Reach::All { checked.notes } else { Vec::new() };
         let notes = loaded.notes.into_iter().chain(of_host).collect();
         Ok(PolicyChecked { protocol_version: PROTOCOL_VERSION, success: true, digest: checked.digest, notes })
     };
-    shared.answer_whole(&who, verb).await
+    shared.answer_whole(&principal, verb).await
 }
 
-/// Where the message is all that there is to say, it says where to look.
+/// Adds a hint to a fault without one.
 fn hinted(fault: Fault) -> Fault {
     if fault.hint.is_some() { fault } else { fault.hint("docs/reference/policy.md describes every field") }
 }
 
-/// What a policy decides, and why. Where links on the host lead is told to nobody but the operator.
+/// Explains what a policy decides, and why. Targets of symbolic links on the host are shown to the operator only.
 #[utoipa::path(post, path = "/v1/policies/explain", tag = "policies", operation_id = "explain", request_body = PolicyExplain,
-    responses((status = 200, body = Explained),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+    responses((status = 200, body = PolicyExplained),
+        (status = 404, description = "Not found.", body = Fault)))]
 async fn explain_policy(
     State(shared): State<Shared>,
-    who: Who,
-    Json(wish): Json<PolicyExplain>,
-) -> Result<Answer<Explained>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let look = if who.is_host_operator() { Look::Host } else { Look::Words };
+    principal: Principal,
+    Json(request): Json<PolicyExplain>,
+) -> Result<Answer<PolicyExplained>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let look = if principal.is_host_operator() { PathLookup::Host } else { PathLookup::Words };
     let verb = move |node: &Node, caller: &Caller| {
-        let what = OsStr::new(&wish.what);
-        let dir = wish.dir.as_deref().unwrap_or(policies::NOWHERE);
+        let what = OsStr::new(&request.what);
+        let dir = request.dir.as_deref().unwrap_or(policies::NOWHERE);
         if !dir.starts_with('/') {
-            let fault = Fault::invalid(format!("dir {dir:?}: not a whole path")).phase(Phase::Admission);
+            let fault = Fault::invalid(format!("dir {dir:?}: not an absolute path")).phase(Phase::Admission);
             return Err(fault.hint("give one that begins with a slash, or none"));
         }
         let dir = std::path::Path::new(dir);
-        let several: Vec<Source> = wish.policies.iter().cloned().map(Source::from).collect();
-        match (&wish.sandbox, &wish.preset, &wish.policy) {
+        let several: Vec<Source> = request.policies.iter().cloned().map(Source::from).collect();
+        match (&request.sandbox, &request.preset, &request.policy) {
             (None, None, None) if !several.is_empty() => policies::explain_sources(what, &several, dir, look, caller),
             _ if !several.is_empty() => Err(too_many()),
-            (Some(sandbox), None, None) if wish.dir.is_none() => {
+            (Some(sandbox), None, None) if request.dir.is_none() => {
                 policies::explain_sandbox(node, caller, what, sandbox, look)
             }
             (None, preset, None) => {
@@ -152,10 +126,10 @@ async fn explain_policy(
             _ => Err(too_many()),
         }
     };
-    shared.answer_whole(&who, verb).await
+    shared.answer_whole(&principal, verb).await
 }
 
 fn too_many() -> Fault {
-    let what = "sandbox, preset, policy and policies: more than one is given, or dir with a sandbox";
+    let what = "sandbox, preset, policy and policies: more than one is given, or dir together with sandbox";
     Fault::invalid(what).hint("give one of them").phase(Phase::Admission)
 }

@@ -1,17 +1,17 @@
-//! A port inside a sandbox, through the daemon's own address: HTTP/1.1 and WebSockets. What a guest serves is nobody's to trust:
+//! Proxies HTTP/1.1 and WebSockets to a port inside a sandbox. Responses of a guest are untrusted:
 //!
-//! - the guest never sees a credential of ours (`front` takes it away), nor headers that are between us and the client;
-//! - a page of it has an origin of its own (`sandbox`), so it can read nothing else that comes from this address, and none of our
-//!   routes takes anything for a credential that a browser sends by itself;
-//! - its cookies and redirects stay below its own path (`confine`), and headers that speak for a whole origin are dropped.
-
+//! - the guest never gets a credential of the daemon (`front` removes it), nor hop-by-hop headers;
+//! - a page of the guest has an opaque origin (CSP `sandbox`), so that it cannot read anything else from the daemon's address, and no
+//!   route accepts a credential that a browser sends by itself;
+//! - cookies and redirects of the guest stay below its own path (`confine`), and headers that apply to a whole origin are removed.
 mod confine;
 
-use self::confine::Led;
+use self::confine::Redirect;
 use crate::gate;
-use crate::refuse::{OfGuest, Refusal};
+use crate::refuse::{FromGuest, Refusal};
 use crate::tasks::{Kind, Task};
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::Scope;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
@@ -27,18 +27,18 @@ use tokio::net::TcpStream;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// How long a guest may take to begin its answer.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How long whoever wakes a sandbox waits for what shall listen there, and how often that is looked for.
-const WAKES: Duration = Duration::from_secs(10);
+/// Time for a guest to begin its response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time to wait for a listener in a sandbox that this request woke, and the interval of attempts.
+const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
-/// The longest head of an answer.
-const MOST_HEAD: usize = 64 << 10;
-/// The longest that a tunnel lasts.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Maximum size of the head of a response.
+const MAX_HEAD: usize = 64 << 10;
+/// Maximum lifetime of a tunnel.
+const MAX_TUNNEL: Duration = Duration::from_secs(24 * 3600);
 
-/// One function for each method: each is an operation of its own. Whoever asks for a head alone is served by the first.
-macro_rules! ways {
+/// Defines one handler per method: each is an OpenAPI operation of its own. HEAD is served by GET.
+macro_rules! port_routes {
     ($(($name:ident, $top:ident, $method:ident, $about:literal)),+ $(,)?) => {
         pub fn routes() -> OpenApiRouter<Shared> {
             OpenApiRouter::new().routes(routes!($($name),+)).routes(routes!($($top),+))
@@ -47,105 +47,106 @@ macro_rules! ways {
         $(
             #[doc = $about]
             #[utoipa::path($method, path = "/v1/sandboxes/{id}/ports/{port}/{*rest}", tag = "ports",
-                params(("id" = String, Path), ("port" = u16, Path), ("*rest" = String, Path, description = "The guest's own path.")),
-                responses((status = 200, description = "Whatever the guest answers, with any status."),
-                    (status = 101, description = "The guest took up another protocol."),
+                params(("id" = String, Path), ("port" = u16, Path), ("*rest" = String, Path, description = "The path of the guest.")),
+                responses((status = 200, description = "The guest's response, with any status."),
+                    (status = 101, description = "The guest switched protocols."),
                     (status = 409, description = "The sandbox is stopped.", body = Fault),
-                    (status = 502, description = "The guest's answer is none.", body = Fault)),
+                    (status = 502, description = "The guest's response is invalid.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $name(
                 State(shared): State<Shared>,
-                who: Who,
-                place: Place,
+                principal: Principal,
+                place: PortPath,
                 request: Request,
             ) -> Result<Response, Refusal> {
-                pass(shared, who, place, request).await
+                proxy(shared, principal, place, request).await
             }
 
             #[doc = $about]
             #[utoipa::path($method, path = "/v1/sandboxes/{id}/ports/{port}/", tag = "ports",
                 params(("id" = String, Path), ("port" = u16, Path)),
-                responses((status = 200, description = "Whatever the guest answers, with any status."),
-                    (status = 101, description = "The guest took up another protocol."),
+                responses((status = 200, description = "The guest's response, with any status."),
+                    (status = 101, description = "The guest switched protocols."),
                     (status = 409, description = "The sandbox is stopped.", body = Fault),
-                    (status = 502, description = "The guest's answer is none.", body = Fault)),
+                    (status = 502, description = "The guest's response is invalid.", body = Fault)),
                 extensions(("x-passes-through" = json!(true))))]
             async fn $top(
                 State(shared): State<Shared>,
-                who: Who,
-                place: Place,
+                principal: Principal,
+                place: PortPath,
                 request: Request,
             ) -> Result<Response, Refusal> {
-                pass(shared, who, place, request).await
+                proxy(shared, principal, place, request).await
             }
         )+
     };
 }
 
-ways!(
-    (get, get_top, get, "Read from a port inside, or open a WebSocket to it."),
-    (post, post_top, post, "Send to a port inside."),
-    (put, put_top, put, "Put to a port inside."),
-    (patch, patch_top, patch, "Change something behind a port inside."),
-    (delete, delete_top, delete, "Delete something behind a port inside."),
-    (options, options_top, options, "Ask a port inside what it takes."),
+port_routes!(
+    (get, get_top, get, "Forwards a GET request to a port inside the sandbox, or opens a WebSocket to it."),
+    (post, post_top, post, "Forwards a POST request to a port inside the sandbox."),
+    (put, put_top, put, "Forwards a PUT request to a port inside the sandbox."),
+    (patch, patch_top, patch, "Forwards a PATCH request to a port inside the sandbox."),
+    (delete, delete_top, delete, "Forwards a DELETE request to a port inside the sandbox."),
+    (options, options_top, options, "Forwards an OPTIONS request to a port inside the sandbox."),
 );
 
-/// Which port is meant. It is read from the path itself: what follows is the guest's own, and need not be text.
-struct Place {
+/// The sandbox and port in the path. Read from the raw path: the rest belongs to the guest and need not be text.
+struct PortPath {
     id: String,
     port: u16,
 }
 
-impl FromRequestParts<Shared> for Place {
+impl FromRequestParts<Shared> for PortPath {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Place, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<PortPath, Refusal> {
         let mut named = gate::parts_of(parts.uri.path()).into_iter().skip(3).step_by(2);
         let (id, port) = (named.next().unwrap_or_default(), named.next().unwrap_or_default());
-        let refuse = || Fault::invalid(format!("the path: port: {port:?} is none")).hint("a port is 1 to 65535");
+        let refuse = || Fault::invalid(format!("the path: port {port:?}: not a port")).hint("a port is 1 to 65535");
         let number = port.parse().map_err(|_| refuse().phase(Phase::Admission))?;
-        Ok(Place { id, port: number })
+        Ok(PortPath { id, port: number })
     }
 }
 
-async fn pass(shared: Shared, who: Who, place: Place, request: Request) -> Result<Response, Refusal> {
-    let Place { id, port } = place;
-    who.needs(Scope::Agent)?;
-    let stream = reach(&shared, &who, &id, port).await?;
-    let stream = TcpStream::from_std(stream.into()).map_err(|e| broken(&id, port, &e.to_string()))?;
+async fn proxy(shared: Shared, principal: Principal, place: PortPath, request: Request) -> Result<Response, Refusal> {
+    let PortPath { id, port } = place;
+    principal.require_scope(Scope::Agent)?;
+    let stream = connect_port(&shared, &principal, &id, port).await?;
+    let stream = TcpStream::from_std(stream.into()).map_err(|e| port_fault(&id, port, &e.to_string()))?;
     let mut request = request;
     let from_client = is_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
     let prefix = format!("/v1/sandboxes/{id}/ports/{port}");
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
-    let request = to_guest(request, &prefix, port, from_client.is_some())?;
+    let request = guest_request(request, &prefix, port, from_client.is_some())?;
     let own = request.uri().path().to_owned();
-    let gone = |e: hyper::Error| broken(&id, port, &e.to_string());
+    let gone = |e: hyper::Error| port_fault(&id, port, &e.to_string());
     let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(MOST_HEAD).handshake(TokioIo::new(stream)).await.map_err(gone)?;
-    // It ends with the last of the answer, or with whoever waits for it.
+        http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(gone)?;
+    // The connection ends with the response, or when the client stops waiting.
     tokio::spawn(connection.with_upgrades());
-    let late = |_| broken(&id, port, &format!("no answer within {} s", PATIENCE.as_secs()));
-    let mut answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.map_err(late)?.map_err(gone)?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let from_guest = hyper::upgrade::on(&mut answer);
+    let late = |_| port_fault(&id, port, &format!("no response within {} s", RESPONSE_TIMEOUT.as_secs()));
+    let mut response =
+        tokio::time::timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await.map_err(late)?.map_err(gone)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let from_guest = hyper::upgrade::on(&mut response);
         let Some(from_client) = from_client else {
-            return Err(broken(&id, port, "it changes the protocol, and nobody asked for that"));
+            return Err(port_fault(&id, port, "it switches protocols without an upgrade request"));
         };
-        let task = shared.tasks().admit(Kind::PortTunnel, &who.tenant)?;
-        shared.tasks().spawn(tunnel(shared.clone(), who, task, from_client, from_guest));
+        let task = shared.tasks().admit(Kind::PortTunnel, &principal.tenant)?;
+        shared.tasks().spawn(tunnel(shared.clone(), principal, task, from_client, from_guest));
     }
-    let place = confine::Place { prefix: &prefix, port, path: &own, host: &host, names: shared.hosts() };
-    to_client(answer.map(Body::new), &place).map_err(|why| broken(&id, port, why))
+    let place = confine::GuestOrigin { prefix: &prefix, port, path: &own, host: &host, names: shared.hosts() };
+    client_response(response.map(Body::new), &place).map_err(|why| port_fault(&id, port, why))
 }
 
-/// A stream to the port. Who wakes a sandbox by asking waits until the service listens that was begun for that, or does not come to it.
-async fn reach(shared: &Shared, who: &Who, id: &str, port: u16) -> Result<OwnedFd, Refusal> {
-    let until = Instant::now() + WAKES;
+/// Connects to the port. After waking a sandbox, waits until its service listens or has failed.
+async fn connect_port(shared: &Shared, principal: &Principal, id: &str, port: u16) -> Result<OwnedFd, Refusal> {
+    let until = Instant::now() + WAKE_TIMEOUT;
     loop {
         let word = id.to_owned();
         let connect = move |node: &node::Node, caller: &node::Caller| node::ports::connect(node, caller, &word, port);
-        let refusal = match shared.enlivening(who, id, connect).await {
+        let refusal = match shared.make_live(principal, id, connect).await {
             Ok((_, stream)) => return Ok(stream),
             Err(refusal) => refusal,
         };
@@ -159,10 +160,10 @@ async fn reach(shared: &Shared, who: &Who, id: &str, port: u16) -> Result<OwnedF
     }
 }
 
-/// Passes bytes both ways until both ends say no more, the client's credential is good no more, or the day is over.
+/// Copies bytes in both directions until both ends are closed, the credential is no longer valid, or the maximum lifetime is over.
 async fn tunnel(
     shared: Shared,
-    who: Who,
+    principal: Principal,
     _task: Task,
     client: hyper::upgrade::OnUpgrade,
     guest: hyper::upgrade::OnUpgrade,
@@ -171,8 +172,8 @@ async fn tunnel(
     let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut guest) => {}
-        _ = shared.until_closed(&who) => {}
-        () = tokio::time::sleep(LONGEST) => {}
+        _ = shared.until_closed(&principal) => {}
+        () = tokio::time::sleep(MAX_TUNNEL) => {}
     }
 }
 
@@ -182,7 +183,7 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     asks && headers.contains_key(header::UPGRADE)
 }
 
-/// Headers that are between two ends of one connection, and those that `Connection` names.
+/// Removes hop-by-hop headers, and those that `Connection` names.
 fn drop_hops(headers: &mut HeaderMap, keep_upgrade: bool) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -192,7 +193,7 @@ fn drop_hops(headers: &mut HeaderMap, keep_upgrade: bool) {
         .filter_map(|token| token.trim().parse().ok())
         .collect();
     let upgrade = headers.get(header::UPGRADE).cloned().filter(|_| keep_upgrade);
-    // Where both stand there, the length is not the body's; the other is ours to write anew.
+    // With Transfer-Encoding the length is not the body's (RFC 9112, 6.3); hyper writes both anew.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -206,8 +207,8 @@ fn drop_hops(headers: &mut HeaderMap, keep_upgrade: bool) {
     }
 }
 
-/// What of a request is ours, and no guest's.
-const OURS: [&str; 8] = [
+/// Request headers that are not passed to the guest.
+const REMOVED_REQUEST_HEADERS: [&str; 8] = [
     "authorization",
     "proxy-authorization",
     "x-cofferdam",
@@ -218,18 +219,18 @@ const OURS: [&str; 8] = [
     "idempotency-key",
 ];
 
-/// The request as the guest gets it: for its own host, at its own path.
-fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result<http::Request<Body>, Refusal> {
+/// Rewrites a request for the guest: with its own host and path.
+fn guest_request(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result<http::Request<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-    // The path as the client wrote it, whatever is encoded in it.
+    // The path is passed on as it was sent, without decoding.
     let own = target.match_indices('/').nth(5).map_or("/", |(at, _)| &target[at..]);
     let odd =
         |e: http::uri::InvalidUri| Refusal::from(Fault::invalid(format!("the path: {e}")).phase(Phase::Admission));
     parts.uri = own.parse::<Uri>().map_err(odd)?;
     parts.version = Version::HTTP_11;
     drop_hops(&mut parts.headers, upgrades);
-    OURS.iter().for_each(|name| drop(parts.headers.remove(*name)));
+    REMOVED_REQUEST_HEADERS.iter().for_each(|name| drop(parts.headers.remove(*name)));
     confine::cookies_to_guest(&mut parts.headers);
     let value = |text: String| HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("localhost"));
     parts.headers.insert(header::HOST, value(format!("localhost:{port}")));
@@ -241,8 +242,8 @@ fn to_guest(request: Request, prefix: &str, port: u16, upgrades: bool) -> Result
     Ok(http::Request::from_parts(parts, body))
 }
 
-/// What of an answer would speak for all that comes from our address.
-const OF_AN_ORIGIN: [&str; 15] = [
+/// Response headers that would apply to the daemon's whole origin, and are removed.
+const REMOVED_RESPONSE_HEADERS: [&str; 15] = [
     "accept-ch",
     "alt-svc",
     "clear-site-data",
@@ -260,22 +261,24 @@ const OF_AN_ORIGIN: [&str; 15] = [
     "www-authenticate",
 ];
 
-/// The answer as the client gets it; or why it gets none.
-fn to_client(mut answer: Response, place: &confine::Place<'_>) -> Result<Response, &'static str> {
-    let upgrades = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let headers = answer.headers_mut();
+/// Rewrites a response for the client, or returns why it cannot be passed on.
+fn client_response(mut response: Response, place: &confine::GuestOrigin<'_>) -> Result<Response, &'static str> {
+    let upgrades = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
     drop_hops(headers, upgrades);
-    OF_AN_ORIGIN.iter().for_each(|name| drop(headers.remove(*name)));
+    REMOVED_RESPONSE_HEADERS.iter().for_each(|name| drop(headers.remove(*name)));
     let shared: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("access-control-")).cloned().collect();
     shared.iter().for_each(|name| drop(headers.remove(name)));
     if headers.get_all(header::LOCATION).iter().count() > 1 {
-        return Err("it leads to two places at once");
+        return Err("its response has two Location headers");
     }
-    match headers.get(header::LOCATION).map(|to| place.led(to)) {
-        None | Some(Led::Elsewhere) => {}
-        Some(Led::Own(to)) => drop(headers.insert(header::LOCATION, to)),
-        Some(Led::Ours) => return Err("it leads to this daemon, with the credential that came to it"),
+    match headers.get(header::LOCATION).map(|to| place.redirect(to)) {
+        None | Some(Redirect::Elsewhere) => {}
+        Some(Redirect::Own(to)) => drop(headers.insert(header::LOCATION, to)),
+        Some(Redirect::Ours) => {
+            return Err("its Location header leads to this daemon, with the credential of the client");
+        }
     }
     let cookies: Vec<HeaderValue> =
         headers.get_all(header::SET_COOKIE).iter().filter_map(|cookie| place.cookie(cookie)).collect();
@@ -283,19 +286,19 @@ fn to_client(mut answer: Response, place: &confine::Place<'_>) -> Result<Respons
     for cookie in cookies {
         headers.append(header::SET_COOKIE, cookie);
     }
-    // Beside one of the guest's own, both hold.
+    // Appended: with a policy of the guest's own, both apply.
     let apart = HeaderValue::from_static("sandbox allow-scripts allow-forms allow-downloads; frame-ancestors 'none'");
     headers.append(header::CONTENT_SECURITY_POLICY, apart);
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    *answer.version_mut() = Version::HTTP_11;
-    answer.extensions_mut().insert(OfGuest);
-    Ok(answer)
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().insert(FromGuest);
+    Ok(response)
 }
 
-fn broken(sandbox: &str, port: u16, why: &str) -> Refusal {
+fn port_fault(sandbox: &str, port: u16, why: &str) -> Refusal {
     let fault = Fault::new(ErrorKind::ProviderFailed, format!("port {port} of {sandbox}: {why}")).subject(sandbox);
-    fault.retry(Retry::Later).hint("look at what listens there").phase(Phase::Execution).into()
+    fault.retry(Retry::Later).hint("check the service that listens on this port").phase(Phase::Execution).into()
 }
 
 #[cfg(test)]
@@ -332,7 +335,7 @@ mod test {
             .header("x-own", "kept")
             .body(Body::empty())
             .unwrap();
-        let passed = to_guest(request, PREFIX, 3000, false).unwrap();
+        let passed = guest_request(request, PREFIX, 3000, false).unwrap();
         assert_eq!(passed.uri(), "/a%2Fb?c=d");
         let mut names: Vec<&str> = passed.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
@@ -342,6 +345,6 @@ mod test {
             (&value("localhost:3000"), &value("http://localhost:3000"))
         );
         let bare = http::Request::builder().uri("/v1/sandboxes/sbx_1/ports/3000/").body(Body::empty()).unwrap();
-        assert_eq!(to_guest(bare, PREFIX, 3000, false).unwrap().uri(), "/");
+        assert_eq!(guest_request(bare, PREFIX, 3000, false).unwrap().uri(), "/");
     }
 }

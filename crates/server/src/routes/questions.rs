@@ -1,12 +1,12 @@
-//! Questions that rules put to a person: which wait, and the answer to one. Whoever runs commands cannot answer for himself.
+//! Questions of policy rules to a person: lists open ones and answers them. A client that runs commands cannot answer its own questions.
 
-use crate::answer::{Answer, Document};
-use crate::ask::{Json, Path, Query, Wait};
+use crate::answer::Answer;
+use crate::extract::{Json, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Document, OpenQuestion, QuestionAnswer, QuestionList, Scope, WaitParam};
 use axum::extract::State;
-use client::wire::{QuestionAnswer, QuestionList};
-use node::questions::{self, Open};
+use node::questions;
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::IntoParams;
@@ -21,36 +21,36 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WaitQuery {
-    /// Hold the answer back until there is a question, at most so long; up to `10m`, and more is refused.
-    wait: Option<Wait>,
+    /// Wait until there is a question, at most for this time (up to `10m`).
+    wait: Option<WaitParam>,
 }
 
-/// What waits for an answer in a sandbox.
+/// Lists the open questions of a sandbox.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/questions", tag = "questions",
     params(("id" = String, Path), WaitQuery), responses((status = 200, body = Document<QuestionList>)))]
 async fn list(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Answer<QuestionList>, Refusal> {
-    who.needs(Scope::Reviewer)?;
+    principal.require_scope(Scope::Reviewer)?;
     let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let some = |questions: &Vec<Open>| !questions.is_empty();
-    let questions = shared.wait(&who, time, move |node, caller| questions::open(node, caller, &id), some).await?;
+    let some = |questions: &Vec<OpenQuestion>| !questions.is_empty();
+    let questions = shared.wait(&principal, time, move |node, caller| questions::open(node, caller, &id), some).await?;
     Ok(Answer::ok(QuestionList { questions }))
 }
 
-/// Answer a question: what waits for it goes on, or is refused.
+/// Answers a question: the waiting operation continues, or is refused.
 #[utoipa::path(post, path = "/v1/questions/{id}", tag = "questions", request_body = QuestionAnswer,
-    params(("id" = String, Path)), responses((status = 200, body = Document<Open>)))]
+    params(("id" = String, Path)), responses((status = 200, body = Document<OpenQuestion>)))]
 async fn answer(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     Json(said): Json<QuestionAnswer>,
-) -> Result<Answer<Open>, Refusal> {
-    who.needs(Scope::Reviewer)?;
+) -> Result<Answer<OpenQuestion>, Refusal> {
+    principal.require_scope(Scope::Reviewer)?;
     let QuestionAnswer { answer, remember } = said;
-    shared.answer(&who, move |node, caller| questions::answer(node, caller, &id, answer, remember)).await
+    shared.answer(&principal, move |node, caller| questions::answer(node, caller, &id, answer, remember)).await
 }

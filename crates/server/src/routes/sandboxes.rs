@@ -1,23 +1,27 @@
-//! Sandboxes: made, listed, looked at, changed, started, stopped, removed, collected.
+//! Sandboxes: creates, lists, inspects, changes, starts, stops, removes and collects them.
 
-use crate::answer::{Answer, Document};
-use crate::ask::{Cursor, IfMatch, Json, Key, Paging, Path, Query, Time, Wait};
+use crate::answer::Answer;
+use crate::extract::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{
+    Document, DurationParam, GcReport, SandboxChange, SandboxChanged, SandboxCreate, SandboxCreated, SandboxDetails,
+    SandboxList, SandboxRemoved, SandboxResumed, SandboxState, SandboxStateChanged, SandboxSummary, SandboxSuspend,
+    SandboxSuspended, Scope, TopReport, WaitParam,
+};
 use axum::extract::State;
-use client::wire::{SandboxCreate, SandboxList, SandboxSuspend, Swept};
-use node::admission::Standing;
-use node::change::{self, Changed};
-use node::create::{Ask, Created, claim, make};
+use node::change;
+use node::change::Widening;
+use node::create::{CreateSandbox, claim, make};
 use node::gc::{collect, plan};
-use node::keeper::suspend::{Resumed, Suspended, resume as wake, suspend as rest};
-use node::list::{Row, Whole, covering as covers, inspect, list as list_all};
+use node::keeper::suspend::{resume as wake, suspend as rest};
+use node::list::{covering as covers, describe, inspect, list as list_all};
 use node::policies::Source;
-use node::quota::More;
-use node::remove::{self, Removed};
+use node::quota::AddedUsage;
+use node::remove;
 use node::sandbox::Which;
-use node::stop::{Moved, start as restart, start_live, stop as halt};
-use node::top::{Look, Top};
+use node::stop::{start as restart, start_live, stop as halt};
+use node::top::Top;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,29 +51,37 @@ fn which(id: String, version: IfMatch) -> Which {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// At most so many [default: 100, at most 1000].
+    /// Maximum number of items [default: 100, at most 1000].
     limit: Option<u32>,
-    /// Behind the part that `next` of an earlier answer ended.
+    /// `next` of the previous page.
     after: Option<String>,
-    /// Also those that stand ready for templates, and what is left of those that were removed.
+    /// Include warm sandboxes, and the remains of removed ones.
     #[serde(default)]
     removed: bool,
+    /// With the last command, what waits for review and the size of each, as far as they can be told in a few seconds.
+    #[serde(default)]
+    details: bool,
 }
 
-/// List sandboxes, the newest first.
+/// Lists sandboxes, the newest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListQuery),
     responses((status = 200, body = Document<SandboxList>)))]
 async fn list(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<SandboxList>, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    let mut rows = shared.verb(&who, move |node, caller| list_all(node, caller, query.removed)).await?;
-    let key = |row: &Row| Cursor::timed(row.created_ms, &row.id);
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
+    let mut rows = shared.verb(&principal, move |node, caller| list_all(node, caller, query.removed)).await?;
+    let key = |row: &SandboxSummary| Cursor::timed(row.created_ms, &row.id);
     rows.sort_by_cached_key(key);
     let page = Paging { limit: query.limit, after: query.after };
-    let (sandboxes, next) = page.cut(rows, Cursor::Timed("sbx_"), key)?;
+    let (mut sandboxes, next) = page.cut(rows, Cursor::Timed("sbx_"), key)?;
+    if query.details {
+        let described =
+            move |node: &node::Node, caller: &node::Caller| describe(node, caller, &mut sandboxes).map(|()| sandboxes);
+        sandboxes = shared.verb(&principal, described).await?;
+    }
     Ok(Answer::ok(SandboxList { sandboxes, next }))
 }
 
@@ -77,31 +89,31 @@ async fn list(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct CoveringQuery {
-    /// The directory, by its whole path.
+    /// The absolute path of the directory.
     #[param(value_type = String)]
     dir: PathBuf,
 }
 
-/// The sandbox that covers a directory, or the nearest one above it; of several the one used last.
+/// Returns the sandbox that covers a directory, or the nearest directory above it; of several the one used last.
 #[utoipa::path(get, path = "/v1/covering", tag = "sandboxes", params(CoveringQuery),
-    responses((status = 200, body = Document<Row>), (status = 404, description = "There is no such thing.", body = Fault)))]
+    responses((status = 200, body = Document<SandboxSummary>), (status = 404, description = "Not found.", body = Fault)))]
 async fn covering(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Query(query): Query<CoveringQuery>,
-) -> Result<Answer<Row>, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    shared.answer(&who, move |node, caller| covers(node, caller, &query.dir)).await
+) -> Result<Answer<SandboxSummary>, Refusal> {
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
+    shared.answer(&principal, move |node, caller| covers(node, caller, &query.dir)).await
 }
 
 /// Converts a request into what the verb takes; a directory must be given by its absolute path.
-pub(super) fn create_ask(create: SandboxCreate, key: Key) -> Result<Ask, Fault> {
+pub(super) fn create_request(create: SandboxCreate, key: Key) -> Result<CreateSandbox, Fault> {
     let relative = create.dir.as_ref().filter(|dir| !dir.is_absolute());
     if let Some(dir) = relative {
-        let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("dir {:?}: not an absolute path", dir.display())).phase(Phase::Admission);
         return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
     }
-    Ok(Ask {
+    Ok(CreateSandbox {
         own_base: create.dir.is_none(),
         dir: create.dir,
         name: create.name,
@@ -125,22 +137,22 @@ pub(super) fn create_ask(create: SandboxCreate, key: Key) -> Result<Ask, Fault> 
     })
 }
 
-/// Make a sandbox, or have one that stands ready for the template.
+/// Creates a sandbox, or claims a warm one of the template.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = SandboxCreate,
-    params(("Idempotency-Key" = Option<String>, Header, description = "Sent again, the request makes no second one.")),
-    responses((status = 201, body = Document<Created>), (status = 200, description = "An earlier request under the same key made it.", body = Document<Created>)))]
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request creates no second sandbox.")),
+    responses((status = 201, body = Document<SandboxCreated>), (status = 200, description = "An earlier request under the same key created it.", body = Document<SandboxCreated>)))]
 async fn create(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     key: Key,
     Json(body): Json<SandboxCreate>,
-) -> Result<Answer<Created>, Refusal> {
-    who.needs(Scope::Agent)?;
-    let ask = create_ask(body, key.clone())?;
-    // What stands ready is counted already.
-    let wanted = ask.clone();
-    let claimed = match ask.template.is_some() {
-        true => shared.verb(&who, move |node, caller| claim(node, caller, &wanted)).await?,
+) -> Result<Answer<SandboxCreated>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
+    let request = create_request(body, key.clone())?;
+    // A warm sandbox is counted already.
+    let wanted = request.clone();
+    let claimed = match request.template.is_some() {
+        true => shared.verb(&principal, move |node, caller| claim(node, caller, &wanted)).await?,
         false => None,
     };
     let made = match claimed {
@@ -149,7 +161,11 @@ async fn create(
             claimed
         }
         None => {
-            shared.making(&who, vec![More::Sandboxes(1)], &key, move |node, caller| make(node, caller, &ask)).await?
+            shared
+                .create_within_quota(&principal, vec![AddedUsage::Sandboxes(1)], &key, move |node, caller| {
+                    make(node, caller, &request)
+                })
+                .await?
         }
     };
     let (version, existed) = (made.version, made.existed);
@@ -160,42 +176,48 @@ async fn create(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LookQuery {
-    /// Hold the answer back until no command runs in it, at most so long; up to `10m`, and more is refused.
-    wait: Option<Wait>,
+    /// Wait until no command runs in the sandbox, at most for this time (up to `10m`).
+    wait: Option<WaitParam>,
 }
 
-/// Look at one sandbox. Its id stands in the path; a name, or the beginning of an id that no other has, will do.
+/// Returns a sandbox. The path may have its id, a unique prefix of it, or its name.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path), LookQuery),
-    responses((status = 200, body = Document<Whole>)))]
+    responses((status = 200, body = Document<SandboxDetails>)))]
 async fn get(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     Query(query): Query<LookQuery>,
-) -> Result<Answer<Whole>, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+) -> Result<Answer<SandboxDetails>, Refusal> {
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let time = query.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let is_quiet = |whole: &Whole| !matches!(whole.standing, Standing::Running | Standing::Stopping | Standing::Silent);
-    let whole = shared.wait(&who, time, move |node, caller| inspect(node, caller, Some(&id)), is_quiet).await?;
+    let is_quiet = |whole: &SandboxDetails| {
+        !matches!(whole.standing, SandboxState::Running | SandboxState::Stopping | SandboxState::Silent)
+    };
+    let whole = shared.wait(&principal, time, move |node, caller| inspect(node, caller, Some(&id)), is_quiet).await?;
     let version = whole.version;
     Ok(Answer::ok(whole).version(version))
 }
 
-/// Change a sandbox's name, how long it is kept, its network rules, its limits or the ports of the host that lead inside.
-#[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = change::Ask,
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
-    responses((status = 200, body = Document<Changed>)))]
+/// Changes a sandbox's name, retention, network rules, limits or forwarded ports.
+#[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = SandboxChange,
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version.")),
+    responses((status = 200, body = Document<SandboxChanged>)))]
 async fn patch(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(mut ask): Json<change::Ask>,
-) -> Result<Answer<Changed>, Refusal> {
-    who.needs(Scope::Agent)?;
-    ask.may_widen = who.scopes.contains(&Scope::Operator);
+    Json(request): Json<SandboxChange>,
+) -> Result<Answer<SandboxChanged>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
+    let widening = match principal.scopes.contains(&Scope::Operator) {
+        true => Widening::Allowed,
+        false => Widening::Refused,
+    };
     let which = which(id, version);
-    let changed = shared.verb(&who, move |node, caller| change::change(node, caller, &which, &ask)).await?;
+    let changed =
+        shared.verb(&principal, move |node, caller| change::change(node, caller, &which, &request, widening)).await?;
     let version = changed.version;
     Ok(Answer::ok(changed).version(version))
 }
@@ -204,37 +226,37 @@ async fn patch(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RemoveQuery {
-    /// End what runs in it first.
+    /// End running commands first.
     #[serde(default)]
     force: bool,
-    /// How long a command may take to end before it is killed [default: 10s].
-    timeout: Option<Time>,
+    /// Time for a command to end before it is killed [default: 10s].
+    timeout: Option<DurationParam>,
 }
 
-/// Remove a sandbox and all it changed that was not approved.
+/// Removes a sandbox with all changes that were not approved.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes",
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant."), RemoveQuery),
-    responses((status = 200, body = Document<Removed>)))]
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version."), RemoveQuery),
+    responses((status = 200, body = Document<SandboxRemoved>)))]
 async fn delete(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
     Query(query): Query<RemoveQuery>,
-) -> Result<Answer<Removed>, Refusal> {
-    who.needs(Scope::Agent)?;
+) -> Result<Answer<SandboxRemoved>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
     let (which, patience) = (which(id, version), patience(query.timeout)?);
     let force = query.force.then_some(patience);
-    shared.answer(&who, move |node, caller| remove::remove(node, caller, &which, force)).await
+    shared.answer(&principal, move |node, caller| remove::remove(node, caller, &which, force)).await
 }
 
-/// How long a command may take to end once it was asked to.
-fn patience(given: Option<Time>) -> Result<Duration, Refusal> {
+/// Returns the time for a command to end after it was asked to.
+fn patience(given: Option<DurationParam>) -> Result<Duration, Refusal> {
     const USUAL: Duration = Duration::from_secs(10);
     const LONGEST: Duration = Duration::from_secs(300);
     match given.map(|time| time.0) {
         Some(time) if time > LONGEST => {
-            let fault = Fault::invalid("the query: timeout: longer than 5m").hint("ask for at most 5m");
+            let fault = Fault::invalid("the query: timeout: longer than 5m").hint("give at most 5m");
             Err(fault.phase(Phase::Admission).into())
         }
         time => Ok(time.unwrap_or(USUAL)),
@@ -245,27 +267,27 @@ fn patience(given: Option<Time>) -> Result<Duration, Refusal> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StartQuery {
-    /// It is live from now on until it is stopped, with its services; else it becomes live for commands and rests between them.
+    /// Keep the sandbox live, with its services, until it is stopped; else it becomes live for commands only.
     #[serde(default)]
     live: bool,
 }
 
-/// Let commands be run in it again.
+/// Starts a stopped sandbox, so that commands can run in it.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/start", tag = "sandboxes",
-    params(("id" = String, Path), StartQuery, ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
-    responses((status = 200, body = Document<Moved>)))]
+    params(("id" = String, Path), StartQuery, ("If-Match" = Option<String>, Header, description = "The expected version.")),
+    responses((status = 200, body = Document<SandboxStateChanged>)))]
 async fn start(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
     Query(query): Query<StartQuery>,
-) -> Result<Answer<Moved>, Refusal> {
-    who.needs(Scope::Agent)?;
+) -> Result<Answer<SandboxStateChanged>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
     let which = which(id.clone(), version);
     let moved = match query.live {
-        true => shared.enlivening(&who, &id, move |node, caller| start_live(node, caller, &which)).await?,
-        false => shared.verb(&who, move |node, caller| restart(node, caller, &which)).await?,
+        true => shared.make_live(&principal, &id, move |node, caller| start_live(node, caller, &which)).await?,
+        false => shared.verb(&principal, move |node, caller| restart(node, caller, &which)).await?,
     };
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
@@ -275,88 +297,93 @@ async fn start(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StopQuery {
-    /// How long a command may take to end before it is killed [default: 10s].
-    timeout: Option<Time>,
+    /// Time for a command to end before it is killed [default: 10s].
+    timeout: Option<DurationParam>,
 }
 
-/// End what runs in it, and let nothing be run until it is started again.
+/// Stops a sandbox: ends its commands, and refuses new ones until it is started again.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/stop", tag = "sandboxes",
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant."), StopQuery),
-    responses((status = 200, body = Document<Moved>)))]
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version."), StopQuery),
+    responses((status = 200, body = Document<SandboxStateChanged>)))]
 async fn stop(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
     Query(query): Query<StopQuery>,
-) -> Result<Answer<Moved>, Refusal> {
-    who.needs(Scope::Agent)?;
+) -> Result<Answer<SandboxStateChanged>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
     let (which, patience) = (which(id, version), patience(query.timeout)?);
-    let moved = shared.verb(&who, move |node, caller| halt(node, caller, &which, patience)).await?;
+    let moved = shared.verb(&principal, move |node, caller| halt(node, caller, &which, patience)).await?;
     let version = moved.version;
     Ok(Answer::ok(moved).version(version))
 }
 
-/// Let everything in it stand still, or end it in order and keep what starts it again. The answer says which was reached.
+/// Suspends a sandbox: freezes its processes, or ends them in order and keeps what starts them again. The response has the tier that was
+/// reached.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/suspend", tag = "sandboxes", request_body = SandboxSuspend,
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
-    responses((status = 200, body = Document<Suspended>)))]
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version.")),
+    responses((status = 200, body = Document<SandboxSuspended>)))]
 async fn suspend(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(ask): Json<SandboxSuspend>,
-) -> Result<Answer<Suspended>, Refusal> {
-    who.needs(Scope::Agent)?;
-    let (which, grace) = (which(id, version), patience(ask.grace_ms.map(|ms| Time(Duration::from_millis(ms))))?);
-    let suspended = shared.verb(&who, move |node, caller| rest(node, caller, &which, ask.tier, grace)).await?;
+    Json(request): Json<SandboxSuspend>,
+) -> Result<Answer<SandboxSuspended>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
+    let (which, grace) =
+        (which(id, version), patience(request.grace_ms.map(|ms| DurationParam(Duration::from_millis(ms))))?);
+    let suspended =
+        shared.verb(&principal, move |node, caller| rest(node, caller, &which, request.tier, grace)).await?;
     let version = suspended.version;
     Ok(Answer::ok(suspended).version(version))
 }
 
-/// Let it go on. A command, a file or a port that is asked for does the same.
+/// Resumes a suspended sandbox. A request for a command, a file or a port does the same.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes",
-    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The version that is meant.")),
-    responses((status = 200, body = Document<Resumed>)))]
+    params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version.")),
+    responses((status = 200, body = Document<SandboxResumed>)))]
 async fn resume(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-) -> Result<Answer<Resumed>, Refusal> {
-    who.needs(Scope::Agent)?;
+) -> Result<Answer<SandboxResumed>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
     let which = which(id.clone(), version);
-    let resumed = shared.enlivening(&who, &id, move |node, caller| wake(node, caller, &which)).await?;
+    let resumed = shared.make_live(&principal, &id, move |node, caller| wake(node, caller, &which)).await?;
     let version = resumed.version;
     Ok(Answer::ok(resumed).version(version))
 }
 
-/// What each sandbox uses now, the one with the most memory first.
-#[utoipa::path(get, path = "/v1/top", tag = "sandboxes", responses((status = 200, body = Document<Look>)))]
-async fn top(State(shared): State<Shared>, who: Who) -> Result<Answer<Look>, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
-    shared.answer(&who, |node, caller| Top::default().look(node, caller)).await
+/// Lists the resource usage of each sandbox, the one with the most memory first.
+#[utoipa::path(get, path = "/v1/top", tag = "sandboxes", responses((status = 200, body = Document<TopReport>)))]
+async fn top(State(shared): State<Shared>, principal: Principal) -> Result<Answer<TopReport>, Refusal> {
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
+    shared.answer(&principal, |node, caller| Top::default().look(node, caller)).await
 }
 
-/// What a collection would take away, without taking it.
-#[utoipa::path(get, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
-async fn gc_plan(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
-    who.needs(Scope::Operator)?;
+/// Lists what a garbage collection would remove, without removing it.
+#[utoipa::path(get, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<GcReport>)))]
+async fn gc_plan(State(shared): State<Shared>, principal: Principal) -> Result<Answer<GcReport>, Refusal> {
+    principal.require_scope(Scope::Operator)?;
     let keep = *shared.keep();
     shared
-        .answer(&who, move |node, caller| plan(node, caller, &keep).map(|collected| Swept { dry_run: true, collected }))
+        .answer(&principal, move |node, caller| {
+            plan(node, caller, &keep).map(|collected| GcReport { dry_run: true, collected })
+        })
         .await
 }
 
-/// Take away what has expired, what crashes have left, and records of what is long past.
-#[utoipa::path(post, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<Swept>)))]
-async fn gc(State(shared): State<Shared>, who: Who) -> Result<Answer<Swept>, Refusal> {
-    who.needs(Scope::Operator)?;
+/// Collects garbage: removes expired sandboxes, remains of crashes, and old records.
+#[utoipa::path(post, path = "/v1/gc", tag = "sandboxes", responses((status = 200, body = Document<GcReport>)))]
+async fn gc(State(shared): State<Shared>, principal: Principal) -> Result<Answer<GcReport>, Refusal> {
+    principal.require_scope(Scope::Operator)?;
     let keep = *shared.keep();
     shared
-        .answer(&who, move |node, caller| {
-            collect(node, caller, &keep).map(|collected| Swept { dry_run: false, collected })
+        .answer(&principal, move |node, caller| {
+            collect(node, caller, &keep).map(|collected| GcReport { dry_run: false, collected })
         })
         .await
 }

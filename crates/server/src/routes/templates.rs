@@ -1,25 +1,25 @@
-//! Templates: places to begin from, prepared once.
+//! Templates: named, prepared content for new sandboxes.
 
 mod prepare;
 
-use super::snapshots::{Part, Removed, once, takes};
+use super::snapshots::{PageQuery, needs_snapshot, once};
 use crate::answer::Answer;
-use crate::ask::{Cursor, Json, Key, Path, Query};
+use crate::extract::{Cursor, Json, Key, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Removed, Scope, Template, TemplateCreate, TemplateCreated, TemplateList, TemplateWarm, TemplateWarmed};
 use axum::extract::State;
-use client::wire::{Template, TemplateCreate, TemplateList, TemplateWarm};
 use node::policies::Source;
-use node::quota::More;
-use node::templates::{self, Templated};
-use node::warm::{self, Set};
+use node::quota::AddedUsage;
+use node::templates;
+use node::warm;
 use node::{Caller, Node};
-use prepare::carry_out;
+use prepare::prepare_template;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+const READ_SCOPES: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -28,46 +28,48 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(warm_template))
 }
 
-/// All templates.
-#[utoipa::path(get, path = "/v1/templates", tag = "templates", operation_id = "list", params(Part),
+/// Lists all templates.
+#[utoipa::path(get, path = "/v1/templates", tag = "templates", operation_id = "list", params(PageQuery),
     responses((status = 200, body = TemplateList)))]
 async fn list_templates(
     State(shared): State<Shared>,
-    who: Who,
-    Query(part): Query<Part>,
+    principal: Principal,
+    Query(page): Query<PageQuery>,
 ) -> Result<Answer<TemplateList>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let all = shared.verb(&who, templates::describe_templates).await?;
-    let (templates, next) = part.paging().cut(all, Cursor::Name, |t| t.name.clone())?;
+    principal.require_any_scope(&READ_SCOPES)?;
+    let all = shared.verb(&principal, templates::describe_templates).await?;
+    let (templates, next) = page.paging().cut(all, Cursor::Name, |t| t.name.clone())?;
     Ok(Answer::whole(&TemplateList { protocol_version: PROTOCOL_VERSION, templates, next }))
 }
 
-/// Names what a snapshot or a sandbox holds, or prepares it by a command first; then the answer comes when that has ended. Others begin
-/// from it, so an operator does this.
+/// Creates a template from a snapshot or a sandbox, or prepares it by a command first; the response then comes when the command has ended.
+/// Other sandboxes start from it, so that an operator is required.
 #[utoipa::path(post, path = "/v1/templates", tag = "templates", operation_id = "create", params(("Idempotency-Key" = Option<String>, Header)),
     request_body = TemplateCreate,
-    responses((status = 201, body = Templated), (status = 200, description = "There was the same one, or an earlier request under the same key made it.", body = Templated),
-        (status = 404, description = "There is no such thing.", body = Fault),
+    responses((status = 201, body = TemplateCreated), (status = 200, description = "The same template exists, or an earlier request under the same key created it.", body = TemplateCreated),
+        (status = 404, description = "Not found.", body = Fault),
         (status = 409, description = "The command failed, or the name is taken.", body = Fault)))]
 async fn create_template(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     key: Key,
-    Json(wish): Json<TemplateCreate>,
-) -> Result<Answer<Templated>, Refusal> {
-    who.needs(Scope::Operator)?;
-    let once = once(&shared, &who, key.clone(), "template", &wish)?;
-    let TemplateCreate { name, from, prepared, prepare } = wish;
+    Json(request): Json<TemplateCreate>,
+) -> Result<Answer<TemplateCreated>, Refusal> {
+    principal.require_scope(Scope::Operator)?;
+    let once = once(&shared, &principal, key.clone(), "template", &request)?;
+    let TemplateCreate { name, from, prepared, prepare } = request;
     let made = match (from, prepare) {
         (Some(from), None) => {
-            let more = more_of(&shared, &who, &name, &from).await?;
+            let more = additions(&shared, &principal, &name, &from).await?;
             let verb = move |node: &Node, caller: &Caller| {
                 let prepared = prepared.as_deref();
                 templates::create_once(node, caller, &name, Some(&from), prepared, once.as_ref())
             };
-            shared.making(&who, more, &key, verb).await?
+            shared.create_within_quota(&principal, more, &key, verb).await?
         }
-        (None, Some(prepare)) if prepared.is_none() => carry_out(prepare, &shared, &who, name, once).await?,
+        (None, Some(prepare)) if prepared.is_none() => {
+            prepare_template(prepare, &shared, &principal, name, once).await?
+        }
         _ => {
             let fault = Fault::invalid("a template is made of either `from` or `prepare`").phase(Phase::Admission);
             return Err(fault.hint("give one of them").into());
@@ -76,60 +78,60 @@ async fn create_template(
     Ok(Answer::whole(&made).created_unless(made.unchanged || made.existed))
 }
 
-/// What there will be more of. Under a name that there is already nothing is made, or it is refused.
-async fn more_of(shared: &Shared, who: &Who, name: &str, from: &str) -> Result<Vec<More>, Refusal> {
+/// Returns the records that the request adds. An existing name adds no template.
+async fn additions(shared: &Shared, principal: &Principal, name: &str, from: &str) -> Result<Vec<AddedUsage>, Refusal> {
     let name = name.to_owned();
     let known = move |node: &Node, caller: &Caller| Ok(templates::describe_template(node, caller, &name).is_ok());
     let mut more = Vec::new();
-    if !shared.verb(who, known).await? {
-        more.push(More::Templates(1));
+    if !shared.verb(principal, known).await? {
+        more.push(AddedUsage::Templates(1));
     }
-    more.extend(takes(shared, who, from).await?.then_some(More::Snapshots(1)));
+    more.extend(needs_snapshot(shared, principal, from).await?.then_some(AddedUsage::Snapshots(1)));
     Ok(more)
 }
 
-/// One template: a name, `NAME@sha256:DIGEST`, or an id.
+/// Returns a template, by name, `NAME@sha256:DIGEST`, or id.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", operation_id = "get", params(("name" = String, Path)),
     responses((status = 200, body = Template)))]
 async fn show_template(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(name): Path<String>,
 ) -> Result<Answer<Template>, Refusal> {
-    who.needs_any(&LOOKERS)?;
+    principal.require_any_scope(&READ_SCOPES)?;
     let verb = move |node: &Node, caller: &Caller| templates::describe_template(node, caller, &name);
-    let template = shared.verb(&who, verb).await?;
+    let template = shared.verb(&principal, verb).await?;
     Ok(Answer::whole(&Template { protocol_version: PROTOCOL_VERSION, template }))
 }
 
-/// Says how many sandboxes shall stand ready for a template, and under what. The daemon makes them.
+/// Sets the size and the policies of a template's pool of warm sandboxes. The daemon fills the pool.
 #[utoipa::path(put, path = "/v1/templates/{name}/warm", tag = "templates", operation_id = "warm", params(("name" = String, Path)),
-    request_body = TemplateWarm, responses((status = 200, body = Set)))]
+    request_body = TemplateWarm, responses((status = 200, body = TemplateWarmed)))]
 async fn warm_template(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(name): Path<String>,
-    Json(wish): Json<TemplateWarm>,
-) -> Result<Answer<Set>, Refusal> {
-    who.needs(Scope::Operator)?;
-    let TemplateWarm { keep, policies, limits, cpus } = wish;
+    Json(request): Json<TemplateWarm>,
+) -> Result<Answer<TemplateWarmed>, Refusal> {
+    principal.require_scope(Scope::Operator)?;
+    let TemplateWarm { keep, policies, limits, cpus } = request;
     let policies = policies.into_iter().map(Source::from).collect();
-    let ask = warm::Ask { template: name, keep, policies, flags: Vec::new(), limits, cpus };
-    let set = shared.verb(&who, move |node, caller| warm::set(node, caller, &ask)).await?;
+    let request = warm::KeepSpares { template: name, keep, policies, flags: Vec::new(), limits, cpus };
+    let set = shared.verb(&principal, move |node, caller| warm::set(node, caller, &request)).await?;
     shared.taken().notify_one();
     Ok(Answer::whole(&set))
 }
 
-/// Forgets a template; sandboxes that began from it stay.
+/// Deletes a template; sandboxes created from it stay.
 #[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", operation_id = "delete", params(("name" = String, Path)),
     responses((status = 200, body = Removed)))]
 async fn remove_template(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(name): Path<String>,
 ) -> Result<Answer<Removed>, Refusal> {
-    who.needs(Scope::Operator)?;
+    principal.require_scope(Scope::Operator)?;
     let verb = move |node: &Node, caller: &Caller| templates::remove_template(node, caller, &name);
-    let removed = shared.verb(&who, verb).await?;
+    let removed = shared.verb(&principal, verb).await?;
     Ok(Answer::whole(&Removed { protocol_version: PROTOCOL_VERSION, removed }))
 }

@@ -1,12 +1,12 @@
-//! Tokens: made, listed, revoked. The operator's alone.
+//! Tokens: creates, lists and revokes them. For operators only.
 
-use crate::answer::{Answer, Document};
-use crate::ask::{Cursor, Json, Key, Paging, Path, Query};
+use crate::answer::Answer;
+use crate::extract::{Cursor, Json, Key, Paging, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Document, Scope, TokenCreate, TokenCreated, TokenList, TokenRevoked};
 use axum::extract::State;
-use client::wire::TokenList;
-use node::tokens::{self, Ask, Minted, Revoked};
+use node::tokens;
 use serde::Deserialize;
 use terms::{ErrorKind, Fault, Phase};
 use utoipa::IntoParams;
@@ -17,14 +17,14 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(revoke))
 }
 
-/// Tokens are of the whole daemon, so that no tenant can make one for another.
-fn operator(who: &Who) -> Result<(), Refusal> {
-    who.needs(Scope::Operator)?;
-    if who.is_host_operator() {
+/// Refuses clients other than the daemon's own operator: tokens belong to the whole daemon, and no tenant may create one for another.
+fn require_operator(principal: &Principal) -> Result<(), Refusal> {
+    principal.require_scope(Scope::Operator)?;
+    if principal.is_host_operator() {
         return Ok(());
     }
     let fault =
-        Fault::new(ErrorKind::PolicyDenied, "tokens belong to the daemon's own operator").phase(Phase::Admission);
+        Fault::new(ErrorKind::PolicyDenied, "only the daemon's own operator may manage tokens").phase(Phase::Admission);
     Err(fault.hint("ask the operator of this daemon").into())
 }
 
@@ -32,54 +32,59 @@ fn operator(who: &Who) -> Result<(), Refusal> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// At most so many [default: 100, at most 1000].
+    /// Maximum number of items [default: 100, at most 1000].
     limit: Option<u32>,
-    /// Behind the part that `next` of an earlier answer ended.
+    /// `next` of the previous page.
     after: Option<String>,
 }
 
-/// List all tokens, without their secrets; the newest first.
+/// Lists all tokens, without their secrets; the newest first.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(ListQuery),
     responses((status = 200, body = Document<TokenList>)))]
 async fn list(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<TokenList>, Refusal> {
-    operator(&who)?;
-    let all = shared.verb(&who, tokens::list).await?;
+    require_operator(&principal)?;
+    let all = shared.verb(&principal, tokens::list).await?;
     let page = Paging { limit: query.limit, after: query.after };
     let (tokens, next) = page.cut(all, Cursor::Timed("tok_"), |token| Cursor::timed(token.created_ms, &token.id))?;
     Ok(Answer::ok(TokenList { tokens, next }))
 }
 
-/// Make a token. Its secret is in the answer and nowhere else.
-#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = Ask,
-    responses((status = 201, body = Document<Minted>)))]
+/// Creates a token. Its secret is in the response and cannot be read again.
+#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = TokenCreate,
+    responses((status = 201, body = Document<TokenCreated>)))]
 async fn create(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     key: Key,
-    Json(ask): Json<Ask>,
-) -> Result<Answer<Minted>, Refusal> {
-    operator(&who)?;
+    Json(request): Json<TokenCreate>,
+) -> Result<Answer<TokenCreated>, Refusal> {
+    require_operator(&principal)?;
     if key.0.is_some() {
-        let fault = Fault::invalid("Idempotency-Key: a token's secret is told once and cannot be told again");
+        let fault =
+            Fault::invalid("Idempotency-Key: not supported here, because a token's secret is returned only once");
         return Err(fault
-            .hint("leave the key out; revoke a token whose answer was lost")
+            .hint("leave the key out; revoke a token whose response was lost")
             .phase(Phase::Admission)
             .into());
     }
-    let minted = shared.verb(&who, move |node, caller| tokens::create(node, caller, &ask)).await?;
+    let minted = shared.verb(&principal, move |node, caller| tokens::create(node, caller, &request)).await?;
     Ok(Answer::made(minted, false))
 }
 
-/// Revoke a token; streams that were opened with it close at once.
+/// Revokes a token; streams that were opened with it close at once.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
-    responses((status = 200, body = Document<Revoked>)))]
-async fn revoke(State(shared): State<Shared>, who: Who, Path(id): Path<String>) -> Result<Answer<Revoked>, Refusal> {
-    operator(&who)?;
-    let revoked = shared.verb(&who, move |node, caller| tokens::revoke(node, caller, &id)).await?;
-    shared.credentials().look().await;
+    responses((status = 200, body = Document<TokenRevoked>)))]
+async fn revoke(
+    State(shared): State<Shared>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Answer<TokenRevoked>, Refusal> {
+    require_operator(&principal)?;
+    let revoked = shared.verb(&principal, move |node, caller| tokens::revoke(node, caller, &id)).await?;
+    shared.credentials().close_revoked().await;
     Ok(Answer::ok(revoked))
 }

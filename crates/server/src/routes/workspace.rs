@@ -1,30 +1,32 @@
-//! Review over HTTP: what changed in a sandbox, and what of it lands. Who approves says by its digest what was seen.
+//! Review over HTTP: shows the changes of a sandbox and lands them. An approval names the digest of the diff that was reviewed.
 
-use super::files::{At, Nothing};
+use super::files::{NoQuery, WithPath};
 use crate::answer::Answer;
-use crate::ask::{IfMatch, Json, Path};
+use crate::extract::{IfMatch, Json, Path};
+use crate::raw_query::RawQuery;
 use crate::refuse::Refusal;
-use crate::words::Words;
-use crate::{Scope, Shared, Who, spooled};
+use crate::{Principal, Shared, spooled};
+use api::{
+    BatchUndo, CommitRequest, Conflicts, Provenance, Receipt, Rel, Scope, SeenBy, WorkspaceApprove, WorkspaceDiff,
+    WorkspacePruned, WorkspaceRebase, WorkspaceRebased, WorkspaceReject, WorkspaceRejected, WorkspaceShown,
+    WorkspaceUndo,
+};
 use axum::extract::State;
 use axum::response::Response;
-use client::wire::{BatchUndo, CommitWish, SeenBy, WorkspaceApprove, WorkspaceRebase, WorkspaceReject, WorkspaceShown};
 use http::HeaderValue;
 use http::header::HeaderName;
-use node::review::approve::Seen;
-use node::review::diff::{MOST_FILES, Page, Reader};
-use node::review::{self, Of, Receipt, Rel, approve, commit, conflicts, diff, provenance, prune, rebase, reject, undo};
+use node::review::approve::ReviewedDiff;
+use node::review::diff::{DiffPage, DiffReader, MOST_FILES};
+use node::review::{ReviewScope, approve, commit, conflicts, diff, provenance, prune, rebase, reject, undo};
 use node::sandbox::Which;
 use node::{Caller, Node};
-use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStringExt;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Whoever works in a sandbox or reviews it may look.
-const LOOKERS: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
+/// Scopes that may read changes.
+const READ_SCOPES: [Scope; 2] = [Scope::Agent, Scope::Reviewer];
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -42,313 +44,311 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(prune_artefacts))
 }
 
-fn one(id: String, IfMatch(version): IfMatch) -> Which {
+fn which_sandbox(id: String, IfMatch(version): IfMatch) -> Which {
     Which { word: Some(id), version }
 }
 
-/// What changed, file by file, with classes, hunks, what is withheld, and a digest over all of it.
+/// Returns the changes file by file, with classes, hunks, omitted files, and a digest over all of it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/diff", tag = "workspace", operation_id = "diff",
     params(
-        ("id" = String, Path, description = "By id, its beginning, or name"),
+        ("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("path" = Option<Vec<String>>, Query, style = Form, explode,
-            description = "Only what is at or below it; may be given several times. Bytes that are no UTF-8 are written %XX"),
-        ("all" = Option<bool>, Query, description = "Also what is withheld: build artefacts, caches, ignored files"),
-        ("lines" = Option<bool>, Query, description = "With the lines of each hunk [true]; else its id and place"),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 10000, description = "Most files in the answer [1000]"),
-        ("after" = Option<String>, Query, description = "`next` of the page before"),
-        ("shown" = Option<bool>, Query, description = "A reviewer shows it to a person, who may then approve what was `last` seen; of the whole of it"),
+            description = "Only changes at or below this path; may be repeated. Bytes that are not UTF-8 are percent-encoded"),
+        ("all" = Option<bool>, Query, description = "Include omitted files: build artefacts, caches, ignored files"),
+        ("lines" = Option<bool>, Query, description = "Include the lines of each hunk [default: true]; else only its id and position"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 10000, description = "Maximum number of files [default: 1000]"),
+        ("after" = Option<String>, Query, description = "`next` of the previous page"),
+        ("shown" = Option<bool>, Query, description = "Records that a reviewer shows the whole diff to a person, who may then approve the state seen `last`"),
     ),
-    responses((status = 200, body = diff::Answer),
-        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+    responses((status = 200, body = WorkspaceDiff),
+        (status = 409, description = "A conflict with the current state.", body = Fault)))]
 async fn show_diff(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    mut words: Words,
-) -> Result<Answer<diff::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
-    let (files, after) = (words.one("limit")?.unwrap_or(USUAL_FILES), words.one("after")?);
-    let page = Page { files, after, lines: words.one("lines")?.unwrap_or(true) };
-    let reader = match words.one("shown")?.unwrap_or(false) {
+    mut query: RawQuery,
+) -> Result<Answer<WorkspaceDiff>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let (paths, everything) = (query.paths("path")?, query.optional("all")?.unwrap_or(false));
+    let (files, after) = (query.optional("limit")?.unwrap_or(USUAL_FILES), query.optional("after")?);
+    let page = DiffPage { files, after, lines: query.optional("lines")?.unwrap_or(true) };
+    let reader = match query.optional("shown")?.unwrap_or(false) {
         true => {
-            who.needs(Scope::Reviewer)?;
-            Reader::Person
+            principal.require_scope(Scope::Reviewer)?;
+            DiffReader::Person
         }
-        false => Reader::Program,
+        false => DiffReader::Program,
     };
-    words.end()?;
-    let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
-    let ask = diff::Ask { of, everything, reader, page: Some(page) };
-    shared.answer_whole(&who, move |node, caller| diff::diff(node, caller, &ask)).await
+    query.deny_rest()?;
+    let of = ReviewScope::Sandbox { which: which_sandbox(id, IfMatch(None)), paths };
+    let request = diff::ReadDiff { of, everything, reader, page: Some(page) };
+    shared.answer_whole(&principal, move |node, caller| diff::diff(node, caller, &request)).await
 }
 
-/// Files of a page, where nobody says how many.
+/// Default number of files in a page.
 const USUAL_FILES: usize = if MOST_FILES < 1000 { MOST_FILES } else { 1000 };
 
-/// The same as a patch that `git apply` takes, byte for byte. The header `cofferdam-digest` tells what it is a patch of.
+/// Returns the changes as a patch for `git apply`. The header `cofferdam-digest` has the digest of the diff.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/patch", tag = "workspace", operation_id = "patch",
     params(
-        ("id" = String, Path, description = "By id, its beginning, or name"),
-        ("path" = Option<Vec<String>>, Query, style = Form, explode, description = "Only what is at or below it"),
-        ("all" = Option<bool>, Query, description = "Also what is withheld"),
+        ("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
+        ("path" = Option<Vec<String>>, Query, style = Form, explode, description = "Only changes at or below this path"),
+        ("all" = Option<bool>, Query, description = "Include omitted files"),
     ),
     responses((status = 200, content_type = "text/x-diff", body = String),
-        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+        (status = 409, description = "A conflict with the current state.", body = Fault)))]
 async fn show_patch(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    mut words: Words,
+    mut query: RawQuery,
 ) -> Result<Response, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let (paths, everything) = (words.paths("path")?, words.one("all")?.unwrap_or(false));
-    words.end()?;
-    let of = Of::Sandbox { which: one(id, IfMatch(None)), paths };
-    let ask = diff::Ask { of, everything, reader: Reader::Program, page: None };
-    let answer = shared.verb(&who, move |node, caller| diff::diff(node, caller, &ask)).await?;
-    let digest = HeaderValue::from_str(&answer.diff.digest).map_err(|e| Fault::internal(e.to_string()))?;
-    let (mut answer, ()) =
-        spooled::answer(&shared, &who, "text/x-diff", move |_, _, mut out| answer.patch(&mut out)).await?;
-    answer.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
-    Ok(answer)
+    principal.require_any_scope(&READ_SCOPES)?;
+    let (paths, everything) = (query.paths("path")?, query.optional("all")?.unwrap_or(false));
+    query.deny_rest()?;
+    let of = ReviewScope::Sandbox { which: which_sandbox(id, IfMatch(None)), paths };
+    let request = diff::ReadDiff { of, everything, reader: DiffReader::Program, page: None };
+    let patch = shared.verb(&principal, move |node, caller| diff::patch(node, caller, &request)).await?;
+    let digest = HeaderValue::from_str(patch.digest()).map_err(|e| Fault::internal(e.to_string()))?;
+    let (mut response, ()) =
+        spooled::respond(&shared, &principal, "text/x-diff", move |_, _, mut out| patch.write(&mut out)).await?;
+    response.headers_mut().insert(HeaderName::from_static("cofferdam-digest"), digest);
+    Ok(response)
 }
 
-/// Files that several sandboxes changed, or this one and its base.
+/// Lists files that several sandboxes changed, or this sandbox and its base.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/conflicts", tag = "workspace", operation_id = "conflicts",
-    params(("id" = String, Path, description = "By id, its beginning, or name")),
-    responses((status = 200, body = conflicts::Answer),
-        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name")),
+    responses((status = 200, body = Conflicts),
+        (status = 409, description = "A conflict with the current state.", body = Fault)))]
 async fn show_conflicts(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-) -> Result<Answer<conflicts::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let ask = conflicts::Ask { sandbox: Some(id) };
-    shared.answer_whole(&who, move |node, caller| conflicts::conflicts(node, caller, &ask)).await
+) -> Result<Answer<Conflicts>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let request = conflicts::FindConflicts { sandbox: Some(id) };
+    shared.answer_whole(&principal, move |node, caller| conflicts::conflicts(node, caller, &request)).await
 }
 
-/// Which approvals brought a path of the sandbox's directory to how it is; without one, all of it.
+/// Lists the approvals that changed a path of the sandbox's directory; without a path, those of the whole directory.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/provenance", tag = "workspace", operation_id = "provenance",
     params(
-        ("id" = String, Path, description = "By id, its beginning, or name"),
-        ("path" = Option<String>, Query, description = "From the top of the workspace; it may be gone"),
+        ("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
+        ("path" = Option<String>, Query, description = "Path relative to the top of the workspace; the file may be deleted"),
     ),
-    responses((status = 200, body = provenance::Answer)))]
+    responses((status = 200, body = Provenance)))]
 async fn show_provenance(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    mut words: Words,
-) -> Result<Answer<provenance::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let mut paths = words.paths("path")?;
-    words.end()?;
+    mut query: RawQuery,
+) -> Result<Answer<Provenance>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let mut paths = query.paths("path")?;
+    query.deny_rest()?;
     let path = paths.pop().unwrap_or_default();
     if !paths.is_empty() {
-        return Err(Fault::invalid("the query: path is there twice")
-            .hint("ask for one")
+        return Err(Fault::invalid("the query: path is given twice")
+            .hint("give one path")
             .phase(Phase::Admission)
             .into());
     }
-    let which = one(id, IfMatch(None));
-    shared.answer_whole(&who, move |node, caller| provenance::of_sandbox(node, caller, &which, &path)).await
+    let which = which_sandbox(id, IfMatch(None));
+    shared.answer_whole(&principal, move |node, caller| provenance::of_sandbox(node, caller, &which, &path)).await
 }
 
-fn seen(by: SeenBy, digest: Option<String>) -> Result<Seen, Fault> {
+fn seen(by: SeenBy, digest: Option<String>) -> Result<ReviewedDiff, Fault> {
     let invalid = |why: &str| Fault::invalid(format!("the body: {why}")).phase(Phase::Admission);
     match (by, digest) {
-        (SeenBy::Digest, Some(digest)) => Ok(Seen::Digest(digest)),
-        (SeenBy::Last, None) => Ok(Seen::Last),
-        (SeenBy::Unseen, None) => Ok(Seen::Unseen),
+        (SeenBy::Digest, Some(digest)) => Ok(ReviewedDiff::Digest(digest)),
+        (SeenBy::Last, None) => Ok(ReviewedDiff::Last),
+        (SeenBy::Unseen, None) => Ok(ReviewedDiff::Unseen),
         (SeenBy::Digest, None) => {
             Err(invalid("missing field `digest`").hint("give the digest of the diff that was reviewed"))
         }
-        (_, Some(_)) => Err(invalid("digest and seen").hint("give one of them")),
+        (_, Some(_)) => Err(invalid("digest and seen are both given").hint("give one of them")),
     }
 }
 
-/// Most paths and hunks of one request.
-const MOST_CHOSEN: usize = 10_000;
+/// Maximum number of paths and hunks in a request.
+const MAX_SELECTED: usize = 10_000;
 
-/// For a fault only after the sandbox was found: nobody is told of a request for what is not there that it was wrong.
-fn check_chosen(node: &Node, caller: &Caller, of: &Of, exact: &[Rel], hunks: usize, other: bool) -> Result<(), Fault> {
-    let paths: &[Rel] = if let Of::Sandbox { paths, .. } = of { paths } else { &[] };
+/// Checks the selection. The sandbox is looked up before a fault is returned, so that an unknown sandbox gives 404 first.
+fn check_chosen(
+    node: &Node,
+    caller: &Caller,
+    of: &ReviewScope,
+    exact: &[Rel],
+    hunks: usize,
+    other: bool,
+) -> Result<(), Fault> {
+    let paths: &[Rel] = if let ReviewScope::Sandbox { paths, .. } = of { paths } else { &[] };
     let count = paths.len() + exact.len() + hunks;
-    // Every change is below the top: a name that somebody's program left empty would choose them all.
+    // An empty path would select all changes, and a program may send one by mistake.
     let unnamed = [("paths", paths), ("exact", exact)].into_iter().find(|(_, some)| some.iter().any(Rel::is_top));
     let fault = match count {
         _ if unnamed.is_some() => {
             let field = unnamed.map_or("paths", |(field, _)| field);
-            Fault::invalid(format!("the body: {field}: an empty path")).hint("name each; `all` chooses all changes")
+            Fault::invalid(format!("the body: {field}: an empty path"))
+                .hint("name each path; `all` selects all changes")
         }
-        0 if !other => Fault::invalid("nothing was chosen").hint("give `all`, `paths`, `exact` or `hunks`"),
-        count if count > MOST_CHOSEN => {
-            Fault::invalid(format!("{count} paths and hunks")).hint(format!("at most {MOST_CHOSEN} in one request"))
-        }
+        0 if !other => Fault::invalid("no changes are selected").hint("give `all`, `paths`, `exact` or `hunks`"),
+        count if count > MAX_SELECTED => Fault::invalid(format!("{count} paths and hunks are selected"))
+            .hint(format!("at most {MAX_SELECTED} in one request")),
         _ => return Ok(()),
     };
     of.is_there(node, caller)?;
     Err(fault.phase(Phase::Admission))
 }
 
-/// Lets chosen changes through to the base: what lands is what was reviewed, or nothing. No agent's credential can.
+/// Approves selected changes and lands them in the base, exactly as reviewed or not at all. Agents may not approve.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/approve", tag = "workspace", operation_id = "approve",
-    params(("id" = String, Path, description = "By id, its beginning, or name"),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
     request_body = WorkspaceApprove, responses((status = 200, body = Receipt)))]
 async fn approve_changes(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<WorkspaceApprove>,
+    Json(request): Json<WorkspaceApprove>,
 ) -> Result<Answer<Receipt>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let WorkspaceApprove { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = wish;
-    let ask = approve::Ask {
-        of: Of::Sandbox { which: one(id, version), paths },
+    principal.require_scope(Scope::Reviewer)?;
+    let WorkspaceApprove { digest, seen: by, all, paths, exact, hunks, runs_on_host, commit } = request;
+    let request = approve::ApproveChanges {
+        of: ReviewScope::Sandbox { which: which_sandbox(id, version), paths },
         everything: all,
         exact,
         hunks,
         runs_on_host,
         seen: seen(by, digest)?,
-        commit: commit.map(|CommitWish { message, author }| commit::Wish { message, author }),
+        commit: commit.map(|CommitRequest { message, author }| commit::CommitOptions { message, author }),
     };
     let verb = move |node: &Node, caller: &Caller| {
-        check_chosen(node, caller, &ask.of, &ask.exact, ask.hunks.len(), all || runs_on_host)?;
-        approve::approve(node, caller, &ask)
+        check_chosen(node, caller, &request.of, &request.exact, request.hunks.len(), all || runs_on_host)?;
+        approve::approve(node, caller, &request)
     };
-    shared.answer_whole(&who, verb).await
+    shared.answer_whole(&principal, verb).await
 }
 
-/// Throws chosen changes away. They cannot be brought back.
+/// Rejects selected changes. They cannot be restored.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/reject", tag = "workspace", operation_id = "reject",
-    params(("id" = String, Path, description = "By id, its beginning, or name"),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = WorkspaceReject, responses((status = 200, body = reject::Answer)))]
+    request_body = WorkspaceReject, responses((status = 200, body = WorkspaceRejected)))]
 async fn reject_changes(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<WorkspaceReject>,
-) -> Result<Answer<reject::Answer>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let WorkspaceReject { digest, all, paths, hunks } = wish;
-    let of = Of::Sandbox { which: one(id, version), paths };
-    let ask = reject::Ask { of, hunks, everything: all, digest: Some(digest) };
+    Json(request): Json<WorkspaceReject>,
+) -> Result<Answer<WorkspaceRejected>, Refusal> {
+    principal.require_scope(Scope::Reviewer)?;
+    let WorkspaceReject { digest, all, paths, hunks } = request;
+    let of = ReviewScope::Sandbox { which: which_sandbox(id, version), paths };
+    let request = reject::RejectChanges { of, hunks, everything: all, digest: Some(digest) };
     let verb = move |node: &Node, caller: &Caller| {
-        check_chosen(node, caller, &ask.of, &[], ask.hunks.len(), all)?;
-        reject::reject(node, caller, &ask)
+        check_chosen(node, caller, &request.of, &[], request.hunks.len(), all)?;
+        reject::reject(node, caller, &request)
     };
-    shared.answer_whole(&who, verb).await
+    shared.answer_whole(&principal, verb).await
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkspaceUndo)]
-pub struct Undo {
-    /// The batch to take back; the last one of the sandbox where none is named.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub batch: Option<String>,
-}
-
-/// Takes back what an approval let through. Works by the batch when the sandbox is gone.
+/// Reverts an approval of a sandbox. By its batch, also after the sandbox was removed.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/undo", tag = "workspace", operation_id = "undo",
-    params(("id" = String, Path, description = "By id, its beginning, or name"),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = Undo, responses((status = 200, body = Receipt)))]
+    request_body = WorkspaceUndo, responses((status = 200, body = Receipt)))]
 async fn undo_batch(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<Undo>,
+    Json(request): Json<WorkspaceUndo>,
 ) -> Result<Answer<Receipt>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let which = one(id, version);
-    let verb = move |node: &Node, caller: &Caller| undo::undo_of(node, caller, &which, wish.batch.as_deref());
-    shared.answer_whole(&who, verb).await
+    principal.require_scope(Scope::Reviewer)?;
+    let which = which_sandbox(id, version);
+    let verb = move |node: &Node, caller: &Caller| undo::undo_of(node, caller, &which, request.batch.as_deref());
+    shared.answer_whole(&principal, verb).await
 }
 
-/// Takes back what an approval let through, wherever it landed.
+/// Reverts an approval, wherever it landed.
 #[utoipa::path(post, path = "/v1/undo", tag = "workspace", operation_id = "undo_any",
     request_body = BatchUndo, responses((status = 200, body = Receipt),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+        (status = 404, description = "Not found.", body = Fault)))]
 async fn undo_any(
     State(shared): State<Shared>,
-    who: Who,
-    Json(wish): Json<BatchUndo>,
+    principal: Principal,
+    Json(request): Json<BatchUndo>,
 ) -> Result<Answer<Receipt>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    shared.answer_whole(&who, move |node, caller| undo::undo(node, caller, Some(&wish.of))).await
+    principal.require_scope(Scope::Reviewer)?;
+    shared.answer_whole(&principal, move |node, caller| undo::undo(node, caller, Some(&request.of))).await
 }
 
-/// Whether a person has been shown the whole diff of a sandbox.
+/// Returns whether a person has been shown the whole diff of a sandbox.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/workspace/shown", tag = "workspace", operation_id = "shown",
-    params(("id" = String, Path, description = "By id, its beginning, or name")),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name")),
     responses((status = 200, body = WorkspaceShown)))]
 async fn was_shown(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
 ) -> Result<Answer<WorkspaceShown>, Refusal> {
-    who.needs(Scope::Reviewer)?;
-    let of = Of::sandbox(one(id, IfMatch(None)));
-    let shown = shared.verb(&who, move |node, caller| approve::was_shown(node, caller, &of)).await?;
+    principal.require_scope(Scope::Reviewer)?;
+    let of = ReviewScope::sandbox(which_sandbox(id, IfMatch(None)));
+    let shown = shared.verb(&principal, move |node, caller| approve::was_shown(node, caller, &of)).await?;
     Ok(Answer::whole(&WorkspaceShown { protocol_version: PROTOCOL_VERSION, shown }))
 }
 
-/// Which approvals brought a path of the host to how it is.
+/// Lists the approvals that changed a path of the host.
 #[utoipa::path(get, path = "/v1/provenance", tag = "workspace", operation_id = "provenance_of",
-    params(("path" = String, Query, description = "The whole path; it may be gone. Bytes that are no UTF-8 are written %XX")),
-    responses((status = 200, body = provenance::Answer),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+    params(("path" = String, Query, description = "Absolute path; the file may be deleted. Bytes that are not UTF-8 are percent-encoded")),
+    responses((status = 200, body = Provenance),
+        (status = 404, description = "Not found.", body = Fault)))]
 async fn show_provenance_of(
     State(shared): State<Shared>,
-    who: Who,
-    At { path, .. }: At<Nothing>,
-) -> Result<Answer<provenance::Answer>, Refusal> {
-    who.needs(Scope::Reviewer)?;
+    principal: Principal,
+    WithPath { path, .. }: WithPath<NoQuery>,
+) -> Result<Answer<Provenance>, Refusal> {
+    principal.require_scope(Scope::Reviewer)?;
     if !path.starts_with(b"/") {
-        let fault = Fault::invalid("the query: path: not a whole path").phase(Phase::Admission);
+        let fault = Fault::invalid("the query: path: not an absolute path").phase(Phase::Admission);
         return Err(fault.hint("give one that begins with a slash").into());
     }
     let path = std::ffi::OsString::from_vec(path);
-    shared.answer_whole(&who, move |node, caller| provenance::provenance(node, caller, &path)).await
+    shared.answer_whole(&principal, move |node, caller| provenance::provenance(node, caller, &path)).await
 }
 
-/// Brings a sandbox onto its directory as it is now. Nothing is written to the directory itself.
+/// Rebases a sandbox onto the current content of its directory. The directory is not changed.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/rebase", tag = "workspace", operation_id = "rebase",
-    params(("id" = String, Path, description = "By id, its beginning, or name"),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    request_body = WorkspaceRebase, responses((status = 200, body = rebase::Answer)))]
+    request_body = WorkspaceRebase, responses((status = 200, body = WorkspaceRebased)))]
 async fn rebase_onto_base(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    Json(wish): Json<WorkspaceRebase>,
-) -> Result<Answer<review::rebase::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let ask = rebase::Ask { which: one(id, version), dry_run: wish.dry_run };
-    shared.answer_whole(&who, move |node, caller| rebase::rebase(node, caller, &ask)).await
+    Json(request): Json<WorkspaceRebase>,
+) -> Result<Answer<WorkspaceRebased>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let request = rebase::RebaseSandbox { which: which_sandbox(id, version), dry_run: request.dry_run };
+    shared.answer_whole(&principal, move |node, caller| rebase::rebase(node, caller, &request)).await
 }
 
-/// Takes build artefacts, caches and ignored files out of a sandbox. What is up for review stays.
+/// Removes build artefacts, caches and ignored files from a sandbox. Changes up for review stay.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/workspace/prune", tag = "workspace", operation_id = "prune",
-    params(("id" = String, Path, description = "By id, its beginning, or name"),
+    params(("id" = String, Path, description = "The id, a unique prefix of it, or the name"),
         ("If-Match" = Option<String>, Header, description = "Only if the sandbox still has this version")),
-    responses((status = 200, body = prune::Answer)))]
+    responses((status = 200, body = WorkspacePruned)))]
 async fn prune_artefacts(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-) -> Result<Answer<prune::Answer>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let which = one(id, version);
-    shared.answer_whole(&who, move |node, caller| prune::prune(node, caller, &which)).await
+) -> Result<Answer<WorkspacePruned>, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
+    let which = which_sandbox(id, version);
+    shared.answer_whole(&principal, move |node, caller| prune::prune(node, caller, &which)).await
 }

@@ -1,5 +1,5 @@
-//! The collector: where it is, how it proves who it is, and what we prove who we are with. One exchange at a time; no redirect is
-//! followed, and what the headers of its file say is neither kept nor told to anybody but the collector.
+//! The OTLP collector: its address, TLS and headers. One connection per export; no redirect is followed, and the headers of its file are
+//! neither cached nor logged.
 
 use bytes::Bytes;
 use client::trust;
@@ -21,18 +21,18 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// How long one export may take, the connection included.
+/// Time limit of an export, the connection included.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is read of the collector's answer.
-const LARGEST_ANSWER: usize = 64 << 10;
-/// What is taken from it at all, heads and words between included: one that never stops talking would keep us busy to the last moment.
-const LARGEST_EXCHANGE: usize = 256 << 10;
-/// A file of headers, and how many it may hold.
-const LARGEST_HEADERS: u64 = 16 << 10;
-const MOST_HEADERS: usize = 32;
+/// Maximum size of the collector's response body.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+/// Maximum number of bytes read per connection, so that an endless response ends early.
+const MAX_EXCHANGE_BYTES: usize = 256 << 10;
+/// Maximum size of the file of headers, and number of headers.
+const MAX_HEADERS_FILE_BYTES: u64 = 16 << 10;
+const MAX_HEADERS: usize = 32;
 
-/// Headers that are ours to write.
-const OURS: [&str; 9] = [
+/// Headers that only this client sets.
+const RESERVED_HEADERS: [&str; 9] = [
     "connection",
     "content-length",
     "content-type",
@@ -49,20 +49,20 @@ pub struct Collector {
     pub service: String,
     host: String,
     port: u16,
-    /// What stands before `/v1/traces`.
+    /// Prefix of `/v1/traces`.
     path: String,
-    /// Headers for each export. Read anew each time, so that a token can be exchanged while we run.
+    /// File of headers for each export. Read each time, so that a token can be replaced while the daemon runs.
     headers: Option<PathBuf>,
-    /// Only where TLS is spoken.
+    /// Set for https.
     tls: Option<TlsConnector>,
 }
 
 impl Collector {
-    /// None where the configuration names none. What could not work, or would tell a secret to others, is refused.
+    /// Reads the configuration; none without an endpoint. Refuses settings that cannot work, or that would send a secret in clear.
     pub fn of(telemetry: &Telemetry) -> Result<Option<Collector>, Fault> {
         let Some(endpoint) = &telemetry.endpoint else { return Ok(None) };
         let odd = || {
-            let fault = Fault::invalid(format!("telemetry.otlp_endpoint {endpoint:?}: no address of a collector"));
+            let fault = Fault::invalid(format!("telemetry.otlp_endpoint {endpoint:?}: not the address of a collector"));
             fault.hint("write e.g. http://127.0.0.1:4318 or https://collector.example:4318").phase(Phase::Admission)
         };
         let uri: Uri = endpoint.parse().map_err(|_| odd())?;
@@ -79,7 +79,7 @@ impl Collector {
             let file = made.headers.as_deref().unwrap_or(Path::new("")).display();
             let fault = Fault::invalid(format!("telemetry.otlp_headers_file {file}: {why}"));
             fault
-                .hint("one `name: value` in a line, in a file that only the daemon's user reads")
+                .hint("write one `name: value` per line, in a file that only the daemon's user can read")
                 .phase(Phase::Admission)
         })?;
         Ok(Some(made))
@@ -87,7 +87,7 @@ impl Collector {
 
     pub async fn post(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
         let sent = timeout(PATIENCE, self.connect_and_send(signal, body)).await;
-        sent.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        sent.unwrap_or_else(|_| Err(format!("no response within {} s", PATIENCE.as_secs())))
     }
 
     async fn connect_and_send(&self, signal: &str, body: Vec<u8>) -> Result<(), String> {
@@ -96,13 +96,13 @@ impl Collector {
         let bare = bare(&self.host).to_owned();
         let name = ServerName::try_from(bare).map_err(|e| e.to_string())?;
         let stream = tls.connect(name, stream).await.map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => format!("it does not prove who it is: {e}"),
+            std::io::ErrorKind::InvalidData => format!("its certificate is not accepted: {e}"),
             _ => e.to_string(),
         })?;
         self.exchange(stream, signal, body).await
     }
 
-    /// In clear, nobody but this machine's own list is asked where a name is. Who speaks TLS proves his name himself.
+    /// Connects to the collector. Without TLS a name is resolved by /etc/hosts only; with TLS the certificate proves the name.
     async fn connect(&self) -> Result<TcpStream, String> {
         let found = match (address(&self.host, self.port), &self.tls) {
             (Ok(at), _) => vec![at],
@@ -128,11 +128,11 @@ impl Collector {
     {
         let text = |e: &dyn std::error::Error| e.to_string();
         let (mut client, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(Brief { stream, left: LARGEST_EXCHANGE }))
+            hyper::client::conn::http1::handshake(TokioIo::new(LimitedStream { stream, left: MAX_EXCHANGE_BYTES }))
                 .await
                 .map_err(|e| text(&e))?;
-        // Given up with this exchange, whether it came to an end or its time was over.
-        let _connection = Given(tokio::spawn(connection));
+        // Aborted at the end of this exchange or at its timeout.
+        let _connection = AbortOnDrop(tokio::spawn(connection));
         let mut request = Request::post(format!("{}/v1/{signal}", self.path))
             .header("host", format!("{}:{}", self.host, self.port))
             .header("content-type", "application/x-protobuf")
@@ -140,29 +140,29 @@ impl Collector {
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| text(&e))?;
         request.headers_mut().extend(self.headers()?);
-        let answer = client.send_request(request).await.map_err(|e| text(&e))?;
-        let status = answer.status();
-        let _ = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
+        let response = client.send_request(request).await.map_err(|e| text(&e))?;
+        let status = response.status();
+        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+        if status.is_success() { Ok(()) } else { Err(format!("it responded with {status}")) }
     }
 
-    /// As the file has them now.
+    /// Reads the headers from their file.
     fn headers(&self) -> Result<HeaderMap, String> {
         let Some(file) = &self.headers else { return Ok(HeaderMap::new()) };
-        parse(&trust::secret_text(file, LARGEST_HEADERS)?)
+        parse(&trust::secret_text(file, MAX_HEADERS_FILE_BYTES)?)
     }
 }
 
-/// A connection that so much is read from, and nothing more.
-struct Brief<S> {
+/// A connection with a limit on the bytes read.
+struct LimitedStream<S> {
     stream: S,
     left: usize,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Brief<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.left == 0 {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "it says too much")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "its response is too long")));
         }
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
@@ -171,7 +171,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Brief<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Brief<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -185,33 +185,33 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Brief<S> {
     }
 }
 
-/// A task that ends when nobody waits for what it does.
-struct Given<T>(tokio::task::JoinHandle<T>);
+/// Aborts a task when it is dropped.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
-impl<T> Drop for Given<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// `name: value` in each line that is not empty. No error repeats what stands there.
+/// Parses `name: value` lines; empty lines are skipped. No error contains a name or value of the file.
 fn parse(text: &str) -> Result<HeaderMap, String> {
     let mut found = HeaderMap::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |why: &str| format!("line {number}: {why}");
-        let (name, value) = line.split_once(':').ok_or_else(|| bad("no `name: value`"))?;
-        let name: HeaderName = name.trim().parse().map_err(|_| bad("the name is none of a header"))?;
-        if OURS.contains(&name.as_str()) {
-            return Err(bad("this header is ours to write"));
+        let (name, value) = line.split_once(':').ok_or_else(|| bad("not `name: value`"))?;
+        let name: HeaderName = name.trim().parse().map_err(|_| bad("not a valid header name"))?;
+        if RESERVED_HEADERS.contains(&name.as_str()) {
+            return Err(bad("this header is set by cofferdam"));
         }
         let plain = value.trim().bytes().all(|b| b == b' ' || b.is_ascii_graphic()) && !value.trim().is_empty();
         let value = HeaderValue::from_str(value.trim()).ok().filter(|_| plain);
-        let mut value = value.ok_or_else(|| bad("the value is no plain text"))?;
+        let mut value = value.ok_or_else(|| bad("the value is not plain ASCII text"))?;
         value.set_sensitive(true);
         if found.insert(name, value).is_some() {
             return Err(bad("the same header twice"));
         }
-        if found.len() > MOST_HEADERS {
+        if found.len() > MAX_HEADERS {
             return Err(bad("too many headers"));
         }
     }
@@ -222,7 +222,7 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// An address, or a name of this machine's own list: nobody else is asked.
+/// Parses an IP address, or resolves a name by /etc/hosts; DNS is not queried.
 fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
     let bare = bare(host);
     if let Ok(ip) = bare.parse::<IpAddr>() {
@@ -237,7 +237,7 @@ fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
         let ip = words.next()?.parse::<IpAddr>().ok()?;
         words.any(|name| name.eq_ignore_ascii_case(bare)).then_some(ip)
     });
-    found.map(|ip| (ip, port).into()).ok_or_else(|| format!("{bare} is no address and not in /etc/hosts"))
+    found.map(|ip| (ip, port).into()).ok_or_else(|| format!("{bare} is not an IP address and not in /etc/hosts"))
 }
 
 #[cfg(test)]

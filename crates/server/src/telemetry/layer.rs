@@ -1,7 +1,7 @@
-//! Events of the `tracing` crate as lines of the log. An event of this crate becomes one line, with its own fields and those of the
-//! spans around it (`request`, `verb`). Events of libraries are not told: their fields could hold what no line may hold.
+//! Writes events of the `tracing` crate as log lines. An event of this crate becomes one line, with its own fields and those of the
+//! enclosing spans (`request`, `verb`). Events of libraries are not logged: their fields could hold secrets.
 //!
-//! Fields keep their type: text, number, truth value. `Null` is a field without a value; a field that is `None` is left out.
+//! Fields keep their type: text, number, boolean. `Null` is a field without a value; a field that is `None` is omitted.
 
 use super::log::Log;
 use node::config::LogLevel;
@@ -13,9 +13,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// The crate whose events are told.
+/// The crate whose events are logged.
 const OURS: &str = "server";
-/// The field that the macros put the text of an event into.
+/// The field in which the macros put the text of an event.
 const MESSAGE: &str = "message";
 
 /// A field without a value, e.g. the tenant of a request without a credential: `tenant = ?Null`.
@@ -31,7 +31,7 @@ impl fmt::Debug for Null {
 pub struct LogLayer(Log);
 
 impl LogLayer {
-    /// The subscriber of a process that has this log.
+    /// Returns a subscriber that writes to this log.
     pub fn subscriber(log: Log) -> impl Subscriber + Send + Sync {
         Registry::default().with(LogLayer(log))
     }
@@ -40,7 +40,7 @@ impl LogLayer {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let is_ours = metadata.target().split("::").next() == Some(OURS);
-        is_ours && (metadata.is_span() || self.0.says(level(*metadata.level())))
+        is_ours && (metadata.is_span() || self.0.is_enabled(level(*metadata.level())))
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -80,7 +80,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Fields of a span around; those nearer go first.
+    /// Adds the fields of an enclosing span; inner fields of the same name win.
     fn add(&mut self, around: &Fields) {
         for (name, value) in &around.named {
             if !self.named.iter().any(|(known, _)| known == name) {

@@ -1,7 +1,7 @@
-//! Lines for the daemon's operator: JSON, or text on a terminal, on stderr. A thread of its own writes them, so that a
-//! reader that does not read makes no request wait. `layer` makes them of events of the `tracing` crate.
+//! Log lines for the daemon's operator: JSON, or text on a terminal, on stderr. A thread writes them, so that a slow reader of stderr makes
+//! no request wait. `layer` makes them from events of the `tracing` crate.
 //!
-//! Never in a line: a token, a secret, a body, a query string.
+//! A line never contains a token, a secret, a body or a query string.
 
 use node::config::{LogFormat, LogLevel, Logs};
 use serde_json::{Map, Value};
@@ -11,31 +11,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::SystemTime;
 
-/// Lines that wait to be written, at most.
-const WAITING: usize = 4096;
-/// The longest line, and the longest text in it.
-const LONGEST: usize = 16 << 10;
-const LONGEST_TEXT: usize = 1024;
+/// Maximum number of queued lines.
+const MAX_QUEUED: usize = 4096;
+/// Maximum length of a line, and of one text in it.
+const MAX_LINE: usize = 16 << 10;
+const MAX_TEXT: usize = 1024;
 
-/// Cheap to clone.
+/// A log. Cheap to clone.
 #[derive(Clone)]
 pub struct Log(Arc<Inner>);
 
 struct Inner {
     level: LogLevel,
     json: bool,
-    lines: SyncSender<Note>,
+    lines: SyncSender<LogItem>,
     dropped: Arc<AtomicU64>,
 }
 
-enum Note {
+enum LogItem {
     Line(Vec<u8>),
-    /// A request to be told once all before it is written.
+    /// A request for a notification once all previous lines are written.
     Flush(SyncSender<()>),
 }
 
 impl Log {
-    /// Lines to stderr.
+    /// Starts a log to stderr.
     pub fn start(logs: Logs) -> Log {
         let json = match logs.format {
             LogFormat::Json => true,
@@ -46,17 +46,17 @@ impl Log {
     }
 
     fn to(mut out: impl Write + Send + 'static, level: LogLevel, json: bool) -> Log {
-        let (lines, waiting) = sync_channel::<Note>(WAITING);
+        let (lines, waiting) = sync_channel::<LogItem>(MAX_QUEUED);
         let dropped = Arc::new(AtomicU64::new(0));
         let unread = dropped.clone();
         let writer = move || {
             while let Ok(note) = waiting.recv() {
                 match note {
-                    // Without a reader only the figures tell of lost lines.
-                    Note::Line(line) => {
+                    // Without a reader lost lines are visible in the metrics only.
+                    LogItem::Line(line) => {
                         unread.fetch_add(u64::from(out.write_all(&line).is_err()), Ordering::Relaxed);
                     }
-                    Note::Flush(done) => drop(done.try_send(())),
+                    LogItem::Flush(done) => drop(done.try_send(())),
                 }
             }
         };
@@ -65,38 +65,38 @@ impl Log {
         Log(Arc::new(Inner { level, json, lines, dropped }))
     }
 
-    pub fn says(&self, level: LogLevel) -> bool {
+    pub fn is_enabled(&self, level: LogLevel) -> bool {
         level <= self.0.level
     }
 
-    /// Writes a line, unless its level is not told.
+    /// Queues a line, unless its level is disabled.
     pub fn line(&self, level: LogLevel, message: &str, fields: &[(&str, Value)]) {
-        if !self.says(level) {
+        if !self.is_enabled(level) {
             return;
         }
         let now = terms::clock::timestamp(SystemTime::now());
         let mut line =
             if self.0.json { json(&now, level, message, fields) } else { text(&now, level, message, fields) };
-        if line.len() > LONGEST {
+        if line.len() > MAX_LINE {
             line = json(&now, level, message, &[("too_long", true.into())]);
         }
         line.push('\n');
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.0.lines.try_send(Note::Line(line.into()))
+            self.0.lines.try_send(LogItem::Line(line.into()))
         {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Lines that had no room, or no reader.
+    /// Returns the number of dropped lines.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits a moment until what was said is written: for the last words.
+    /// Waits a moment until all queued lines are written, at shutdown.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
-        if self.0.lines.try_send(Note::Flush(done)).is_ok() {
+        if self.0.lines.try_send(LogItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(std::time::Duration::from_millis(500));
         }
     }
@@ -123,7 +123,7 @@ fn json(now: &str, level: LogLevel, message: &str, fields: &[(&str, Value)]) -> 
     Value::Object(line).to_string()
 }
 
-/// `TIME LEVEL message key=value …`; texts that are more than a word are quoted, with control characters spelled out.
+/// Formats `TIME LEVEL message key=value …`; texts of more than a word are quoted, with control characters escaped.
 fn text(now: &str, level: LogLevel, message: &str, fields: &[(&str, Value)]) -> String {
     let mut line = format!("{now} {:5} {}", name(level), shortened(message).escape_debug());
     for (key, value) in fields {
@@ -139,7 +139,7 @@ fn text(now: &str, level: LogLevel, message: &str, fields: &[(&str, Value)]) -> 
 }
 
 fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(LONGEST_TEXT);
+    let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -151,7 +151,7 @@ pub mod tests {
     use super::*;
     use std::io::Read;
 
-    /// Lines of a log that tells from `info` on.
+    /// Returns the lines of a log with level `info`.
     pub fn written(json: bool, tell: impl FnOnce(&Log)) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let log = Log::to(writer, LogLevel::Info, json);
@@ -200,7 +200,7 @@ pub mod tests {
         let (reader, writer) = std::io::pipe().unwrap();
         let log = Log::to(writer, LogLevel::Info, true);
         let long = "x".repeat(1000);
-        (0..2 * WAITING).for_each(|_| log.line(LogLevel::Info, &long, &[]));
+        (0..2 * MAX_QUEUED).for_each(|_| log.line(LogLevel::Info, &long, &[]));
         assert!(log.dropped() > 0);
         drop(reader);
     }

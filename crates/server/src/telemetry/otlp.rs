@@ -1,10 +1,10 @@
-//! Spans and metrics as OTLP has them: messages of `opentelemetry-proto` in protobuf, written field by field. Only what we send
-//! is here; the tests read it with the schema itself.
+//! Encodes spans and metrics as OTLP: protobuf messages of `opentelemetry-proto`, written field by field. Only messages that the daemon
+//! sends are implemented; the tests decode them with the schema itself.
 
-use super::metrics::{Amount, BOUNDS, Family, Sample, Sort, Spread};
+use super::metrics::{BOUNDS, Family, Histogram, MetricKind, Sample, SampleValue};
 use super::trace::{Attribute, Span};
 
-/// A message that is being written.
+/// A protobuf message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -51,7 +51,7 @@ impl Message {
         self.bytes(field, &inner.0);
     }
 
-    /// A `KeyValue` with an `AnyValue`.
+    /// Writes a `KeyValue` with an `AnyValue`.
     fn attribute(&mut self, field: u32, name: &str, value: &Attribute) {
         self.inner(field, |pair| {
             pair.text(1, name);
@@ -62,7 +62,7 @@ impl Message {
         });
     }
 
-    /// Who speaks: the `Resource`, and the `InstrumentationScope` below it.
+    /// Writes the `Resource`: name and version of the service.
     fn resource(&mut self, service: &str) {
         let version = Attribute::Text(env!("CARGO_PKG_VERSION").into());
         self.inner(1, |resource| {
@@ -79,7 +79,7 @@ impl Message {
     }
 }
 
-/// An `ExportTraceServiceRequest`.
+/// Encodes an `ExportTraceServiceRequest`.
 pub fn spans(service: &str, spans: &[Span]) -> Vec<u8> {
     let mut request = Message::default();
     request.inner(1, |of_resource| {
@@ -112,7 +112,7 @@ fn span(message: &mut Message, span: &Span) {
     }
 }
 
-/// An `ExportMetricsServiceRequest`: everything since `start_ns`, as it is at `now_ns`.
+/// Encodes an `ExportMetricsServiceRequest`: cumulative values from `start_ns` to `now_ns`.
 pub fn metrics(service: &str, families: &[Family], start_ns: u64, now_ns: u64) -> Vec<u8> {
     let mut request = Message::default();
     request.inner(1, |of_resource| {
@@ -136,19 +136,21 @@ fn metric(message: &mut Message, family: &Family, start_ns: u64, now_ns: u64) {
     let points = |data: &mut Message| {
         for sample in &family.samples {
             match &sample.amount {
-                Amount::Number(n) => data.inner(1, |point| number_point(point, sample, *n, start_ns, now_ns)),
-                Amount::Spread(spread) => data.inner(1, |point| spread_point(point, sample, spread, start_ns, now_ns)),
+                SampleValue::Number(n) => data.inner(1, |point| number_point(point, sample, *n, start_ns, now_ns)),
+                SampleValue::Histogram(spread) => {
+                    data.inner(1, |point| spread_point(point, sample, spread, start_ns, now_ns))
+                }
             }
         }
     };
-    match family.sort {
-        Sort::Gauge => message.inner(5, points),
-        Sort::Counter => message.inner(7, |sum| {
+    match family.kind {
+        MetricKind::Gauge => message.inner(5, points),
+        MetricKind::Counter => message.inner(7, |sum| {
             points(sum);
             sum.number(2, SINCE_START);
             sum.number(3, 1);
         }),
-        Sort::Histogram => message.inner(9, |histogram| {
+        MetricKind::Histogram => message.inner(9, |histogram| {
             points(histogram);
             histogram.number(2, SINCE_START);
         }),
@@ -162,7 +164,7 @@ fn number_point(point: &mut Message, sample: &Sample, n: f64, start_ns: u64, now
     sample.labels.iter().for_each(|(name, value)| point.attribute(7, name, &Attribute::Text(value.clone())));
 }
 
-fn spread_point(point: &mut Message, sample: &Sample, spread: &Spread, start_ns: u64, now_ns: u64) {
+fn spread_point(point: &mut Message, sample: &Sample, spread: &Histogram, start_ns: u64, now_ns: u64) {
     point.fixed(2, start_ns);
     point.fixed(3, now_ns);
     point.fixed(4, spread.count());

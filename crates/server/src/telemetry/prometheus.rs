@@ -1,6 +1,6 @@
-//! Figures as Prometheus reads them: the text format, version 0.0.4.
+//! Encodes metrics in the text format of Prometheus, version 0.0.4.
 
-use super::metrics::{Amount, BOUNDS, Family, Sample, Sort, Spread};
+use super::metrics::{BOUNDS, Family, Histogram, MetricKind, Sample, SampleValue};
 use std::fmt::Write;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -8,23 +8,23 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub fn text(families: &[Family]) -> String {
     let mut out = String::new();
     for family in families {
-        let sort = match family.sort {
-            Sort::Counter => "counter",
-            Sort::Gauge => "gauge",
-            Sort::Histogram => "histogram",
+        let kind = match family.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
-        let _ = writeln!(out, "# HELP {} {}\n# TYPE {} {sort}", family.name, family.help, family.name);
+        let _ = writeln!(out, "# HELP {} {}\n# TYPE {} {kind}", family.name, family.help, family.name);
         for sample in &family.samples {
             match &sample.amount {
-                Amount::Number(number) => line(&mut out, family.name, sample, None, *number),
-                Amount::Spread(spread) => histogram(&mut out, family.name, sample, spread),
+                SampleValue::Number(number) => line(&mut out, family.name, sample, None, *number),
+                SampleValue::Histogram(spread) => histogram(&mut out, family.name, sample, spread),
             }
         }
     }
     out
 }
 
-fn histogram(out: &mut String, name: &str, sample: &Sample, spread: &Spread) {
+fn histogram(out: &mut String, name: &str, sample: &Sample, spread: &Histogram) {
     let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
     let mut below = 0;
     for (bound, count) in bounds.zip(spread.counts) {

@@ -1,21 +1,22 @@
-//! Runs as the journal tells of them, whoever supervised them and whether or not the daemon was there: counted, and sent as one
-//! tree of spans each, with the phases as names.
+//! Metrics and traces of runs, read from the journal, so that runs without the daemon are included: each run is counted, and sent as one
+//! tree of spans, one per phase.
 
 use super::send::Spans;
 use super::trace::{Attribute, Context, Kind, Span};
-use node::audit::{Noted, Step, Tail, Wanted};
+use api::{JournalEntry, JournalStep};
+use node::audit::{Tail, Wanted};
 use node::figures::Figures;
 use node::run::Phases;
 use node::{Caller, Node};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Entries that are read at once.
+/// Journal entries per read.
 const PAGE: u32 = 1000;
-/// And in one look; the next goes on from there.
-const MOST: usize = 100_000;
+/// Entries per poll; the next poll continues.
+const MAX_PER_POLL: usize = 100_000;
 
-/// What was seen of the journals of all tenants.
+/// Positions in the journals of all tenants, and the counts.
 #[derive(Default)]
 pub struct Runs {
     tails: BTreeMap<String, Tail>,
@@ -25,8 +26,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Reads on in a tenant's journal; `from` is where to begin the first time, else with what comes next.
-    pub fn look(
+    /// Reads new entries of a tenant's journal; `from` is where the first read begins, or only later entries are read.
+    pub fn read_new_entries(
         &mut self,
         node: &Node,
         tenant: &str,
@@ -36,12 +37,12 @@ impl Runs {
     ) -> Option<u64> {
         if !self.tails.contains_key(tenant) {
             let wanted = || Wanted { verb: Some("run".into()), ..Wanted::default() };
-            // A place that is no longer there, or too far back, is none.
+            // A position that no longer exists or is too old counts as none.
             let tail = Tail::open(node, caller, from, wanted()).or_else(|_| Tail::open(node, caller, None, wanted()));
             self.tails.insert(tenant.to_owned(), tail.ok()?);
         }
         let mut read = 0;
-        while read < MOST {
+        while read < MAX_PER_POLL {
             let entries = self.tails.get_mut(tenant)?.next(PAGE).ok()?;
             read += entries.len();
             entries.iter().for_each(|entry| self.count(entry, spans));
@@ -52,25 +53,25 @@ impl Runs {
         self.tails.get(tenant).map(Tail::at)
     }
 
-    fn count(&mut self, entry: &Noted, spans: Option<&Spans>) {
+    fn count(&mut self, entry: &JournalEntry, spans: Option<&Spans>) {
         let word = |name: &str| entry.body[name].as_str();
         match entry.step {
-            Step::Intent => self.started += 1,
-            // It never began, or we lost it on the way.
-            Step::Failed => *self.ended.entry("fault".into()).or_default() += 1,
-            Step::Done => {
+            JournalStep::Intent => self.started += 1,
+            // The run never started, or its supervisor was lost.
+            JournalStep::Failed => *self.ended.entry("fault".into()).or_default() += 1,
+            JournalStep::Done => {
                 *self.ended.entry(word("verdict").unwrap_or("lost").to_owned()).or_default() += 1;
                 if let Some(kind) = word("limit_kind") {
                     *self.limits.entry(kind.to_owned()).or_default() += 1;
                 }
             }
         }
-        if let (Step::Done | Step::Failed, Some(spans)) = (entry.step, spans) {
-            tree(entry).into_iter().for_each(|span| spans.put(span));
+        if let (JournalStep::Done | JournalStep::Failed, Some(spans)) = (entry.step, spans) {
+            span_tree(entry).into_iter().for_each(|span| spans.put(span));
         }
     }
 
-    /// Adds what was counted.
+    /// Adds the counts to the figures.
     pub fn add_to(&self, figures: &mut Figures) {
         figures.runs_started += self.started;
         for (from, into) in [(&self.ended, &mut figures.runs_ended), (&self.limits, &mut figures.limits_met)] {
@@ -79,8 +80,8 @@ impl Runs {
     }
 }
 
-/// The spans of a run that has ended. Their ids come from the run's, so that a span that is sent twice is still one.
-fn tree(entry: &Noted) -> Vec<Span> {
+/// Returns the spans of a run that has ended. Span ids are derived from the run's id, so that a span that is sent twice is still one.
+fn span_tree(entry: &JournalEntry) -> Vec<Span> {
     let Some(run) = entry.body["run"].as_str() else { return Vec::new() };
     let Some(phases) = Phases::of(&entry.body) else { return Vec::new() };
     let given = phases.trace.as_deref().and_then(Context::parse);
@@ -105,7 +106,7 @@ fn tree(entry: &Noted) -> Vec<Span> {
     let mut first = span(root, given.map(|context| context.span), "run", 0, whole);
     first.attributes = attributes(entry, run);
     first.error = match entry.step {
-        Step::Failed => Some(entry.body["message"].as_str().unwrap_or("it did not start").to_owned()),
+        JournalStep::Failed => Some(entry.body["message"].as_str().unwrap_or("the run did not start").to_owned()),
         _ => entry.body["verdict"].as_str().filter(|verdict| *verdict != "ok").map(str::to_owned),
     };
     let mut spans = vec![first];
@@ -116,7 +117,7 @@ fn tree(entry: &Noted) -> Vec<Span> {
     spans
 }
 
-fn attributes(entry: &Noted, run: &str) -> Vec<(&'static str, Attribute)> {
+fn attributes(entry: &JournalEntry, run: &str) -> Vec<(&'static str, Attribute)> {
     let text = |text: &str| Attribute::Text(text.to_owned());
     let mut all = vec![("cofferdam.run_id", text(run)), ("cofferdam.sandbox", text(&entry.subject))];
     all.extend(entry.body["verdict"].as_str().map(|verdict| ("cofferdam.verdict", text(verdict))));

@@ -1,9 +1,9 @@
-//! Traces: spans, who their parents are, and the header that carries it (`traceparent`, W3C Trace Context).
+//! Traces: spans, their parents, and the `traceparent` header (W3C Trace Context).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use terms::hex;
 
-/// Something that took time.
+/// A timed operation of a trace.
 #[derive(Clone, Debug)]
 pub struct Span {
     pub trace: [u8; 16],
@@ -17,7 +17,7 @@ pub struct Span {
     pub error: Option<String>,
 }
 
-/// Numbers are those of OTLP.
+/// Span kind, with the numbers of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Internal = 1,
@@ -30,12 +30,12 @@ pub enum Attribute {
     Count(u64),
 }
 
-/// Where in a trace we are.
+/// The current position in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     pub trace: [u8; 16],
     pub span: [u8; 8],
-    /// Whoever began the trace wants it kept.
+    /// The sampled flag of the trace's origin.
     pub sampled: bool,
 }
 
@@ -43,7 +43,7 @@ tokio::task_local! {
     static CURRENT: Context;
 }
 
-/// The context of the request that this task answers.
+/// Returns the trace context of the request that this task handles.
 pub fn current() -> Option<Context> {
     CURRENT.try_with(|context| *context).ok()
 }
@@ -53,12 +53,12 @@ pub async fn within<F: Future>(context: Context, work: F) -> F::Output {
 }
 
 impl Context {
-    /// A trace of our own.
+    /// Starts a new trace.
     pub fn begin() -> Context {
         Context { trace: node::random::id_bytes(), span: new_id(), sampled: true }
     }
 
-    /// `00-TRACE-SPAN-FLAGS`. What is no such thing is no context: a trace is never worth a refusal.
+    /// Parses `00-TRACE-SPAN-FLAGS`. An invalid header is ignored: a trace is never worth a refusal.
     pub fn parse(header: &str) -> Option<Context> {
         let mut parts = header.trim().split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -73,7 +73,7 @@ impl Context {
         format!("00-{}-{}-{:02x}", hex::encode(self.trace), hex::encode(self.span), u8::from(self.sampled))
     }
 
-    /// A span below this one.
+    /// Returns the context of a new child span.
     pub fn below(self) -> Context {
         Context { span: new_id(), ..self }
     }

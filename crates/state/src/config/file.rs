@@ -159,7 +159,7 @@ mod tests {
             ("[serve]\nsocket = \"/s\"\nsokket = 1\n", "/c.toml:3: there is no key serve.sokket | [serve] has socket,"),
             (
                 "\n[server]\nsocket = \"/s\"\n",
-                "/c.toml:2: there is no key server | sections are [serve], [log], [telemetry], [warm], [limits], [limits.default], \
+                "/c.toml:2: there is no key server | sections are [serve], [log], [telemetry], [run], [warm], [limits], [limits.default], \
                  [limits.ceiling], [keep], [quota], [tenant.NAME.quota], [tenant.NAME.limits.default] and [tenant.NAME.limits.ceiling]",
             ),
             ("serve = 1", "/c.toml:1: serve is a section, not a value"),

@@ -2,8 +2,9 @@
 
 use super::{Config, Origin, Value};
 use crate::Caller;
-use crate::bounds::{BuiltIn, Configured, Level};
+use crate::bounds::{BuiltIn, Configured};
 use crate::total::Total;
+use api::LimitBounds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -176,6 +177,11 @@ impl Config {
         self.whole("telemetry")
     }
 
+    /// Returns whether a run goes on in the last sandbox of its directory.
+    pub fn run_continues(&self) -> bool {
+        self.find("run.continue").is_some_and(|setting| setting.value == Value::Switch(true))
+    }
+
     /// Returns the bound on spares.
     pub fn warm_max(&self) -> u64 {
         self.count("warm.max").unwrap_or(0)
@@ -212,7 +218,7 @@ impl Config {
 
     /// Returns defaults and ceilings of limits: of the node, of tenants, and what is built in.
     pub fn limit_bounds(&self, built_in: BuiltIn) -> Configured {
-        let level = |at: &str| Level {
+        let level = |at: &str| LimitBounds {
             default: self.whole(&format!("{at}.default")),
             ceiling: self.whole(&format!("{at}.ceiling")),
         };

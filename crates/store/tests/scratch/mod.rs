@@ -1,13 +1,14 @@
 //! A directory for one test, perhaps on a small file system of its own; gone at its end.
 #![allow(dead_code)]
 
+use api::JournalStep;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use store::{Entry, IdShape, Kind, Record, Step, Store};
+use store::{Entry, IdShape, Kind, Record, Store};
 use terms::Fault;
 
 pub struct Scratch {
@@ -127,6 +128,6 @@ pub fn note_soon(store: &Store, n: u64) -> u64 {
 
 fn entry(n: u64) -> Entry<'static> {
     let body = serde_json::json!({ "n": n });
-    let step = if n.is_multiple_of(2) { Step::Done } else { Step::Intent };
+    let step = if n.is_multiple_of(2) { JournalStep::Done } else { JournalStep::Intent };
     Entry { at_ms: n, verb: "create", step, subject: "sbx_1", actor: "tester", body }
 }

@@ -4,14 +4,13 @@
 
 use super::MOST_ENTRIES;
 use crate::attributes::{self, Attributes, Marks};
-use crate::change::{FileKind, Target};
 use crate::descent::Descent;
 use crate::dir::{Dir, Meta};
 use crate::entry;
 use crate::item::{Item, ItemKind};
-use crate::name::Rel;
 use crate::origin::Origin;
 use crate::walk::{self, At, Visitor, open_file};
+use api::{FileKind, PathText, Rel};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -248,7 +247,7 @@ impl Item {
     fn gone(depth: usize, name: &[u8]) -> Item {
         Item {
             depth: depth as u32,
-            name: Target::of(name),
+            name: PathText::of(name),
             kind: ItemKind::Gone,
             mode: 0,
             size: 0,

@@ -5,12 +5,11 @@
 use super::entries::{Source, Takes, TarEntry, refused, shown, unreadable};
 use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, Unread};
 use crate::attributes::{self, Carried, Marks};
-use crate::change::{FileKind, Target};
 use crate::descent::{Descent, set_mode};
 use crate::dir::Dir;
 use crate::item::{self, Item, ItemKind, decode_xattrs};
-use crate::name::Rel;
 use crate::{remove, walk};
+use api::{FileKind, PathText, Rel};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::cell::Cell;
 use std::fs::File;
@@ -190,7 +189,7 @@ impl LayerWriter {
         if next.name != full {
             return Err(refused(&format!("{} stands where the manifest has {path}", shown(&next.name))));
         }
-        let target = item.target.as_ref().and_then(Target::bytes).unwrap_or_default();
+        let target = item.target.as_ref().and_then(PathText::bytes).unwrap_or_default();
         if next.kind != kind || next.size != item.size || next.link != target {
             return Err(refused(&format!("{path} is not what the manifest says")));
         }

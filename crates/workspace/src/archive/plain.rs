@@ -9,10 +9,9 @@
 use super::entries::{Source, Takes, TarEntry, shown};
 use super::write::{CHANGED, Facts, put, put_link};
 use crate::attributes::Marks;
-use crate::change::FileKind;
 use crate::dir::{self, Dir};
-use crate::name::Rel;
 use crate::walk::{self, At, Ended, Visitor};
+use api::{FileKind, Rel};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

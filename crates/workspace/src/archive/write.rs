@@ -2,10 +2,9 @@
 //! wrong archive.
 
 use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, Source, too_many};
-use crate::change::Target;
 use crate::item::{self, Item, ItemKind};
-use crate::name::Rel;
 use crate::walk::{self, At, Visitor, open_file};
+use api::{PathText, Rel};
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::iter::Peekable;
@@ -140,7 +139,7 @@ impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
                 }
             }
             ItemKind::Symlink => {
-                let target = item.target.as_ref().and_then(Target::bytes).unwrap_or_default();
+                let target = item.target.as_ref().and_then(PathText::bytes).unwrap_or_default();
                 put_link(&mut self.tar, &path, &target, &facts)
             }
             _ => Ok(()),

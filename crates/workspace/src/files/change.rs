@@ -2,11 +2,11 @@
 
 use super::list::look;
 use super::locate::{Last, Spot};
-use super::{Entry, Root, copy, error, policy_check};
-use crate::{Dir, FileKind, Rel, descent, remove as removal};
+use super::{Root, copy, error, policy_check};
+use crate::{Dir, descent, remove as removal};
+use api::{FileEntry, FileKind, FileMoved, FileMovedHow, FilesRemoved, Rel};
 use rustix::fs::{Mode, RenameFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::{Duration, Instant};
 use terms::{Fault, LimitKind, Phase};
@@ -29,7 +29,7 @@ pub(super) fn check_mode(mode: u32) -> Result<(), Fault> {
 }
 
 /// Creates a directory; with `parents` also missing parents, and an existing directory is not an error.
-pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Result<Entry, Fault> {
+pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Result<FileEntry, Fault> {
     check_mode(mode.unwrap_or(NEW))?;
     let _owner = root.act_as_guest()?;
     if root.room().files == Some(0) {
@@ -68,28 +68,9 @@ pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileMoved)]
-pub struct Moved {
-    #[serde(flatten)]
-    pub entry: Entry,
-    /// How it was done.
-    pub how: How,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileMovedHow)]
-#[serde(rename_all = "snake_case")]
-pub enum How {
-    /// In one step.
-    Renamed,
-    /// Copied, then the old one taken away: a directory that comes from the base cannot be renamed in a layer.
-    Copied,
-}
-
 /// Renames a file, directory or link (not its target). An existing file at the new name is replaced only with
 /// `replace`.
-pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved, Fault> {
+pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<FileMoved, Fault> {
     let _owner = root.act_as_guest()?;
     let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
     root.check_change(&old)?;
@@ -97,10 +78,10 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved,
     let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     let renamed = rustix::fs::renameat_with(&old.dir, old.name()?, &new.dir, new.name()?, flags);
     let how = match renamed {
-        Ok(()) => How::Renamed,
+        Ok(()) => FileMovedHow::Renamed,
         Err(Errno::XDEV) => {
             by_copy(root, &old, &new, replace)?;
-            How::Copied
+            FileMovedHow::Copied
         }
         // Errors about the entry at the new name.
         Err(e @ (Errno::EXIST | Errno::ISDIR | Errno::NOTEMPTY)) => {
@@ -116,7 +97,7 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<Moved,
         }
         Err(e) => return Err(error::fault(from, "move it", &e.into())),
     };
-    Ok(Moved { entry: look(root, to, Last::Itself)?, how })
+    Ok(FileMoved { entry: look(root, to, Last::Itself)?, how })
 }
 
 /// Copies and removes, as `mv` does after EXDEV.
@@ -133,18 +114,8 @@ fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fau
     remove(root, &old.path, true).map(drop)
 }
 
-/// What was taken away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FilesRemoved)]
-pub struct Removed {
-    pub files: u64,
-    pub dirs: u64,
-    /// The space that they took.
-    pub bytes: u64,
-}
-
 /// Removes a file, a link or an empty directory; with `recursive`, a directory and its contents.
-pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<Removed, Fault> {
+pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<FilesRemoved, Fault> {
     let _owner = root.act_as_guest()?;
     let spot = root.find(path, Last::Itself)?;
     let name = spot.name()?;
@@ -154,7 +125,7 @@ pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<Removed, Fault
     if meta.kind == FileKind::Dir && !recursive {
         let gone = rustix::fs::unlinkat(&spot.dir, name, rustix::fs::AtFlags::REMOVEDIR);
         gone.map_err(|e| fail(e.into()))?;
-        return Ok(Removed { dirs: 1, bytes: meta.space, files: 0 });
+        return Ok(FilesRemoved { dirs: 1, bytes: meta.space, files: 0 });
     }
     let dir = readable(&spot.dir).map_err(fail)?;
     let (began, mut so_far) = (Instant::now(), removal::Removed::default());
@@ -166,7 +137,7 @@ pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<Removed, Fault
         }
     });
     match gone {
-        Ok(removal::Removed { files, dirs, bytes }) => Ok(Removed { files, dirs, bytes }),
+        Ok(removal::Removed { files, dirs, bytes }) => Ok(FilesRemoved { files, dirs, bytes }),
         Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
             let what = format!("{} files and directories were removed, and more are there", so_far.files + so_far.dirs);
             Err(error::too_much(path, what, LimitKind::Files, "ask again for the rest"))
@@ -181,13 +152,13 @@ fn readable(dir: &Dir) -> io::Result<Dir> {
 }
 
 /// Sets permission bits; follows symbolic links.
-pub fn chmod(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
+pub fn chmod(root: &Root, path: &Rel, mode: u32) -> Result<FileEntry, Fault> {
     check_mode(mode)?;
     let _owner = root.act_as_guest()?;
     set_mode(root, path, mode)
 }
 
-fn set_mode(root: &Root, path: &Rel, mode: u32) -> Result<Entry, Fault> {
+fn set_mode(root: &Root, path: &Rel, mode: u32) -> Result<FileEntry, Fault> {
     let (spot, ()) = super::locate::settled(root, path, "set its bits", false, |spot| match &spot.name {
         Some(name) => descent::set_mode(&spot.dir, name, mode),
         None => Ok(rustix::fs::fchmod(readable(&spot.dir)?, Mode::from_raw_mode(mode))?),

@@ -4,11 +4,11 @@ use super::list::{directory, walk_fault};
 use super::locate::Last;
 use super::tree::Tree;
 use super::{Root, error, write};
+use crate::Dir;
 use crate::dir::Meta;
-use crate::{Dir, Driver, FileKind, Rel};
+use api::{Driver, FileKind, FileLeftOut, FilesCopied, Rel};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::io;
 use terms::{Fault, LimitKind, Phase};
 
@@ -25,35 +25,7 @@ pub struct Ask {
     pub replace: bool,
 }
 
-/// What was copied.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FilesCopied)]
-pub struct Copied {
-    pub files: u64,
-    pub dirs: u64,
-    pub links: u64,
-    pub bytes: u64,
-    /// What could not be: sockets, FIFOs, and what the guest may not read.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub left_out: Vec<LeftOut>,
-    /// Further ones.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub left_out_more: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileLeftOut)]
-pub struct LeftOut {
-    /// From the directory that was copied.
-    pub path: Rel,
-    pub why: String,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<Copied, Fault> {
+pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<FilesCopied, Fault> {
     let meta = {
         let _owner = root.act_as_guest()?;
         let spot = root.find(from, Last::Itself)?;
@@ -69,7 +41,7 @@ pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<Copied, Faul
     }
 }
 
-fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<Copied, Fault> {
+fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<FilesCopied, Fault> {
     let mut reading = super::read::open(root, from)?;
     let when = if ask.replace { write::When::Always } else { write::When::Absent };
     let how = write::Ask { mode: Some(meta.mode & 0o1777), parents: false, when, append: false };
@@ -78,10 +50,10 @@ fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<Cop
         draft.push(&piece)?;
     }
     let made = draft.finish()?;
-    Ok(Copied { files: 1, bytes: made.size, ..Copied::default() })
+    Ok(FilesCopied { files: 1, bytes: made.size, ..FilesCopied::default() })
 }
 
-fn link(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<Copied, Fault> {
+fn link(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<FilesCopied, Fault> {
     let _owner = root.act_as_guest()?;
     let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
     root.check_change(&new)?;
@@ -91,10 +63,10 @@ fn link(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<Copied, Fault> {
         rustix::fs::unlinkat(&new.dir, new.name()?, AtFlags::empty()).map_err(|e| fail(e.into()))?;
     }
     rustix::fs::symlinkat(&target[..], &new.dir, new.name()?).map_err(|e| fail(e.into()))?;
-    Ok(Copied { links: 1, ..Copied::default() })
+    Ok(FilesCopied { links: 1, ..FilesCopied::default() })
 }
 
-fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<Copied, Fault> {
+fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<FilesCopied, Fault> {
     let _owner = root.act_as_guest()?;
     let (old, source) = directory(root, from)?;
     let new = root.find(to, Last::Itself)?;
@@ -111,8 +83,8 @@ fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<Copied, Fault>
     let up = Dir::from_fd(up);
     let copied = crate::copy::populate(&source, &up, Driver::Reflink, &mut |_| {})?;
     rustix::fs::fchmod(&up, Mode::from_raw_mode(meta.mode & 0o1777)).map_err(|e| fail(e.into()))?;
-    let left_out = copied.skipped.into_iter().map(|(path, why)| LeftOut { path, why: why.to_owned() }).collect();
-    Ok(Copied {
+    let left_out = copied.skipped.into_iter().map(|(path, why)| FileLeftOut { path, why: why.to_owned() }).collect();
+    Ok(FilesCopied {
         files: copied.files,
         dirs: copied.dirs + 1,
         links: copied.links,

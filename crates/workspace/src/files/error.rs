@@ -1,6 +1,6 @@
 //! Faults of file operations: message with the path, and a hint.
 
-use crate::Rel;
+use api::Rel;
 use rustix::io::Errno;
 use std::io;
 use terms::{ErrorKind, Fault, LimitKind, Phase, Retry};

@@ -2,11 +2,11 @@
 
 use super::locate::{Last, Spot};
 use super::tree::Tree;
-use super::{Entry, Root, error};
+use super::{Root, error};
+use crate::Dir;
 use crate::dir::Meta;
-use crate::{Dir, FileKind, Rel};
+use api::{FileEntry, FileKind, FileListing, Rel};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::io;
 use terms::{ErrorKind, Fault, LimitKind, Phase};
 
@@ -32,57 +32,38 @@ impl Default for Ask {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileListing)]
-pub struct Listing {
-    /// The directory, links followed.
-    pub path: Rel,
-    /// In the order of their bytes; what is in a directory follows it.
-    pub entries: Vec<Entry>,
-    /// Where the next page begins; none where this is the last.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub next: Option<String>,
-    /// Directories that the guest may not look into.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub shut: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 /// Metadata of a path; with `follow`, of the target of a link.
-pub fn stat(root: &Root, path: &Rel, follow: bool) -> Result<Entry, Fault> {
+pub fn stat(root: &Root, path: &Rel, follow: bool) -> Result<FileEntry, Fault> {
     let _owner = root.act_as_guest()?;
     look(root, path, if follow { Last::Followed } else { Last::Itself })
 }
 
-pub(super) fn look(root: &Root, path: &Rel, last: Last) -> Result<Entry, Fault> {
+pub(super) fn look(root: &Root, path: &Rel, last: Last) -> Result<FileEntry, Fault> {
     let spot = root.find(path, last)?;
     entry_at(spot).map_err(|e| error::fault(path, "look at it", &e))
 }
 
-fn entry_at(spot: Spot) -> io::Result<Entry> {
+fn entry_at(spot: Spot) -> io::Result<FileEntry> {
     let meta = spot.meta()?.ok_or(Errno::NOENT)?;
     let target = spot.link_target(&meta)?;
-    Ok(Entry::of(spot.path, &meta, target))
+    Ok(super::entry_of(spot.path, &meta, target))
 }
 
-pub fn list(root: &Root, path: &Rel, ask: &Ask) -> Result<Listing, Fault> {
+pub fn list(root: &Root, path: &Rel, ask: &Ask) -> Result<FileListing, Fault> {
     check(ask)?;
     let _owner = root.act_as_guest()?;
     let after = ask.after.as_deref().map(cursor).transpose()?;
     let fail = |e: io::Error| walk_fault(path, &e);
     let (spot, dir) = directory(root, path)?;
     let mut tree = Tree::of(&dir, ask.depth - 1, after.as_ref()).map_err(fail)?;
-    let mut listing = Listing { path: spot.path, entries: Vec::new(), next: None, shut: 0 };
+    let mut listing = FileListing { path: spot.path, entries: Vec::new(), next: None, shut: 0 };
     while let Some(item) = tree.next().map_err(fail)? {
         if listing.entries.len() == ask.limit {
             listing.next = listing.entries.last().map(|last| spell(&below(&listing.path, &last.path)));
             break;
         }
         let target = link_target(tree.here(), &item.path, &item.meta);
-        listing.entries.push(Entry::of(joined(&listing.path, &item.path), &item.meta, target));
+        listing.entries.push(super::entry_of(joined(&listing.path, &item.path), &item.meta, target));
     }
     listing.shut = tree.shut;
     Ok(listing)

@@ -3,8 +3,9 @@
 //! means another path to the guest than on the host.
 
 use super::{Root, error};
+use crate::Dir;
 use crate::dir::Meta;
-use crate::{Dir, FileKind, Rel};
+use api::{FileKind, Rel};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -5,7 +5,8 @@
 
 use super::locate::Spot;
 use super::{Root, error};
-use crate::{Rel, dir};
+use crate::dir;
+use api::Rel;
 use std::io;
 use terms::{ErrorKind, Fault, Phase};
 

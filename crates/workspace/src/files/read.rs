@@ -1,8 +1,8 @@
 //! Reads a file, whole or a range, in pieces.
 
+use super::Root;
 use super::locate::settled;
-use super::{Entry, Root};
-use crate::Rel;
+use api::{FileEntry, Rel};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ pub enum Span {
 pub struct Reading {
     file: File,
     path: Rel,
-    pub entry: Entry,
+    pub entry: FileEntry,
     at: u64,
     end: u64,
     /// Last field, so that the lease is dropped after the file.
@@ -36,7 +36,7 @@ pub struct Reading {
 pub fn open(root: &Root, path: &Rel) -> Result<Reading, Fault> {
     let _owner = root.act_as_guest()?;
     let (spot, (file, meta)) = settled(root, path, "read it", false, |spot| spot.open_file(OFlags::RDONLY))?;
-    let entry = Entry::of(spot.path, &meta, None);
+    let entry = super::entry_of(spot.path, &meta, None);
     Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry, root: root.try_clone()? })
 }
 

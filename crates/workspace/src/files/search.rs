@@ -7,11 +7,11 @@ use super::locate::Spot;
 use super::pattern::{Halt, Pattern};
 use super::tree::{Item, Tree};
 use super::{Root, error};
-use crate::{FileKind, Rel, Target};
+use api::{FileKind, PathText, Rel, SearchBound, SearchMatch, SearchResult, SearchSkipped};
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::time::Duration;
 use terms::{Fault, Phase};
 
@@ -63,88 +63,14 @@ impl Default for Ask {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = SearchFound)]
-pub struct Found {
-    pub matches: Vec<Match>,
-    /// Files and directories that were looked at.
-    pub entries: u64,
-    /// Bytes that were read.
-    pub bytes: u64,
-    /// Whether everything was searched.
-    pub complete: bool,
-    /// Which bound ended it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stopped_by: Option<Bound>,
-    /// Files with a zero byte near their beginning, which are not searched.
-    pub binary: u64,
-    /// Files that could not be searched.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub skipped: Vec<Skipped>,
-    /// Further ones.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub skipped_more: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = SearchMatch)]
-pub struct Match {
-    /// From the workspace's top.
-    pub path: Rel,
-    pub kind: FileKind,
-    /// Counted from 1; none where only the name was searched for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub line: Option<u64>,
-    /// Where in the line the match begins, in bytes, counted from 1.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub column: Option<u64>,
-    /// The line, or what is around the match in a long one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub text: Option<Target>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = SearchBound)]
-#[serde(rename_all = "snake_case")]
-pub enum Bound {
-    /// As many as were asked for were found.
-    Matches,
-    Time,
-    Entries,
-    Bytes,
-}
-
-impl Bound {
-    /// Name in JSON documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            Bound::Matches => "matches",
-            Bound::Time => "time",
-            Bound::Entries => "entries",
-            Bound::Bytes => "bytes",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = SearchSkipped)]
-pub struct Skipped {
-    pub path: Rel,
-    pub why: String,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 /// Searches below a directory. Symbolic links are not followed.
-pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<Found, Fault> {
+pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<SearchResult, Fault> {
     let deadline = Deadline::new(ask.patience, &ask.interest);
     let query = Query::of(ask)?;
     let _owner = root.act_as_guest()?;
     let (spot, dir) = directory(root, path)?;
     let mut tree = Tree::of(&dir, DEEPEST, None).map_err(|e| walk_fault(path, &e))?;
-    let mut state = SearchState { query, top: spot.path, deadline, found: Found::none() };
+    let mut state = SearchState { query, top: spot.path, deadline, found: nothing_found() };
     while let Some(item) = tree.next().map_err(|e| walk_fault(path, &e))? {
         if let Some(bound) = state.look(&tree, &item) {
             state.found.stopped_by = Some(bound);
@@ -158,18 +84,16 @@ pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<Found, Fault> {
     Ok(state.found)
 }
 
-impl Found {
-    fn none() -> Found {
-        Found {
-            matches: Vec::new(),
-            entries: 0,
-            bytes: 0,
-            complete: true,
-            stopped_by: None,
-            binary: 0,
-            skipped: Vec::new(),
-            skipped_more: 0,
-        }
+fn nothing_found() -> SearchResult {
+    SearchResult {
+        matches: Vec::new(),
+        entries: 0,
+        bytes: 0,
+        complete: true,
+        stopped_by: None,
+        binary: 0,
+        skipped: Vec::new(),
+        skipped_more: 0,
     }
 }
 
@@ -232,31 +156,31 @@ struct SearchState {
     /// Directory where the search started.
     top: Rel,
     deadline: Deadline,
-    found: Found,
+    found: SearchResult,
 }
 
 impl SearchState {
     /// Searches one entry; returns the bound if one is met.
-    fn look(&mut self, tree: &Tree, item: &Item) -> Option<Bound> {
+    fn look(&mut self, tree: &Tree, item: &Item) -> Option<SearchBound> {
         self.found.entries += 1;
         if self.found.entries > MOST_ENTRIES {
-            return Some(Bound::Entries);
+            return Some(SearchBound::Entries);
         }
         if self.deadline.is_over() {
-            return Some(Bound::Time);
+            return Some(SearchBound::Time);
         }
         let path = joined(&self.top, &item.path);
         match self.query.name(&item.path, &self.deadline) {
             Ok(true) => {}
             Ok(false) => return None,
-            Err(Halt::Over) => return Some(Bound::Time),
+            Err(Halt::Over) => return Some(SearchBound::Time),
             Err(Halt::Unclear) => {
                 self.skip(path, "its path is too long for this glob");
                 return None;
             }
         }
         if self.query.content.is_none() {
-            return self.add(Match { path, kind: item.meta.kind, line: None, column: None, text: None });
+            return self.add(SearchMatch { path, kind: item.meta.kind, line: None, column: None, text: None });
         }
         if item.meta.kind != FileKind::File {
             return None;
@@ -280,7 +204,7 @@ impl SearchState {
     }
 
     /// Searches the lines of a file, in memory for the longest line.
-    fn lines(&mut self, path: &Rel, mut file: File) -> Option<Bound> {
+    fn lines(&mut self, path: &Rel, mut file: File) -> Option<SearchBound> {
         let (mut held, mut line) = (Vec::new(), 0u64);
         loop {
             let before = held.len();
@@ -318,18 +242,18 @@ impl SearchState {
                 return None;
             }
             if self.found.bytes > MOST_BYTES {
-                return Some(Bound::Bytes);
+                return Some(SearchBound::Bytes);
             }
             if self.deadline.is_over() {
-                return Some(Bound::Time);
+                return Some(SearchBound::Time);
             }
         }
     }
 
-    fn line(&mut self, path: &Rel, line: u64, text: &[u8]) -> Option<Bound> {
+    fn line(&mut self, path: &Rel, line: u64, text: &[u8]) -> Option<SearchBound> {
         let at = match self.query.content.as_ref()?.find(text, &self.deadline) {
             Ok(at) => at?,
-            Err(Halt::Over) => return Some(Bound::Time),
+            Err(Halt::Over) => return Some(SearchBound::Time),
             Err(Halt::Unclear) => {
                 self.skip(
                     path.clone(),
@@ -340,20 +264,20 @@ impl SearchState {
         };
         let begin = if text.len() <= SHOWN { 0 } else { at.saturating_sub(SHOWN / 4) };
         let shown = &text[begin..text.len().min(begin + SHOWN)];
-        self.add(Match {
+        self.add(SearchMatch {
             path: path.clone(),
             kind: FileKind::File,
             line: Some(line),
             column: Some(at as u64 + 1),
-            text: Some(Target::of(shown)),
+            text: Some(PathText::of(shown)),
         })
     }
 
     /// Adds a match. The search goes on to one match beyond the limit, so that `Bound::Matches` means that there are
     /// more.
-    fn add(&mut self, found: Match) -> Option<Bound> {
+    fn add(&mut self, found: SearchMatch) -> Option<SearchBound> {
         if self.found.matches.len() == self.query.limit {
-            return Some(Bound::Matches);
+            return Some(SearchBound::Matches);
         }
         self.found.matches.push(found);
         None
@@ -361,7 +285,7 @@ impl SearchState {
 
     fn skip(&mut self, path: Rel, why: &str) {
         if self.found.skipped.len() < NAMED {
-            self.found.skipped.push(Skipped { path, why: why.to_owned() });
+            self.found.skipped.push(SearchSkipped { path, why: why.to_owned() });
         } else {
             self.found.skipped_more += 1;
         }

@@ -4,7 +4,8 @@ use super::locate::{Last, settled};
 use super::{Root, change, error, list};
 pub use crate::archive::LeftOut;
 use crate::archive::Onto;
-use crate::{FileKind, Rel, archive, walk};
+use crate::{archive, walk};
+use api::{FileKind, FilesUnpacked, Rel};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use terms::{ErrorKind, Fault, Phase};
@@ -18,16 +19,6 @@ pub struct Packed {
     pub entries: u64,
     /// Bytes of all files together.
     pub bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FilesUnpacked)]
-pub struct Unpacked {
-    pub entries: u64,
-    /// Of all files together.
-    pub bytes: u64,
-    /// Entries that lost their set-user-id or set-group-id bit.
-    pub stripped: u64,
 }
 
 /// Packs the contents of a directory, with names relative to it, or a single file. The same tree gives the same bytes.
@@ -71,16 +62,16 @@ fn pack_fault(path: &Rel, error: &io::Error) -> Fault {
 }
 
 /// Unpacks into a directory, which is created if missing.
-pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<Unpacked, Fault> {
+pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<FilesUnpacked, Fault> {
     unpack_onto(root, path, from, Onto::Workspace).map(|(made, _)| made)
 }
 
 /// Unpacks into a directory of the caller on the host. Special files are left out.
-pub fn unpack_here(root: &Root, from: &mut dyn Read) -> Result<(Unpacked, LeftOut), Fault> {
+pub fn unpack_here(root: &Root, from: &mut dyn Read) -> Result<(FilesUnpacked, LeftOut), Fault> {
     unpack_onto(root, &Rel::top(), from, Onto::Host)
 }
 
-fn unpack_onto(root: &Root, path: &Rel, from: &mut dyn Read, onto: Onto) -> Result<(Unpacked, LeftOut), Fault> {
+fn unpack_onto(root: &Root, path: &Rel, from: &mut dyn Read, onto: Onto) -> Result<(FilesUnpacked, LeftOut), Fault> {
     let _owner = root.act_as_guest()?;
     change::make_parents(root, path)?;
     let (spot, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
@@ -88,5 +79,5 @@ fn unpack_onto(root: &Root, path: &Rel, from: &mut dyn Read, onto: Onto) -> Resu
     let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
     let may = |below: &Rel| root.check_rules(&below.parts().fold(spot.path.clone(), |path, part| path.join(part)));
     let made = archive::unpack(from, &dir, onto, room, &may)?;
-    Ok((Unpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped }, made.left_out))
+    Ok((FilesUnpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped }, made.left_out))
 }

@@ -1,9 +1,10 @@
 //! Walks a tree that may change meanwhile: sorted, by handles, without following links, from the start or after a
 //! given path.
 
+use crate::Dir;
 use crate::descent::Descent;
 use crate::dir::Meta;
-use crate::{Dir, FileKind, Rel};
+use api::{FileKind, Rel};
 use std::collections::BinaryHeap;
 use std::io;
 

@@ -5,11 +5,11 @@ use super::deadline::{Deadline, Interest};
 use super::list::{directory, joined, walk_fault};
 use super::tree::Tree;
 use super::{Root, error};
-use crate::{Dir, FileKind, Rel};
+use crate::Dir;
+use api::{FileEvent, FileEventKind, FileKind, Rel};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,52 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BATCH: usize = 64 << 10;
 /// Bound on the existing entries that are reported for a new directory.
 const MOST_FOUND: usize = 1000;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileEvent)]
-pub struct Event {
-    pub what: What,
-    /// From the workspace's top.
-    pub path: Rel,
-    /// Where something that was renamed is now.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub to: Option<Rel>,
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub is_dir: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = FileEventKind)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    Created,
-    /// Its content.
-    Written,
-    /// Permission bits, owner, times or attributes.
-    Attributes,
-    Removed,
-    /// Inside what is watched. What comes in or goes out is created or removed.
-    Renamed,
-    /// Events were lost; look again at everything below `path`.
-    Overflow,
-    /// The directory that is watched is gone, or has another name; nothing more will come.
-    Gone,
-}
-
-impl What {
-    /// Name in JSON documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            What::Created => "created",
-            What::Written => "written",
-            What::Attributes => "attributes",
-            What::Removed => "removed",
-            What::Renamed => "renamed",
-            What::Overflow => "overflow",
-            What::Gone => "gone",
-        }
-    }
-}
 
 /// An inotify watch, which ends when dropped.
 #[derive(Debug)]
@@ -142,14 +96,14 @@ struct Raw {
 
 /// Events collected by one call of `take`.
 struct EventBatch {
-    events: Vec<Event>,
-    seen: HashSet<(What, Rel)>,
+    events: Vec<FileEvent>,
+    seen: HashSet<(FileEventKind, Rel)>,
     deadline: Deadline,
 }
 
 impl Watch {
     /// Events since the last call, possibly none. No events follow `Gone`.
-    pub fn take(&mut self) -> Result<Vec<Event>, Fault> {
+    pub fn take(&mut self) -> Result<Vec<FileEvent>, Fault> {
         let deadline = Deadline::new(PATIENCE, &self.interest);
         let _owner = self.root.act_as_guest()?;
         let mut raws = self.read().map_err(|e| error::fault(&self.top, "watch it", &e.into()))?.into_iter().peekable();
@@ -209,34 +163,36 @@ impl Watch {
         let Some(name) = raw.name.as_deref() else {
             if dir == self.top && raw.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                 self.gone = true;
-                batch.events.push(Event { what: What::Gone, path: dir, to: None, is_dir: true });
+                batch.events.push(FileEvent { what: FileEventKind::Gone, path: dir, to: None, is_dir: true });
             }
             return Ok(());
         };
         let (path, is_dir) = (dir.join(name), raw.flags.contains(ReadFlags::ISDIR));
         let to = partner.and_then(|to| Some(self.dirs.get(&to.number)?.join(to.name.as_deref()?)));
         let what = match raw.flags {
-            _ if to.is_some() => What::Renamed,
-            f if f.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) => What::Created,
-            f if f.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) => What::Removed,
-            f if f.contains(ReadFlags::MODIFY) => What::Written,
-            _ => What::Attributes,
+            _ if to.is_some() => FileEventKind::Renamed,
+            f if f.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) => FileEventKind::Created,
+            f if f.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) => FileEventKind::Removed,
+            f if f.contains(ReadFlags::MODIFY) => FileEventKind::Written,
+            _ => FileEventKind::Attributes,
         };
         // A loop of small writes is reported once.
-        if matches!(what, What::Written | What::Attributes) && !batch.seen.insert((what, path.clone())) {
+        if matches!(what, FileEventKind::Written | FileEventKind::Attributes)
+            && !batch.seen.insert((what, path.clone()))
+        {
             return Ok(());
         }
-        if !matches!(what, What::Written | What::Attributes) {
+        if !matches!(what, FileEventKind::Written | FileEventKind::Attributes) {
             batch.seen.clear();
         }
-        batch.events.push(Event { what, path: path.clone(), to: to.clone(), is_dir });
+        batch.events.push(FileEvent { what, path: path.clone(), to: to.clone(), is_dir });
         match (is_dir && self.recursive, what) {
-            (true, What::Created) => self.enter(&path, batch),
-            (true, What::Removed) => {
+            (true, FileEventKind::Created) => self.enter(&path, batch),
+            (true, FileEventKind::Removed) => {
                 self.forget(&path);
                 Ok(())
             }
-            (true, What::Renamed) => {
+            (true, FileEventKind::Renamed) => {
                 self.renamed(&path, to.unwrap_or_default());
                 Ok(())
             }
@@ -246,7 +202,7 @@ impl Watch {
 
     /// Lost events may be about new directories: watches are added for the whole tree again.
     fn overflow(&mut self, batch: &mut EventBatch) -> Result<(), Fault> {
-        batch.events.push(Event { what: What::Overflow, path: self.top.clone(), to: None, is_dir: true });
+        batch.events.push(FileEvent { what: FileEventKind::Overflow, path: self.top.clone(), to: None, is_dir: true });
         match self.recursive {
             true => {
                 let (_, dir) = directory(&self.root, &self.top.clone())?;
@@ -268,13 +224,13 @@ impl Watch {
         let added = self.add(&dir, path.clone()).map_err(|e| cannot(path, e)).and_then(|()| {
             self.add_below(&dir, path, &batch.deadline, &mut |path, is_dir| {
                 if found.len() <= MOST_FOUND {
-                    found.push(Event { what: What::Created, path, to: None, is_dir });
+                    found.push(FileEvent { what: FileEventKind::Created, path, to: None, is_dir });
                 }
             })
         });
         if added.is_err() || found.len() > MOST_FOUND {
             // A bound or the time limit was met: the listener has to list the directory itself.
-            batch.events.push(Event { what: What::Overflow, path: path.clone(), to: None, is_dir: true });
+            batch.events.push(FileEvent { what: FileEventKind::Overflow, path: path.clone(), to: None, is_dir: true });
             return Ok(());
         }
         batch.events.append(&mut found);

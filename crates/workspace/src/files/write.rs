@@ -2,9 +2,10 @@
 //! half of it. Or appends in place.
 
 use super::locate::{Spot, settled};
-use super::{Entry, Root, change, error, etag};
+use super::{Root, change, error, etag};
+use crate::Dir;
 use crate::dir::Meta;
-use crate::{Dir, FileKind, Rel};
+use api::{FileEntry, FileKind, Rel};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
@@ -112,7 +113,7 @@ impl Draft {
     }
 
     /// Renames the new content into place.
-    pub fn finish(mut self) -> Result<Entry, Fault> {
+    pub fn finish(mut self) -> Result<FileEntry, Fault> {
         let owner = self.root.act_as_guest()?;
         let path = self.path.clone();
         if let Some(temporary) = self.named().map_err(|e| cannot(&path, &e))? {
@@ -127,7 +128,7 @@ impl Draft {
         let meta = Dir::from_fd(handle.into()).meta(&Rel::top());
         let meta = meta.and_then(|meta| meta.ok_or_else(|| Errno::NOENT.into())).map_err(|e| cannot(&path, &e))?;
         drop(owner);
-        Ok(Entry::of(self.spot.path.clone(), &meta, None))
+        Ok(super::entry_of(self.spot.path.clone(), &meta, None))
     }
 
     /// Links an unnamed file to a temporary name, to be renamed; None when appending.
@@ -175,7 +176,7 @@ fn remove_temporary(dir: &Dir, temporary: &[u8]) {
 }
 
 /// Writes all bytes of a reader.
-pub fn write(root: Root, path: &Rel, ask: Ask, from: &mut dyn Read) -> Result<Entry, Fault> {
+pub fn write(root: Root, path: &Rel, ask: Ask, from: &mut dyn Read) -> Result<FileEntry, Fault> {
     let mut draft = Draft::begin(root, path, ask)?;
     let mut piece = vec![0u8; PIECE];
     loop {

@@ -5,9 +5,9 @@ use super::locate::Repository;
 use super::refs::give;
 use super::settings::Surroundings;
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::Rel;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -47,6 +47,7 @@ const FIXED: &[&str] = &[
     "gc.auto=0",
     "submodule.recurse=false",
     "core.untrackedCache=false",
+    "core.commitGraph=false",
     "core.multiPackIndex=true",
     "core.fsync=all",
     "core.fsyncMethod=batch",
@@ -73,6 +74,8 @@ pub(super) struct Call<'a> {
     pub args: Vec<OsString>,
     pub env: Vec<(&'a str, OsString)>,
     pub input: Vec<u8>,
+    /// File that is the standard input, instead of `input`.
+    pub file: Option<File>,
     /// Bound on its output in bytes.
     pub most: u64,
     /// Exit codes that are not failures, besides 0.
@@ -85,7 +88,9 @@ pub(super) struct Call<'a> {
 pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
     let mut command = Command::new(program);
     command.env_clear().args(&call.args).current_dir(call.dir.unwrap_or(Path::new("/")));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let from_file = call.file.as_ref().map(File::try_clone).transpose();
+    let from_file = from_file.map_err(|e| failed(program, &call.args, &e.to_string()))?;
+    command.stdin(from_file.map_or_else(Stdio::piped, Stdio::from)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let fixed = [
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("HOME", "/nonexistent"),
@@ -127,14 +132,14 @@ pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
 /// deadlock.
 fn communicate(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+    let (Some(mut stdout), Some(stderr)) = (stdout, stderr) else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let deadline = Instant::now() + PATIENCE;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // A child that has read enough closes its end (EPIPE); its exit status tells the result.
-            let _ = stdin.write_all(&call.input);
+            let _ = stdin.map(|mut stdin| stdin.write_all(&call.input));
         });
         let complaint = scope.spawn(move || {
             let mut stderr = stderr;
@@ -177,7 +182,8 @@ fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
     let verbs = ["config", "read-tree", "update-index", "write-tree", "commit-tree", "cat-file", "ls-tree", "ls-files"];
     let verbs = verbs
         .iter()
-        .chain(["check-attr", "diff-index", "hash-object", "symbolic-ref", "rev-parse", "update-ref"].iter());
+        .chain(["check-attr", "diff-index", "hash-object", "symbolic-ref", "rev-parse", "update-ref"].iter())
+        .chain(["index-pack", "pack-objects", "rev-list", "diff-tree", "merge-base", "for-each-ref"].iter());
     let verb = verbs.into_iter().find(|verb| args.iter().any(|arg| arg == **verb)).unwrap_or(&"");
     let message = format!("{} {verb}: {why}", program.display());
     Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application)
@@ -187,13 +193,13 @@ fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
 /// not visible. Lies inside the real one, has the same owner, and is removed when dropped.
 pub(super) struct Scratch {
     program: PathBuf,
-    parent: Dir,
-    name: String,
+    pub parent: Dir,
+    pub name: String,
     pub path: PathBuf,
     top: PathBuf,
     objects: PathBuf,
     carried: Vec<String>,
-    owner: (u32, u32),
+    pub owner: (u32, u32),
 }
 
 /// Age from which leftovers of crashes are removed.
@@ -294,24 +300,12 @@ fn clear_stale(own: &Dir) {
     }
 }
 
-/// Removes a scratch directory, which is flat except for two flat subdirectories.
 fn clear(parent: &Dir, name: &str) {
-    let at = Rel::top().join(name.as_bytes());
-    for inner in [at.join(b"refs"), at.join(b"info"), at.clone()] {
-        let Ok(dir) = parent.dir(&inner) else { continue };
-        for file in dir.names().unwrap_or_default() {
-            let _ = rustix::fs::unlinkat(&dir, file.as_slice(), AtFlags::empty());
-        }
-    }
-    if let Ok(dir) = parent.dir(&at) {
-        for inner in ["refs", "info"] {
-            let _ = rustix::fs::unlinkat(&dir, inner, AtFlags::REMOVEDIR);
-        }
-    }
-    let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
+    // What stays is taken away by a later scratch directory, as after a crash.
+    let _ = crate::remove::tree(parent, name.as_bytes());
 }
 
-fn make_dir(at: &Dir, name: &[u8], owner: (u32, u32)) -> io::Result<()> {
+pub(super) fn make_dir(at: &Dir, name: &[u8], owner: (u32, u32)) -> io::Result<()> {
     rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o700))?;
     give(at, name, owner)
 }

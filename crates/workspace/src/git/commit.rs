@@ -7,37 +7,25 @@
 //! ```
 
 use super::child::{Call, Scratch};
-use super::inner::{Inner, Inside};
+use super::inner::Inner;
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
 use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
 use super::settings::{Identity, Settings, Surroundings, no_identity};
 use crate::dir::{Dir, Meta};
-use crate::name::Rel;
+use api::{CommitAuthor, Rel, SubmoduleCommit};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
 
-/// Who stands in the commit as its author; its committer is always the reviewer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = CommitAuthor)]
-pub enum Author {
-    Agent,
-    #[default]
-    Reviewer,
-    /// The reviewer, with the agent named in a trailer.
-    Coauthored,
-}
-
 /// Message and authorship of the commit.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub message: &'a str,
-    pub author: Author,
+    pub author: CommitAuthor,
     /// Name of the agent: the sandbox's name.
     pub agent: &'a str,
     pub sandbox: &'a str,
@@ -59,7 +47,7 @@ pub struct Committed {
     pub branch: String,
     /// Commits in submodules.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub inside: Vec<Inside>,
+    pub inside: Vec<SubmoduleCommit>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
@@ -142,11 +130,11 @@ pub(super) fn prepare_in(
     let agent = Identity::new(plan.agent, AGENT_MAIL);
     let agent = agent.unwrap_or_else(|| Identity { name: AGENT.into(), email: AGENT_MAIL.into() });
     let mut trailers = Vec::new();
-    if plan.author == Author::Coauthored {
+    if plan.author == CommitAuthor::Coauthored {
         trailers.push(format!("Co-authored-by: {} <{}>", agent.name, agent.email));
     }
     trailers.push(format!("Cofferdam-Sandbox: {}", plan.sandbox));
-    let author = if plan.author == Author::Agent { agent } else { committer.clone() };
+    let author = if plan.author == CommitAuthor::Agent { agent } else { committer.clone() };
     let (inner, notes) = (Vec::new(), Vec::new());
     let mut prepared =
         Prepared { repository, settings, scratch, head, others, inner, message, author, committer, trailers, notes };
@@ -297,6 +285,20 @@ impl Prepared {
 
     /// Writes these entries to the user's index and leaves the others.
     pub(super) fn put_into_index(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
+        let env = vec![("GIT_INDEX_FILE", self.repository.own_path.join("index").into_os_string())];
+        self.put_entries(changed, env)
+    }
+
+    /// Writes these entries to the scratch index and leaves the others.
+    pub(super) fn put_into_scratch(&self, changed: &BTreeMap<Rel, (String, String)>) -> Result<(), Fault> {
+        self.put_entries(changed, Vec::new())
+    }
+
+    fn put_entries(
+        &self,
+        changed: &BTreeMap<Rel, (String, String)>,
+        env: Vec<(&str, std::ffi::OsString)>,
+    ) -> Result<(), Fault> {
         let mut input = Vec::new();
         // Deletions first: a file may replace a directory.
         for (path, (mode, blob)) in changed
@@ -309,7 +311,6 @@ impl Prepared {
             input.push(0);
         }
         let args = ["update-index", "--add", "--replace", "-z", "--index-info"].map(OsStr::new);
-        let env = vec![("GIT_INDEX_FILE", self.repository.own_path.join("index").into_os_string())];
         self.scratch.git(&args, Call { input, env, ..Call::default() }).map(|_| ())
     }
 }

@@ -7,8 +7,7 @@ use super::locate::{Repository, identity, refused, unreadable};
 use super::refs::Head;
 use super::settings::Surroundings;
 use crate::dir::Dir;
-use crate::name::Rel;
-use serde::{Deserialize, Serialize};
+use api::{Rel, SubmoduleCommit};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use terms::Fault;
@@ -21,17 +20,6 @@ pub(super) struct Inner {
     /// Path of the submodule in the work tree of the superproject.
     pub at: Rel,
     pub prepared: Prepared,
-}
-
-/// A commit in a submodule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = CommitInside)]
-pub struct Inside {
-    /// The submodule, as a path of the base.
-    pub path: Rel,
-    pub commit: String,
-    /// The branch, or that HEAD is on none.
-    pub branch: String,
 }
 
 impl Prepared {
@@ -142,18 +130,20 @@ impl Prepared {
     }
 
     /// Commits in submodules, with paths relative to the base.
-    pub(super) fn submodule_commits(&self, made: &Made) -> Vec<Inside> {
+    pub(super) fn submodule_commits(&self, made: &Made) -> Vec<SubmoduleCommit> {
         let mut told = Vec::new();
         for (inner, made) in self.inner.iter().zip(&made.inner) {
             let at = rest(&self.repository.prefix, &inner.at).unwrap_or_else(|| inner.at.clone());
             let branch = inner.prepared.head.label().to_owned();
-            told.extend(made.commit.iter().map(|commit| Inside {
+            told.extend(made.commit.iter().map(|commit| SubmoduleCommit {
                 path: at.clone(),
                 commit: commit.clone(),
                 branch: branch.clone(),
             }));
             let deeper = inner.prepared.submodule_commits(made);
-            told.extend(deeper.into_iter().map(|one| Inside { path: super::paths::below(&at, &one.path), ..one }));
+            told.extend(
+                deeper.into_iter().map(|one| SubmoduleCommit { path: super::paths::below(&at, &one.path), ..one }),
+            );
         }
         told
     }

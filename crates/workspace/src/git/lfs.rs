@@ -5,7 +5,7 @@
 use super::locate::Repository;
 use super::refs::give;
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::Rel;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use sha2::{Digest, Sha256};
 use std::fs::File;

@@ -2,9 +2,8 @@
 //! merely looks like one from inside. Opens it through handles; its own references to the work tree must agree with
 //! where it was found.
 
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -90,7 +89,7 @@ fn by_directory(dir: &Dir, top: &Path) -> Result<Option<Repository>, Fault> {
 }
 
 /// Opens the git directory named by a `.git` file with one line, `gitdir: PATH`.
-fn by_file(dir: &Dir, top: &Path) -> Result<Repository, Fault> {
+pub(super) fn by_file(dir: &Dir, top: &Path) -> Result<Repository, Fault> {
     let file = top.join(".git");
     let text = short(dir, &Rel::top().join(b".git")).map_err(|e| unreadable(&file, &e))?.unwrap_or_default();
     let named = text.strip_prefix(b"gitdir: ").map(trimmed).filter(|path| !path.is_empty());
@@ -164,11 +163,16 @@ pub(super) fn bounded(dir: &Dir, at: &Rel, most: u64) -> io::Result<Option<Vec<u
         Err(e) if crate::dir::is_absent(&e) => return Ok(None),
         Err(e) => return Err(e),
     };
+    bounded_file(file, at, most).map(Some)
+}
+
+/// Reads a file; a longer one is refused.
+pub(super) fn bounded_file(file: std::fs::File, at: &Rel, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
         true => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{at} is longer than {most} bytes"))),
-        false => Ok(Some(bytes)),
+        false => Ok(bytes),
     }
 }
 

@@ -4,7 +4,7 @@ use super::child::{Call, Scratch};
 use super::locate::Repository;
 use super::refs::is_id;
 use super::settings::{Settings, Surroundings};
-use crate::name::Rel;
+use api::Rel;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;

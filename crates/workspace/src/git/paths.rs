@@ -1,9 +1,8 @@
 //! Paths of a commit: in the work tree, in other repositories, and their digests.
 
 use super::locate::{Repository, refused, unreadable};
-use crate::change::FileKind;
 use crate::dir::{Dir, Meta};
-use crate::name::Rel;
+use api::{FileKind, Rel};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::io::{self, Read};

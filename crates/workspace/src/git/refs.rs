@@ -3,9 +3,11 @@
 
 use super::locate::{Repository, bounded, refused, short, trimmed, unreadable};
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::FileKind;
+use api::Rel;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use terms::{ErrorKind, Fault, Phase, Retry};
@@ -37,10 +39,10 @@ impl Head {
 }
 
 /// Bound on the length of a chain of symbolic references.
-const MOST_STEPS: usize = 5;
+pub(super) const MOST_STEPS: usize = 5;
 
 /// Size bound of `packed-refs`: half a million branches and tags.
-const LARGEST_PACKED: u64 = 64 << 20;
+pub(super) const LARGEST_PACKED: u64 = 64 << 20;
 
 impl Repository {
     pub fn head(&self) -> Result<Head, Fault> {
@@ -73,12 +75,7 @@ impl Repository {
     fn read_one(&self, name: &str) -> io::Result<Option<RefValue>> {
         let (dir, at) = self.file_of(name)?;
         let Some(text) = short(dir, &at)? else { return Ok(None) };
-        let text = std::str::from_utf8(trimmed(&text)).map_err(|_| garbled(name))?;
-        match text.strip_prefix("ref:") {
-            Some(other) => Ok(Some(RefValue::Symbolic(other.trim_start().to_owned()))),
-            None if is_id(text) => Ok(Some(RefValue::Commit(text.to_owned()))),
-            None => Err(garbled(name)),
-        }
+        RefValue::parse(&text).map(Some).ok_or_else(|| garbled(name))
     }
 
     /// Directory and path of a reference: HEAD is per work tree, branches are shared.
@@ -86,13 +83,8 @@ impl Repository {
         if name == "HEAD" {
             return Ok((&self.own, Rel::top().join(b"HEAD")));
         }
-        let plain = name.starts_with("refs/")
-            && !name.ends_with(".lock")
-            && !name.contains("..")
-            && !name.bytes().any(|b| b <= b' ' || b == 0x7f || b"~^:?*[\\".contains(&b));
-        let at = Rel::parse(name.as_bytes()).filter(|at| plain && at.as_bytes() == name.as_bytes());
-        let shared = !["refs/bisect/", "refs/worktree/", "refs/rewritten/"].iter().any(|own| name.starts_with(own));
-        Ok((if shared { &self.common } else { &self.own }, at.ok_or_else(|| garbled(name))?))
+        let at = Rel::parse(name.as_bytes()).filter(|at| is_plain(name) && at.as_bytes() == name.as_bytes());
+        Ok((if is_own(name) { &self.own } else { &self.common }, at.ok_or_else(|| garbled(name))?))
     }
 
     fn packed(&self, name: &str) -> io::Result<Option<String>> {
@@ -100,6 +92,83 @@ impl Repository {
         let lines = all.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
         let mut found = lines.filter_map(|line| line.split_once(' ')).filter(|(id, at)| is_id(id) && *at == name);
         Ok(found.next().map(|(id, _)| id.to_owned()))
+    }
+
+    /// Reads the references that every work tree shares, from files. More than the bound is an error.
+    pub(super) fn references(&self) -> io::Result<References> {
+        let mut found = References::default();
+        let all = bounded(&self.common, &Rel::top().join(b"packed-refs"), LARGEST_PACKED)?.unwrap_or_default();
+        for line in all.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
+            let Some((id, name)) = line.split_once(' ').filter(|(id, _)| is_id(id)) else { continue };
+            if self.file_of(name).is_ok() {
+                found.ids.insert(name.to_owned(), id.to_owned());
+            }
+            found.check_count()?;
+        }
+        let mut pending = vec![Rel::top().join(b"refs")];
+        while let Some(at) = pending.pop() {
+            let dir = match self.common.dir(&at) {
+                Err(e) if crate::dir::is_absent(&e) => continue,
+                opened => opened?,
+            };
+            let mut names = Vec::new();
+            dir.each_name(MOST_REFERENCES, |name| names.push(name.to_vec()))?;
+            for name in names {
+                let path = at.join(&name);
+                match dir.meta_of(&name)?.map(|meta| meta.kind) {
+                    Some(FileKind::Dir) if path.parts().count() <= DEEPEST_REFERENCE => pending.push(path),
+                    Some(FileKind::File) => self.add_loose(&path, &mut found),
+                    _ => {}
+                }
+                found.check_count()?;
+            }
+            if pending.len() > MOST_REFERENCES {
+                return Err(too_many());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds a loose reference; one that git would not read either is left out.
+    fn add_loose(&self, at: &Rel, found: &mut References) {
+        let Some(name) = std::str::from_utf8(at.as_bytes()).ok().filter(|name| !is_own(name)) else { return };
+        match self.read_one(name) {
+            Ok(Some(RefValue::Commit(id))) => drop(found.ids.insert(name.to_owned(), id)),
+            Ok(Some(RefValue::Symbolic(to))) => drop(found.symbolic.insert(name.to_owned(), to)),
+            _ => {}
+        }
+    }
+
+    /// Value of one reference in files, links between references not followed.
+    pub(super) fn value_of(&self, name: &str) -> io::Result<Option<String>> {
+        match self.read_one(name)? {
+            Some(RefValue::Commit(id)) => Ok(Some(id)),
+            Some(RefValue::Symbolic(_)) => Err(garbled(name)),
+            None => self.packed(name),
+        }
+    }
+
+    /// Writes a reference, if it still has the value `seen`.
+    pub(super) fn set(&self, name: &str, seen: Option<&str>, new: &str, line: &str) -> Result<(), Fault> {
+        let failed = |e: io::Error| {
+            let fault = Fault::new(ErrorKind::Unavailable, format!("{name} in {}: {e}", self.common_path.display()));
+            fault.phase(Phase::Application)
+        };
+        let (dir, at) = self.file_of(name).map_err(failed)?;
+        let Some((parent, last)) = at.split() else { return Err(failed(garbled(name))) };
+        let place = self.make_dirs(dir, &parent).map_err(failed)?;
+        let lock = LockFile::take(&place, last, self.owner).map_err(failed)?.ok_or_else(|| busy(name))?;
+        if self.value_of(name).map_err(failed)?.as_deref() != seen {
+            let fault = Fault::new(ErrorKind::Conflict, format!("{name} was moved meanwhile"));
+            return Err(fault.hint("try again").phase(Phase::Application));
+        }
+        lock.put(new).map_err(failed)?;
+        let old = seen.map_or_else(|| "0".repeat(new.len()), str::to_owned);
+        if name.starts_with("refs/heads/") {
+            // The commit is referenced by now; the reflog is best effort.
+            let _ = self.log(name, &format!("{old} {new} {line}\n"));
+        }
+        Ok(())
     }
 
     /// Moves HEAD, or the branch it is on, from `seen` to `new`; fails if it has moved meanwhile. `who` and `why` go
@@ -165,9 +234,56 @@ impl Repository {
     }
 }
 
-enum RefValue {
+pub(super) enum RefValue {
     Commit(String),
     Symbolic(String),
+}
+
+impl RefValue {
+    /// Parses the text of a loose reference.
+    pub(super) fn parse(text: &[u8]) -> Option<RefValue> {
+        let text = std::str::from_utf8(trimmed(text)).ok()?;
+        match text.strip_prefix("ref:") {
+            Some(other) => Some(RefValue::Symbolic(other.trim_start().to_owned())),
+            None => is_id(text).then(|| RefValue::Commit(text.to_owned())),
+        }
+    }
+}
+
+/// References by name: ids, and names of others.
+#[derive(Default)]
+pub(super) struct References {
+    pub ids: BTreeMap<String, String>,
+    pub symbolic: BTreeMap<String, String>,
+}
+
+impl References {
+    fn check_count(&self) -> io::Result<()> {
+        if self.ids.len() + self.symbolic.len() > MOST_REFERENCES { Err(too_many()) } else { Ok(()) }
+    }
+}
+
+/// Bounds on references, and on the depth of their directories.
+const MOST_REFERENCES: usize = 100_000;
+const DEEPEST_REFERENCE: usize = 16;
+
+fn too_many() -> io::Error {
+    io::Error::new(io::ErrorKind::QuotaExceeded, format!("it has more than {MOST_REFERENCES} references"))
+}
+
+/// True for a name that git takes, and that is a plain path below `refs`.
+pub(super) fn is_plain(name: &str) -> bool {
+    name.starts_with("refs/")
+        && !name.contains("..")
+        && !name.contains("@{")
+        && name.split('/').all(|part| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock"))
+        && !name.ends_with('.')
+        && !name.bytes().any(|b| b <= b' ' || b == 0x7f || b"~^:?*[\\".contains(&b))
+}
+
+/// True for a reference that each work tree has of its own.
+fn is_own(name: &str) -> bool {
+    ["refs/bisect/", "refs/worktree/", "refs/rewritten/"].iter().any(|own| name.starts_with(own))
 }
 
 /// Lock file of a reference; while it exists, git waits or gives up.

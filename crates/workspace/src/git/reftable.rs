@@ -4,7 +4,7 @@
 use super::child::{Call, Scratch};
 use super::locate::{Repository, refused, unreadable};
 use super::refs::{Head, is_id};
-use crate::change::FileKind;
+use api::FileKind;
 use std::ffi::{OsStr, OsString};
 use terms::{ErrorKind, Fault, Phase};
 

@@ -4,7 +4,7 @@
 use super::child::{Call, Scratch, call, program};
 use super::locate::{Repository, bounded, identity, refused, unreadable};
 use crate::dir::Dir;
-use crate::name::Rel;
+use api::Rel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ impl Identity {
     /// Creates an identity without characters that git strips or rejects.
     pub fn new(name: &str, email: &str) -> Option<Identity> {
         let plain = |text: &str| -> String {
-            let kept = text.chars().filter(|c| !c.is_control() && !crate::name::is_invisible(*c) && !"<>".contains(*c));
+            let kept = text.chars().filter(|c| !c.is_control() && !api::is_invisible(*c) && !"<>".contains(*c));
             kept.take(256).collect::<String>().trim_matches(|c: char| ".,:;\\\"' ".contains(c)).to_owned()
         };
         let (name, email) = (plain(name), plain(email));

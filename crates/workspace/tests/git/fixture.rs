@@ -1,5 +1,6 @@
 //! A directory per test, with a home, a repository and the real git.
 
+use api::{CommitAuthor, Rel};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use terms::Fault;
-use workspace::Rel;
-use workspace::git::{Author, Committed, Plan, Prepared, Staged, Surroundings, prepare};
+use workspace::git::{Committed, Plan, Prepared, Staged, Surroundings, prepare};
 
 pub struct GitFixture {
     pub root: PathBuf,
@@ -77,14 +77,20 @@ impl GitFixture {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    pub fn prepare(&self, base: &Path, author: Author, paths: &[&str]) -> Result<Prepared, Fault> {
+    pub fn prepare(&self, base: &Path, author: CommitAuthor, paths: &[&str]) -> Result<Prepared, Fault> {
         let plan = Plan { message: "What landed\n\nand why", author, agent: "builder", sandbox: "sbx_1" };
         let paths: Vec<Rel> = paths.iter().map(|p| Rel::parse(p.as_bytes()).unwrap()).collect();
         prepare(base, &self.surroundings(), &plan, &paths)
     }
 
     /// Prepares a commit, lets `land` write to the base, and commits the result.
-    pub fn commit(&self, base: &Path, author: Author, paths: &[&str], land: impl FnOnce()) -> Result<Committed, Fault> {
+    pub fn commit(
+        &self,
+        base: &Path,
+        author: CommitAuthor,
+        paths: &[&str],
+        land: impl FnOnce(),
+    ) -> Result<Committed, Fault> {
         let prepared = self.prepare(base, author, paths)?;
         land();
         prepared.commit("bat_1", &staged(base, paths))

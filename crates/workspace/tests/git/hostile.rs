@@ -2,11 +2,12 @@
 //! the control.
 
 use crate::fixture::GitFixture;
+use api::{CommitAuthor, Rel};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use workspace::git::{Author, Old, head};
-use workspace::{Rel, git};
+use workspace::git;
+use workspace::git::{Old, head};
 
 /// Settings that name programs; `%` stands for the program.
 const SETTINGS: &[&str] = &[
@@ -117,7 +118,7 @@ fn nothing_that_a_repository_names_is_run() {
     let trap = Trap::set();
     let fixture = &trap.fixture;
     let before = head(&fixture.project).expect("its commit");
-    let done = fixture.commit(&fixture.project, Author::Agent, &["a.txt", "x.evil"], || {
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["a.txt", "x.evil"], || {
         fixture.write("a.txt", "landed\n");
         fixture.write("x.evil", "landed\n");
     });
@@ -156,7 +157,8 @@ fn nothing_that_a_repository_includes_is_opened() {
         std::fs::write(&own, format!("{usual}{condition}")).unwrap();
         std::fs::write(fixture.home.join("work"), "[user]\n\tname = At Work\n\temail = work@example.org\n").unwrap();
         let since = Instant::now();
-        let done = fixture.commit(&fixture.project, Author::Agent, &["a.txt"], || fixture.write("a.txt", "landed\n"));
+        let done =
+            fixture.commit(&fixture.project, CommitAuthor::Agent, &["a.txt"], || fixture.write("a.txt", "landed\n"));
         done.expect("a commit all the same");
         assert!(since.elapsed() < Duration::from_secs(300), "{included}: {:?}", since.elapsed());
         std::fs::write(&config, before).unwrap();
@@ -177,12 +179,12 @@ fn no_filter_is_run_whoever_configured_it() {
     std::fs::write(fixture.project.join(".git/config"), config).unwrap();
     let before = head(&fixture.project).unwrap();
     // The attribute lands together with the file, after all checks.
-    let late = fixture.commit(&fixture.project, Author::Agent, &[".gitattributes", "x.evil"], || {
+    let late = fixture.commit(&fixture.project, CommitAuthor::Agent, &[".gitattributes", "x.evil"], || {
         fixture.write(".gitattributes", "*.evil filter=evil\n");
         fixture.write("x.evil", "landed\n");
     });
     assert!(late.expect_err("refused").message.contains("x.evil"));
-    let early = fixture.prepare(&fixture.project, Author::Agent, &["x.evil"]).err().expect("refused");
+    let early = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["x.evil"]).err().expect("refused");
     assert!(early.message.contains("filter"), "{}", early.message);
     let path = [Rel::parse(b"x.evil").unwrap()];
     let old = Old::look_up(&fixture.project, &fixture.surroundings(), &before, &path).unwrap().expect("known");
@@ -206,7 +208,7 @@ fn a_git_in_the_tree_is_not_the_one_that_is_run() {
     trap.fixture.env.retain(|(name, _)| name != "PATH");
     trap.fixture.env.push(("PATH".into(), format!("{}:.:{usual}", bin.display()).into()));
     let fixture = &trap.fixture;
-    let done = fixture.commit(&fixture.project, Author::Agent, &["a.txt"], || fixture.write("a.txt", "1\n"));
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["a.txt"], || fixture.write("a.txt", "1\n"));
     assert!(done.expect("a commit").commit.is_some());
     assert_eq!(trap.sprang(), "");
 }
@@ -220,7 +222,8 @@ fn what_only_looks_like_a_repository_is_none() {
     fixture.git(&["init", "-q", "--bare", bare.to_str().unwrap()]);
     let own = head(&fixture.project).unwrap();
     assert_eq!(head(&bare), Some(own.clone()), "the directory belongs to the repository above it");
-    let done = fixture.commit(&bare, Author::Agent, &["note"], || std::fs::write(bare.join("note"), "n\n").unwrap());
+    let done =
+        fixture.commit(&bare, CommitAuthor::Agent, &["note"], || std::fs::write(bare.join("note"), "n\n").unwrap());
     assert_eq!(fixture.git(&["rev-parse", "HEAD"]), done.unwrap().commit.unwrap());
     // References that lead out of the git directory.
     std::fs::write(fixture.root.join("outside"), format!("{own}\n")).unwrap();
@@ -256,9 +259,10 @@ fn nothing_that_a_submodule_names_is_run() {
     }
     let _ = trap.sprang();
     let inner = outer.project.join("inner");
-    let done = outer.commit(&inner, Author::Agent, &["a.txt"], || std::fs::write(inner.join("a.txt"), "1\n").unwrap());
+    let done =
+        outer.commit(&inner, CommitAuthor::Agent, &["a.txt"], || std::fs::write(inner.join("a.txt"), "1\n").unwrap());
     assert_eq!(head(&inner), done.expect("a commit").commit);
-    assert!(outer.prepare(&outer.project, Author::Agent, &["a.txt"]).is_ok());
+    assert!(outer.prepare(&outer.project, CommitAuthor::Agent, &["a.txt"]).is_ok());
     assert_eq!(trap.sprang(), "", "nothing was run by us");
     outer.try_git(&inner, &["status"]);
     assert!(trap.sprang().contains("canary"), "git runs it");

@@ -1,7 +1,7 @@
 //! File contents from a commit.
 
 use crate::fixture::GitFixture;
-use workspace::Rel;
+use api::Rel;
 use workspace::git::{Old, Was, head};
 
 #[test]

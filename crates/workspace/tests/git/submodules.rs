@@ -2,10 +2,10 @@
 //! repository that only pretends to be the submodule's.
 
 use crate::fixture::{GitFixture, staged};
+use api::CommitAuthor;
 use std::fs;
 use std::path::{Path, PathBuf};
 use terms::ErrorKind;
-use workspace::git::Author;
 
 const FILE: [&str; 2] = ["-c", "protocol.file.allow=always"];
 
@@ -49,7 +49,7 @@ fn a_submodule_gets_a_commit_of_its_own_and_the_repository_around_it_the_link() 
     let before = [head(&fixture, &fixture.project), head(&fixture, &lib), head(&fixture, &inner)];
     fixture.git_in(&lib, &["switch", "-q", "-C", "work"]);
     let paths = ["a.txt", "deps/lib/l", "deps/lib/new", "deps/lib/more/inner/l"];
-    let done = fixture.commit(&fixture.project, Author::Agent, &paths, || {
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &paths, || {
         for path in paths {
             fixture.write(path, "landed\n");
         }
@@ -80,18 +80,19 @@ fn a_commit_of_nothing_but_a_submodule_and_one_below_the_top_work() {
     let fixture = nested();
     let lib = fixture.project.join("deps/lib");
     let write = || fs::write(lib.join("l"), "2\n").unwrap();
-    let done = fixture.commit(&fixture.project.join("deps"), Author::Reviewer, &["lib/l"], write).unwrap();
+    let done = fixture.commit(&fixture.project.join("deps"), CommitAuthor::Reviewer, &["lib/l"], write).unwrap();
     assert_eq!(fixture.git(&["show", "--name-only", "--format=", "HEAD"]), "deps/lib");
     assert_eq!(done.inside[0].path.to_string(), "lib", "as a path of the base");
     assert_eq!(head(&fixture, &lib), done.inside[0].commit);
     // A sandbox over the submodule itself commits there alone.
     let before = head(&fixture, &fixture.project);
-    let done = fixture.commit(&lib, Author::Reviewer, &["l"], || fs::write(lib.join("l"), "3\n").unwrap()).unwrap();
+    let done =
+        fixture.commit(&lib, CommitAuthor::Reviewer, &["l"], || fs::write(lib.join("l"), "3\n").unwrap()).unwrap();
     assert_eq!((head(&fixture, &lib), done.inside.len()), (done.commit.unwrap(), 0));
     assert_eq!(head(&fixture, &fixture.project), before);
     assert_eq!(fixture.git(&["status", "--porcelain"]), " M deps/lib");
     // The submodule's HEAD then differs from the recorded one; the next commit includes that, with a note.
-    let done = fixture.commit(&fixture.project, Author::Reviewer, &["deps/lib/l"], || {
+    let done = fixture.commit(&fixture.project, CommitAuthor::Reviewer, &["deps/lib/l"], || {
         fs::write(lib.join("l"), "4\n").unwrap();
     });
     assert!(done.unwrap().notes.iter().any(|note| note.contains("deps/lib stood on")));
@@ -107,7 +108,7 @@ fn linked_work_trees_have_submodules_of_their_own() {
     fixture.git_in(&linked, &[&FILE[..], &["submodule", "--quiet", "update", "--init"]].concat());
     let main = head(&fixture, &fixture.project.join("deps/lib"));
     let write = || fs::write(linked.join("deps/lib/l"), "side\n").unwrap();
-    let done = fixture.commit(&linked, Author::Agent, &["deps/lib/l"], write).unwrap();
+    let done = fixture.commit(&linked, CommitAuthor::Agent, &["deps/lib/l"], write).unwrap();
     assert_eq!(head(&fixture, &linked.join("deps/lib")), done.inside[0].commit);
     assert_eq!(fixture.git(&["rev-parse", "side"]), done.commit.unwrap());
     assert_eq!(head(&fixture, &fixture.project.join("deps/lib")), main, "the other work tree's stays where it was");
@@ -120,7 +121,7 @@ fn a_head_that_cannot_be_moved_outside_leaves_none_moved_inside() {
     let lib = fixture.project.join("deps/lib");
     let before = [head(&fixture, &fixture.project), head(&fixture, &lib)];
     let lock = fixture.project.join(".git/refs/heads/main.lock");
-    let refused = fixture.commit(&fixture.project, Author::Agent, &["a.txt", "deps/lib/l"], || {
+    let refused = fixture.commit(&fixture.project, CommitAuthor::Agent, &["a.txt", "deps/lib/l"], || {
         fixture.write("a.txt", "x\n");
         fixture.write("deps/lib/l", "x\n");
         fs::write(&lock, "").unwrap();
@@ -128,7 +129,7 @@ fn a_head_that_cannot_be_moved_outside_leaves_none_moved_inside() {
     assert_eq!(refused.expect_err("refused").error_kind, ErrorKind::Conflict);
     assert_eq!([head(&fixture, &fixture.project), head(&fixture, &lib)], before);
     fs::remove_file(&lock).unwrap();
-    let again = fixture.prepare(&fixture.project, Author::Agent, &["a.txt", "deps/lib/l"]).unwrap();
+    let again = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["a.txt", "deps/lib/l"]).unwrap();
     let done = again.commit("bat_2", &staged(&fixture.project, &["a.txt", "deps/lib/l"])).unwrap();
     assert_eq!(done.inside.len(), 1, "the control");
 }
@@ -143,7 +144,7 @@ fn a_git_file_that_leads_elsewhere_is_refused_before_anything_lands() {
     let victim = library(&fixture, "victim");
     fixture.git_in(&victim, &["config", "core.worktree", lib.to_str().unwrap()]);
     let refused = |what: &str| {
-        let fault = fixture.prepare(&fixture.project, Author::Agent, &["a.txt", "deps/lib/l"]).err().expect(what);
+        let fault = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["a.txt", "deps/lib/l"]).err().expect(what);
         assert_eq!(fault.error_kind, ErrorKind::Conflict, "{what}: {}", fault.message);
         assert!(fault.message.contains("deps/lib") || fault.message.contains("work tree"), "{what}: {}", fault.message);
     };
@@ -156,7 +157,7 @@ fn a_git_file_that_leads_elsewhere_is_refused_before_anything_lands() {
     // The surrounding repository's git directory, and its directory of modules.
     for there in ["../../.git", "../../.git/modules"] {
         fs::write(lib.join(".git"), format!("gitdir: {there}\n")).unwrap();
-        assert!(fixture.prepare(&fixture.project, Author::Agent, &["deps/lib/l"]).is_err(), "{there}");
+        assert!(fixture.prepare(&fixture.project, CommitAuthor::Agent, &["deps/lib/l"]).is_err(), "{there}");
     }
     // Names and URLs in .gitmodules have no effect.
     fs::write(lib.join(".git"), own).unwrap();
@@ -164,7 +165,7 @@ fn a_git_file_that_leads_elsewhere_is_refused_before_anything_lands() {
     fs::write(fixture.project.join(".gitmodules"), hostile).unwrap();
     let before = head(&fixture, &victim);
     let write = || fs::write(lib.join("l"), "landed\n").unwrap();
-    let done = fixture.commit(&fixture.project, Author::Agent, &["deps/lib/l"], write).unwrap();
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["deps/lib/l"], write).unwrap();
     assert_eq!((head(&fixture, &lib), head(&fixture, &victim)), (done.inside[0].commit.clone(), before), "the control");
 }
 
@@ -191,7 +192,7 @@ fn hostile_names_and_paths_in_gitmodules_lead_nowhere() {
         fs::write(fixture.project.join(".gitmodules"), text).unwrap();
         let modules = fs::read_dir(fixture.project.join(".git/modules")).unwrap().count();
         let write = || fs::write(lib.join("l"), format!("{what}\n")).unwrap();
-        let done = fixture.commit(&fixture.project, Author::Agent, &["deps/lib/l"], write);
+        let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["deps/lib/l"], write);
         let done = done.unwrap_or_else(|fault| panic!("{what}: {}", fault.message));
         assert_eq!(done.inside.len(), 1, "{what}");
         assert_eq!(head(&fixture, &lib), done.inside[0].commit, "{what}: it is committed where it landed");
@@ -217,7 +218,7 @@ fn a_submodule_behind_a_link_is_refused() {
         let (there, kept) = (fixture.project.join(link), fixture.root.join("kept"));
         fs::rename(&there, &kept).unwrap();
         std::os::unix::fs::symlink(&to, &there).unwrap();
-        let refused = fixture.prepare(&fixture.project, Author::Agent, &["deps/lib/l"]);
+        let refused = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["deps/lib/l"]);
         assert!(refused.is_err(), "{link} is a link");
         assert_eq!(head(&fixture, &around.join("lib")), untouched, "{link}");
         fs::remove_file(&there).unwrap();
@@ -225,7 +226,7 @@ fn a_submodule_behind_a_link_is_refused() {
     }
     assert_eq!(head(&fixture, &fixture.project), before);
     let write = || fixture.write("deps/lib/l", "landed\n");
-    let done = fixture.commit(&fixture.project, Author::Agent, &["deps/lib/l"], write).unwrap();
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["deps/lib/l"], write).unwrap();
     assert_eq!(done.inside.len(), 1, "the control");
 }
 
@@ -242,7 +243,7 @@ fn submodules_that_share_a_git_directory_do_not_move_each_others_heads() {
     fs::write(two.join(".git"), "gitdir: ../../.git/modules/deps/lib\n").unwrap();
     let paths = ["deps/lib/l", "deps/two/l"];
     for paths in [&paths[..], &paths[1..]] {
-        let done = fixture.commit(&fixture.project, Author::Agent, paths, || {
+        let done = fixture.commit(&fixture.project, CommitAuthor::Agent, paths, || {
             paths.iter().for_each(|path| fixture.write(path, "landed\n"));
         });
         assert!(done.is_err(), "{paths:?}");
@@ -250,7 +251,7 @@ fn submodules_that_share_a_git_directory_do_not_move_each_others_heads() {
     }
     fs::write(two.join(".git"), own).unwrap();
     assert_eq!(head(&fixture, &two), before[2]);
-    let again = fixture.commit(&fixture.project, Author::Agent, &paths, || {
+    let again = fixture.commit(&fixture.project, CommitAuthor::Agent, &paths, || {
         paths.iter().for_each(|path| fixture.write(path, "again\n"));
     });
     assert_eq!(again.unwrap().inside.len(), 2, "the control");
@@ -263,7 +264,7 @@ fn a_repository_that_is_no_submodule_and_one_that_is_not_checked_out_are_left_al
     let embedded = fixture.project.join("embedded");
     fs::create_dir(&embedded).unwrap();
     fixture.git_in(&embedded, &["init", "-q", "."]);
-    let done = fixture.commit(&fixture.project, Author::Agent, &["a.txt", "embedded/x"], || {
+    let done = fixture.commit(&fixture.project, CommitAuthor::Agent, &["a.txt", "embedded/x"], || {
         fixture.write("a.txt", "both\n");
         fixture.write("embedded/x", "both\n");
     });
@@ -271,7 +272,7 @@ fn a_repository_that_is_no_submodule_and_one_that_is_not_checked_out_are_left_al
     assert!(done.notes.len() == 1 && done.notes[0].contains("embedded is a repository of its own"), "{:?}", done.notes);
     assert_eq!(fixture.git(&["show", "--name-only", "--format=", "HEAD"]), "a.txt");
     fixture.git(&["submodule", "--quiet", "deinit", "-f", "deps/lib"]);
-    let fault = fixture.prepare(&fixture.project, Author::Agent, &["deps/lib/new"]).err().expect("refused");
+    let fault = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["deps/lib/new"]).err().expect("refused");
     assert!(fault.message.contains("deps/lib"), "{}", fault.message);
-    assert!(fixture.prepare(&fixture.project, Author::Agent, &["deps/other"]).is_ok(), "the control");
+    assert!(fixture.prepare(&fixture.project, CommitAuthor::Agent, &["deps/other"]).is_ok(), "the control");
 }

@@ -1,6 +1,7 @@
 //! Approve and undo as the verbs do, without a store: all steps of a batch in order.
 
 use crate::fixture::{StackFixture, rel};
+use api::{Diff, FileKind, Rel};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +14,7 @@ use workspace::land::{Held, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::select::{Marked, Selection, choose, choose_to_drop};
 use workspace::stage::{self, Drawn, Site};
-use workspace::{Diff, Dir, FileKind, Stack, goal, reject, undo};
+use workspace::{Dir, Stack, goal, reject, undo};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -115,7 +116,7 @@ impl StackFixture {
     }
 }
 
-pub fn dir_mode(stack: &Stack, at: &workspace::Rel) -> u32 {
+pub fn dir_mode(stack: &Stack, at: &Rel) -> u32 {
     let found = stack.meta(at).unwrap().filter(|found| found.meta.kind == FileKind::Dir);
     found.map_or(0o755, |found| found.meta.mode & 0o1777)
 }

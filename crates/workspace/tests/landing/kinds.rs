@@ -2,6 +2,7 @@
 
 use crate::batch::{hunks, paths, shape};
 use crate::fixture::*;
+use api::{Diff, Rel};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use terms::ErrorKind;
@@ -256,7 +257,7 @@ fn a_link_in_the_base_is_never_written_through() {
     write(&up, "real/x", "stay");
     let diff = w.diff();
     let only = diff.files.iter().filter(|f| f.change.path == rel("docs/x") || f.change.path == rel("real/x"));
-    let only = workspace::Diff { files: only.cloned().collect(), ..diff.clone() };
+    let only = Diff { files: only.cloned().collect(), ..diff.clone() };
     let fault = w.approve_seen(&only, &paths(&["docs/x"])).unwrap_err();
     assert_eq!(fault.error_kind, ErrorKind::Conflict);
     assert!(fault.message.contains("../outside"), "{fault}");
@@ -320,14 +321,14 @@ fn deeper_than_a_path_can_say() {
     let part = vec![b'd'; 200];
     for _ in 0..depth {
         rustix::fs::mkdirat(&dir, &part[..], rustix::fs::Mode::RWXU).unwrap();
-        dir = dir.dir(&workspace::Rel::top().join(&part)).unwrap();
+        dir = dir.dir(&Rel::top().join(&part)).unwrap();
     }
     rustix::fs::symlinkat("target", &dir, "bottom").unwrap();
     let batch = w.approve(&Selection::all()).unwrap();
     assert_eq!(w.pending(), Vec::<String>::new());
     let mut dir = workspace::Dir::open(&w.base()).unwrap();
     for _ in 0..depth {
-        dir = dir.dir(&workspace::Rel::top().join(&part)).unwrap();
+        dir = dir.dir(&Rel::top().join(&part)).unwrap();
     }
     assert_eq!(dir.link_target(b"bottom").unwrap(), b"target");
     w.undo(&batch).unwrap();

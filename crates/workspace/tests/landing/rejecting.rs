@@ -3,6 +3,7 @@
 use crate::batch::{hunks, paths, tree};
 use crate::fixture::*;
 use crate::undoing::motley;
+use api::Driver;
 use std::fs;
 use terms::ErrorKind;
 use workspace::select::Selection;
@@ -94,7 +95,7 @@ fn a_hunk_is_rejected_alone() {
 #[test]
 fn a_copied_workspace_shows_its_base_again() {
     let mut w = StackFixture::new();
-    w.driver = workspace::Driver::Copy;
+    w.driver = Driver::Copy;
     for (path, text) in [("same", "x"), ("changed", "old"), ("gone", "old"), ("d/gone", "old")] {
         write(&w.base(), path, text);
     }

@@ -1,9 +1,9 @@
 //! Every kind of change is detected and classified.
 
 use crate::fixture::*;
+use api::{ChangeBody, ChangeFlag, ChangeKind, Driver, LineKind, PathText};
 use std::fs;
 use workspace::diff::with_hunks;
-use workspace::{Body, ChangeKind, Driver, Flag, LineKind, Target};
 
 #[test]
 fn nothing_changed_is_an_empty_diff() {
@@ -41,7 +41,7 @@ fn additions_edits_and_deletions_are_told() {
     ];
     let diff = w.diff();
     assert_eq!(summary(&diff), want);
-    let Body::Text(hunks) = &file(&diff, "edit").body else { panic!("text") };
+    let ChangeBody::Text(hunks) = &file(&diff, "edit").body else { panic!("text") };
     let lines: Vec<_> = hunks[0].lines.iter().map(|l| (l.kind, l.text.as_str())).collect();
     assert_eq!(lines, [(LineKind::Context, "one\n"), (LineKind::Removed, "two\n"), (LineKind::Added, "2\n")]);
 }
@@ -89,7 +89,7 @@ fn modes_links_types_and_attributes_are_told() {
     let want = [("user.note", "6869"), ("user.overlay.mine", "31")];
     assert!(attributes.iter().map(|(n, v)| (n.as_str(), v.as_str())).eq(want), "{attributes:?}");
     let target = file(&diff, "link").change.after.as_ref().unwrap().target.clone();
-    assert_eq!(target, Some(Target::Text("new".into())));
+    assert_eq!(target, Some(PathText::Text("new".into())));
 }
 
 // promise 13
@@ -169,7 +169,7 @@ fn moved_files_are_told_as_moved() {
         "added b/unlike",
     ];
     assert_eq!(summary(&diff), want);
-    assert_eq!(file(&diff, "b/exact").body, Body::None);
+    assert_eq!(file(&diff, "b/exact").body, ChangeBody::None);
     assert_eq!(hunk_ids(file(&diff, "b/similar")).len(), 1);
 }
 
@@ -215,15 +215,15 @@ fn bits_that_matter_are_flagged() {
     write(&w.up(), "plain", "plain\n");
     let diff = w.diff();
     let flags = |path: &str| file(&diff, path).change.flags.clone();
-    assert_eq!(flags("suid"), [Flag::SetId, Flag::Executable]);
-    assert_eq!(flags("hard"), [Flag::HardLink]);
-    assert_eq!(flags("SRC/y"), [Flag::Twin]);
-    assert_eq!(flags("bidi"), [Flag::HiddenText]);
-    assert_eq!((flags("alike"), flags("end ")), (vec![Flag::LookAlike], vec![Flag::HiddenName]));
+    assert_eq!(flags("suid"), [ChangeFlag::SetId, ChangeFlag::Executable]);
+    assert_eq!(flags("hard"), [ChangeFlag::HardLink]);
+    assert_eq!(flags("SRC/y"), [ChangeFlag::Twin]);
+    assert_eq!(flags("bidi"), [ChangeFlag::HiddenText]);
+    assert_eq!((flags("alike"), flags("end ")), (vec![ChangeFlag::LookAlike], vec![ChangeFlag::HiddenName]));
     assert_eq!(flags("foreign"), [], "control: words in another script");
-    assert_eq!(flags("zero\u{200b}width"), [Flag::HiddenName]);
-    assert_eq!(flags("out"), [Flag::LinkOutside]);
-    assert_eq!(flags("bin"), [Flag::Binary]);
+    assert_eq!(flags("zero\u{200b}width"), [ChangeFlag::HiddenName]);
+    assert_eq!(flags("out"), [ChangeFlag::LinkOutside]);
+    assert_eq!(flags("bin"), [ChangeFlag::Binary]);
     assert_eq!((flags("in"), flags("plain")), (vec![], vec![]));
 }
 
@@ -241,7 +241,7 @@ fn file_capabilities_are_flagged() {
     }
     set_xattr(&w.up(), "able", "security.capability", &value);
     let diff = w.diff();
-    assert_eq!(file(&diff, "able").change.flags, [Flag::Capabilities]);
+    assert_eq!(file(&diff, "able").change.flags, [ChangeFlag::Capabilities]);
     assert_eq!(file(&diff, "plain").change.flags, []);
 }
 

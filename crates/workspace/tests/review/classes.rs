@@ -1,10 +1,10 @@
 //! Changes that run on the reviewer's machine form a class of their own, and changes that can never land are marked.
 
 use crate::fixture::*;
-use workspace::{Class, Flag};
+use api::{ChangeClass, ChangeFlag};
 
 /// The class of a change of this path to the given content.
-fn class_of(path: &str, before: Option<&str>, after: &str) -> Class {
+fn class_of(path: &str, before: Option<&str>, after: &str) -> ChangeClass {
     let w = StackFixture::new();
     if let Some(before) = before {
         write(&w.base(), path, before);
@@ -14,7 +14,7 @@ fn class_of(path: &str, before: Option<&str>, after: &str) -> Class {
 }
 
 fn runs(path: &str, before: Option<&str>, after: &str) -> bool {
-    matches!(class_of(path, before, after), Class::RunsOnHost { .. })
+    matches!(class_of(path, before, after), ChangeClass::RunsOnHost { .. })
 }
 
 // promise 13
@@ -140,7 +140,7 @@ fn what_runs_on_the_reviewers_machine_is_told_even_when_it_is_new() {
     }
     for path in ["src/main.rs", "README.md", "makefile_notes.txt", "makefile.py", "docs/agents/list.md", "a.c", "envrc"]
     {
-        assert_eq!(class_of(path, None, "x\n"), Class::Ordinary, "control: {path}");
+        assert_eq!(class_of(path, None, "x\n"), ChangeClass::Ordinary, "control: {path}");
     }
 }
 
@@ -150,12 +150,13 @@ const FILE_WHY: &str = "new hidden file at the top, which tools may obey";
 const CODE_WHY: &str = "executable that is not text";
 
 /// A change of a file: path, mode and content before (if it existed) and after, expected reason and flags.
-type Case = (&'static str, Option<(u32, &'static [u8])>, (u32, &'static [u8]), Option<&'static str>, &'static [Flag]);
+type Case =
+    (&'static str, Option<(u32, &'static [u8])>, (u32, &'static [u8]), Option<&'static str>, &'static [ChangeFlag]);
 
 /// Names without a rule are judged by their kind: some are held back, others only marked.
 #[test]
 fn what_no_rule_knows_is_held_or_marked() {
-    use Flag::{Binary, Executable, HiddenPath, Large, Script};
+    use ChangeFlag::{Binary, Executable, HiddenPath, Large, Script};
     let text: &[u8] = b"text\n";
     let script: &[u8] = b"#!/bin/sh\ntrue\n";
     let large: &[u8] = Box::leak(vec![b'x'; (1 << 20) + 1].into_boxed_slice());
@@ -164,10 +165,10 @@ fn what_no_rule_knows_is_held_or_marked() {
         (".unheard/x", None, (0o644, text), Some(DIR_WHY), &[]),
         ("a/b/.unheard/c/x", None, (0o644, text), Some(DIR_WHY), &[]),
         (".inbase/x", None, (0o644, text), None, &[HiddenPath]),
-        (".INBASE/x", None, (0o644, text), Some(DIR_WHY), &[Flag::Twin]),
+        (".INBASE/x", None, (0o644, text), Some(DIR_WHY), &[ChangeFlag::Twin]),
         (".inbase/.new/x", None, (0o644, text), Some(DIR_WHY), &[]),
         (".was-a-file/x", None, (0o644, text), Some(DIR_WHY), &[]),
-        ("\u{200b}.unseen/x", None, (0o644, text), Some(DIR_WHY), &[Flag::HiddenName]),
+        ("\u{200b}.unseen/x", None, (0o644, text), Some(DIR_WHY), &[ChangeFlag::HiddenName]),
         (".../x", None, (0o644, text), Some(DIR_WHY), &[]),
         (".well-known/security.txt", None, (0o644, text), None, &[]),
         (".venv/lib/x.py", None, (0o644, text), None, &[]),
@@ -211,7 +212,7 @@ fn what_no_rule_knows_is_held_or_marked() {
     for (path, _, _, why, flags) in cases {
         let change = &file(&diff, path).change;
         let held = match &change.class {
-            Class::RunsOnHost { why } => Some(why.as_str()),
+            ChangeClass::RunsOnHost { why } => Some(why.as_str()),
             _ => None,
         };
         assert_eq!((held, &change.flags[..]), (*why, *flags), "{path:?}");
@@ -227,7 +228,7 @@ fn directories_count_only_where_what_is_in_them_does() {
         strike(&w.up(), dir);
     }
     let diff = w.diff_all();
-    let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
+    let runs = |path: &str| matches!(file(&diff, path).change.class, ChangeClass::RunsOnHost { .. });
     assert_eq!((runs("build"), runs("deps"), runs(".husky"), runs(".husky/x")), (false, false, true, true));
 }
 
@@ -240,7 +241,7 @@ fn deep_hidden_paths_are_told_soon() {
     (0..200).for_each(|n| write(&w.up(), &format!("{deep}/{n}"), "x"));
     let diff = w.diff_all();
     assert_eq!(diff.files.len(), 200);
-    assert!(diff.files.iter().all(|file| file.change.flags == [Flag::HiddenPath]));
+    assert!(diff.files.iter().all(|file| file.change.flags == [ChangeFlag::HiddenPath]));
 }
 
 // promise 13
@@ -285,7 +286,7 @@ fn links_in_place_of_settings_count() {
         link(&w.up(), path, target);
     }
     let diff = w.diff();
-    let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
+    let runs = |path: &str| matches!(file(&diff, path).change.class, ChangeClass::RunsOnHost { .. });
     assert_eq!((runs(".vscode"), runs(".github"), runs("Makefile")), (true, true, true));
     assert!(!runs("github2/x"), "control");
 }
@@ -311,7 +312,7 @@ fn what_a_link_under_such_a_name_leads_to_counts() {
         write(&w.up(), path, "new\n");
     }
     let diff = w.diff();
-    let runs = |path: &str| matches!(file(&diff, path).change.class, Class::RunsOnHost { .. });
+    let runs = |path: &str| matches!(file(&diff, path).change.class, ChangeClass::RunsOnHost { .. });
     for path in changed {
         assert!(runs(path), "{path}");
     }
@@ -329,7 +330,7 @@ fn moving_something_away_that_runs_counts() {
     write(&w.up(), "notes", "all:\n\ttrue\n");
     let diff = w.diff();
     assert_eq!(summary(&diff), ["renamed Makefile -> notes"]);
-    assert!(matches!(diff.files[0].change.class, Class::RunsOnHost { .. }));
+    assert!(matches!(diff.files[0].change.class, ChangeClass::RunsOnHost { .. }));
 }
 
 // promise 13, 16

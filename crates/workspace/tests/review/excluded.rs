@@ -1,7 +1,7 @@
 //! Artefacts and ignored files do not clutter a review, and no change can hide behind them.
 
 use crate::fixture::*;
-use workspace::Diff;
+use api::Diff;
 
 fn held(diff: &Diff) -> Vec<String> {
     diff.withheld.iter().map(|h| format!("{} ({} files)", h.path, h.files)).collect()

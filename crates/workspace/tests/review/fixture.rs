@@ -1,5 +1,6 @@
 //! A base and a stack over it, built by hand in the format of layers, so that no guest and no mount is needed.
 
+use api::{ChangeBody, ChangeClass, Diff, Driver, FileDiff, Rel};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use workspace::diff::{Options, diff};
-use workspace::{Anchors, Body, Class, Diff, Dir, Driver, FileDiff, Layer, Layers, Rel, Stack};
+use workspace::{Anchors, Dir, Layer, Layers, Stack};
 
 pub struct StackFixture {
     pub top: PathBuf,
@@ -139,14 +140,14 @@ pub fn rel(path: &str) -> Rel {
 
 pub fn hunk_ids(file: &FileDiff) -> Vec<String> {
     match &file.body {
-        Body::Text(hunks) => hunks.iter().map(|h| h.id.clone()).collect(),
+        ChangeBody::Text(hunks) => hunks.iter().map(|h| h.id.clone()).collect(),
         other => panic!("no text: {other:?}"),
     }
 }
 
 pub fn why_never(file: &FileDiff) -> Option<&str> {
     match &file.change.class {
-        Class::Never { why } => Some(why),
+        ChangeClass::Never { why } => Some(why),
         _ => None,
     }
 }

@@ -1,12 +1,13 @@
 //! Trees built to harm the reviewer: no call blocks, no link is followed, and time and memory stay bounded.
 
 use crate::fixture::*;
+use api::{ChangeBody, ChangeFlag, Diff, LineKind, Rel};
 use rustix::fs::{CWD, FileType, Mode};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use workspace::Dir;
 use workspace::diff::{Options, diff};
-use workspace::{Body, Dir, Flag, Rel};
 
 // promise 13, 14
 #[test]
@@ -71,7 +72,7 @@ fn names_of_any_bytes_survive() {
     }
     let diff = w.diff();
     let json = serde_json::to_string(&diff).unwrap();
-    let back: workspace::Diff = serde_json::from_str(&json).unwrap();
+    let back: Diff = serde_json::from_str(&json).unwrap();
     assert_eq!(back, diff);
     let mut found: Vec<Vec<u8>> = back.files.iter().map(|f| f.change.path.as_bytes().to_vec()).collect();
     found.sort();
@@ -122,11 +123,11 @@ fn bombs_cost_bounded_time_and_memory() {
     println!("took {took:?}, {} MiB", grown >> 20);
     assert!(took.as_secs() < 60, "{took:?}");
     assert!(grown < 600 << 20, "{} MiB", grown >> 20);
-    assert_eq!(file(&diff, "line").body, Body::Whole);
+    assert_eq!(file(&diff, "line").body, ChangeBody::Whole);
     assert_eq!(why_never(file(&diff, "sparse")), Some("too large to be reviewed"));
-    assert_eq!(file(&diff, "long").body, Body::Whole);
-    assert_eq!(file(&diff, "long").change.flags, [Flag::Large]);
-    assert!(matches!(file(&diff, "hunks").body, Body::Text(_) | Body::Whole));
+    assert_eq!(file(&diff, "long").body, ChangeBody::Whole);
+    assert_eq!(file(&diff, "long").change.flags, [ChangeFlag::Large]);
+    assert!(matches!(file(&diff, "hunks").body, ChangeBody::Text(_) | ChangeBody::Whole));
 }
 
 // promise 13
@@ -159,7 +160,7 @@ fn a_deep_tree_past_the_longest_path_is_walked() {
     assert_eq!(diff.files.len(), 1000 + 2);
     let found = diff.files.iter().find(|f| f.change.path.as_bytes().ends_with(b"/file")).unwrap();
     assert_eq!(found.change.path.parts().count(), depth + 1);
-    assert!(matches!(found.body, Body::Text(_)));
+    assert!(matches!(found.body, ChangeBody::Text(_)));
     // The standard library's recursive removal is not made for such depths.
     let status = std::process::Command::new("rm").arg("-rf").arg(w.up()).status().unwrap();
     assert!(status.success());
@@ -224,11 +225,11 @@ fn a_diff_can_be_made_while_the_guest_writes() {
             let diff = w.diff();
             // The shown text is what the digest covers.
             for file in diff.files.iter().filter(|f| f.change.path == rel("f")) {
-                let Body::Text(hunks) = &file.body else { continue };
+                let ChangeBody::Text(hunks) = &file.body else { continue };
                 let added: String = hunks
                     .iter()
                     .flat_map(|h| &h.lines)
-                    .filter(|l| l.kind != workspace::LineKind::Removed)
+                    .filter(|l| l.kind != LineKind::Removed)
                     .map(|l| l.text.as_str())
                     .collect();
                 assert_eq!(file.change.after.as_ref().unwrap().size, added.len() as u64);

@@ -1,11 +1,11 @@
 //! The view of a stack, and its diff, compared with a plain model: trees as maps.
 
 use crate::fixture::*;
+use api::{ChangeKind, FileKind, Rel};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use workspace::{ChangeKind, FileKind, Rel};
 
 /// A tree: the node at each path, directories included.
 type Tree = BTreeMap<String, Node>;

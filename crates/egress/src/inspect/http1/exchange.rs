@@ -1,4 +1,4 @@
-//! One allowed request and its response, streamed concurrently: a server may respond before it has read the whole
+//! An allowed request and its response, streamed concurrently: a server may respond before it has read the whole
 //! request, and a client may wait for an interim response before it sends the body.
 
 use super::super::headers::remove_hop_by_hop;

@@ -1,4 +1,4 @@
-//! One allowed request and its response, streamed concurrently. Flow control capacity is released only when bytes have
+//! An allowed request and its response, streamed concurrently. Flow control capacity is released only when bytes have
 //! been sent on, which gives end-to-end back-pressure.
 
 use super::super::headers::has_head_fields;

@@ -4,8 +4,7 @@
 use super::Keep;
 use super::clerk::Task;
 use crate::keeper::wire::{Start, Word};
-use crate::keeper_dir::services::{ServiceNow, ServiceState};
-use state::sandbox::{Restart, Service};
+use api::{Restart, Service, ServiceState, ServiceStatus};
 use std::time::{Duration, Instant};
 use terms::{Fault, Outcome};
 
@@ -24,7 +23,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct SupervisedService {
     start: Start,
     restart: Restart,
-    now: ServiceNow,
+    now: ServiceStatus,
     begun: Instant,
     /// Consecutive ends.
     in_a_row: u32,
@@ -114,7 +113,7 @@ impl Keep {
         self.record_services(None);
     }
 
-    fn record_services(&self, given_up: Option<ServiceNow>) {
+    fn record_services(&self, given_up: Option<ServiceStatus>) {
         let all = self.services.iter().map(|service| service.now.clone()).collect();
         // When the clerk's queue is full, the next change is written instead.
         self.clerk.give(Task::Services(all, given_up));
@@ -132,6 +131,6 @@ fn supervised(service: &Service, around: &[(Word, Word)], actor: &str) -> Superv
         ..Start::default()
     };
     let (name, state) = (service.name.clone(), ServiceState::Running);
-    let now = ServiceNow { name, state, restarts: 0, run: None, last: None };
+    let now = ServiceStatus { name, state, restarts: 0, run: None, last: None };
     SupervisedService { start, restart: service.restart, now, begun: Instant::now(), in_a_row: 0, again: None }
 }

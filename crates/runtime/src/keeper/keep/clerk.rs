@@ -3,9 +3,8 @@
 //! nothing is left to write.
 
 use crate::keeper_dir::place::Place;
-use crate::keeper_dir::services::ServiceNow;
-use crate::questions::{Open, Question};
 use crate::run::{Timer, Written};
+use api::{JournalStep, OpenQuestion, Question, ServiceStatus};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Entry, Step, Store, Tx};
+use store::{Entry, Store, Tx};
 use terms::{ErrorKind, Fault, Outcome};
 use workspace::change_count::Tally;
 use workspace::{Stack, sight};
@@ -37,7 +36,7 @@ pub(super) enum Task {
     Begin(Note),
     End(Note, Box<Outcome>),
     /// States of the services; with a service that was given up, for the journal.
-    Services(Vec<ServiceNow>, Option<ServiceNow>),
+    Services(Vec<ServiceStatus>, Option<ServiceStatus>),
     /// Questions for a person, for the journal.
     Asked(Vec<Question>),
 }
@@ -215,7 +214,7 @@ impl Recorder {
         }
     }
 
-    fn write_services(&mut self, told: Vec<(Vec<ServiceNow>, Option<ServiceNow>)>) {
+    fn write_services(&mut self, told: Vec<(Vec<ServiceStatus>, Option<ServiceStatus>)>) {
         if let Some((all, _)) = told.last() {
             let _ = Place::of(&self.state, &self.sandbox).write_services(all); // on failure, readers see the older states
         }
@@ -223,7 +222,7 @@ impl Recorder {
             let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
             let (at_ms, subject) = (terms::clock::now_ms(), self.sandbox.as_str());
             let body = json!({"service": given_up.name, "restarts": given_up.restarts, "last": given_up.last});
-            let entry = Entry { at_ms, verb: "service", step: Step::Failed, subject, actor: "keeper", body };
+            let entry = Entry { at_ms, verb: "service", step: JournalStep::Failed, subject, actor: "keeper", body };
             let _ = store.write(|tx| tx.note(&entry)); // the services file has it as well
             self.store = Some(store);
         }
@@ -235,8 +234,9 @@ impl Recorder {
         // Open questions are listed even without an entry.
         let _ = store.write(|tx| {
             asked.into_iter().try_for_each(|question| {
-                let body = json!({ "question": Open::of(subject, question) });
-                tx.note(&Entry { at_ms, verb: "ask", step: Step::Done, subject, actor: "keeper", body }).map(drop)
+                let body = json!({ "question": OpenQuestion::of(subject, question) });
+                tx.note(&Entry { at_ms, verb: "ask", step: JournalStep::Done, subject, actor: "keeper", body })
+                    .map(drop)
             })
         });
         self.store = Some(store);

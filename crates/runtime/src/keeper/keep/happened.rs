@@ -8,7 +8,7 @@ use super::{
     PRUNED_EVERY_BYTES, work,
 };
 use crate::keeper::wire::{self, Listed, Started, Waited};
-use crate::questions::Question;
+use api::Question;
 use enclosure::{Happened, Job};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

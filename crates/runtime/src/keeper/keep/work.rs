@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use terms::{
-    Action, Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
+    Denial, Fault, Limit, LimitHit, LimitKind, Limits, OnOutputLimit, Outcome, Phase, RunId, Truncated, Usage,
 };
 
 /// End-of-file character where the terminal does not define one.
@@ -282,7 +282,7 @@ impl ActiveRun {
             status,
             hit,
             cancelled_by: self.cancelled_by,
-            refused: end.is_some_and(|end| end.denials_dropped > 0 || end.denials.iter().any(is_refusal)),
+            refused: end.is_some_and(|end| end.denials_dropped > 0 || end.denials.iter().any(Denial::is_refusal)),
             overfull: false,
         };
         ending.pronounce(&mut outcome);
@@ -307,6 +307,7 @@ impl ActiveRun {
         outcome.truncated = self.truncated;
         if let Some(end) = end {
             (outcome.denials, outcome.denials_dropped) = (end.denials.clone(), end.denials_dropped);
+            outcome.notes.clone_from(&end.notes);
         }
         outcome
     }
@@ -323,10 +324,6 @@ impl ActiveRun {
 }
 
 /// Returns whether a denial was refused, and not let through with a warning.
-fn is_refusal(denial: &Denial) -> bool {
-    matches!(denial.action, Action::Deny | Action::Ask)
-}
-
 /// Drops denials until the outcome fits a record and an answer: a guest chooses the names in them.
 pub(super) fn truncate_denials(mut outcome: Outcome) -> Outcome {
     let is_too_long = |outcome: &Outcome| serde_json::to_vec(outcome).is_ok_and(|text| text.len() > spool::MOST);
@@ -378,7 +375,7 @@ mod tests {
     #[test]
     fn refusals_with_endless_names_are_told_as_far_as_they_fit() {
         let stamp = terms::PolicyStamp::default();
-        let enforcement = terms::Enforcement { level: terms::Level::Full, missing: Vec::new() };
+        let enforcement = terms::Enforcement { level: terms::EnforcementLevel::Full, missing: Vec::new() };
         let id = RunId::parse(&format!("run_{}", "0".repeat(32))).unwrap();
         let mut outcome = Outcome::new(id, stamp, enforcement);
         let denial = |length: usize| {

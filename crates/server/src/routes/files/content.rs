@@ -1,11 +1,12 @@
-//! What is in a file, out and in, piece by piece.
+//! Content of a file: downloads and uploads in chunks.
 
-use super::asked::{self, At};
 use super::may_read;
-use crate::answer::{Answer, Document};
-use crate::ask::{Path, broken_body};
+use super::query::{self, WithPath};
+use crate::answer::Answer;
+use crate::extract::{Path, broken_body};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Document, FileEntry, Scope};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -15,74 +16,75 @@ use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_R
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use node::files::read::{self, PIECE, Reading};
 use node::files::write::{Ask, Draft};
-use node::files::{self, Entry, Interest, Purpose};
+use node::files::{self, FileAccess, Interest};
 use node::{Caller, Node};
 use serde::Deserialize;
 use serde_json::json;
-use terms::octal::Mode;
+use terms::octal::FileMode;
 use terms::{ErrorKind, Fault};
 use utoipa::IntoParams;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Nothing {}
+pub struct NoQuery {}
 
-/// Read a file, or a range of it.
+/// Downloads a file, or a range of it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/content", tag = "files",
-    params(("id" = String, Path), asked::PathQuery,
+    params(("id" = String, Path), query::PathQuery,
         ("Range" = Option<String>, Header, description = "One range of bytes, e.g. `bytes=0-99`."),
-        ("If-Range" = Option<String>, Header, description = "The tag that the range is meant for; all is answered where the file has another by now."),
-        ("If-None-Match" = Option<String>, Header, description = "Tags that the caller has already.")),
-    responses((status = 200, description = "All of it.", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The range that was asked for.", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 304, description = "The caller has it already."),
-        (status = 409, description = "It is no regular file, or it changed while it was read.", body = Fault),
-        (status = 416, description = "It has none of these bytes.", body = Fault)))]
+        ("If-Range" = Option<String>, Header, description = "The ETag that the range applies to; the whole file is sent if it has another one."),
+        ("If-None-Match" = Option<String>, Header, description = "ETags of versions that the client has.")),
+    responses((status = 200, description = "The whole file.", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "The requested range.", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 304, description = "The client has this version."),
+        (status = 409, description = "Not a regular file, or it changed while it was read.", body = Fault),
+        (status = 416, description = "The range is outside of the file.", body = Fault)))]
 pub async fn get(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     method: Method,
     headers: HeaderMap,
-    At { path, .. }: At<Nothing>,
+    WithPath { path, .. }: WithPath<NoQuery>,
 ) -> Result<Response, Refusal> {
-    may_read(&who)?;
-    // There is a range of what is sent, and of nothing else (RFC 9110, 14.2).
-    let span = asked::span(&headers)?.filter(|_| method == Method::GET);
-    let mut reading = super::reading(&shared, &who, id, path, |root, path| read::open(&root, &path)).await?;
+    may_read(&principal)?;
+    // A range applies to GET only (RFC 9110, 14.2).
+    let span = query::range(&headers)?.filter(|_| method == Method::GET);
+    let mut reading = super::read_files(&shared, &principal, id, path, |root, path| read::open(&root, &path)).await?;
     let entry = reading.entry.clone();
     let tag = entry.etag.as_deref().unwrap_or_default();
-    if asked::is_known(&headers, tag)? {
-        aside(reading);
-        return Ok((StatusCode::NOT_MODIFIED, described(&entry)).into_response());
+    if query::none_match(&headers, tag)? {
+        drop_in_background(reading);
+        return Ok((StatusCode::NOT_MODIFIED, entry_headers(&entry)).into_response());
     }
     let mut status = StatusCode::OK;
-    let of_this_version = asked::is_of_this_version(&headers, tag)?;
+    let of_this_version = query::range_applies(&headers, tag)?;
     if let Some(span) = span.filter(|_| of_this_version) {
         if let Err(fault) = reading.narrow(span) {
-            aside(reading);
+            drop_in_background(reading);
             return Ok(unsatisfied(fault, entry.size));
         }
         status = StatusCode::PARTIAL_CONTENT;
     }
     let (first, end) = reading.span();
-    let mut answer = (status, described(&entry), Body::from_stream(pieces(shared, who, reading))).into_response();
-    let headers = answer.headers_mut();
+    let mut response =
+        (status, entry_headers(&entry), Body::from_stream(pieces(shared, principal, reading))).into_response();
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert(CONTENT_DISPOSITION, super::SAVED);
+    headers.insert(CONTENT_DISPOSITION, super::ATTACHMENT);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(end - first));
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, entry.size));
     }
-    Ok(answer)
+    Ok(response)
 }
 
 fn unsatisfied(fault: Fault, size: u64) -> Response {
     let refusal = Refusal { status: Some(StatusCode::RANGE_NOT_SATISFIABLE), ..Refusal::from(fault) };
-    let mut answer = refusal.into_response();
-    insert(answer.headers_mut(), CONTENT_RANGE, format!("bytes */{size}"));
-    answer
+    let mut response = refusal.into_response();
+    insert(response.headers_mut(), CONTENT_RANGE, format!("bytes */{size}"));
+    response
 }
 
 fn insert(headers: &mut HeaderMap, name: http::HeaderName, text: String) {
@@ -91,66 +93,66 @@ fn insert(headers: &mut HeaderMap, name: http::HeaderName, text: String) {
     }
 }
 
-fn described(entry: &Entry) -> HeaderMap {
+fn entry_headers(entry: &FileEntry) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     insert(&mut headers, ETAG, format!("\"{}\"", entry.etag.as_deref().unwrap_or_default()));
     headers
 }
 
-/// Each piece is read when the one before is on its way: a slow client costs a descriptor and no thread.
+/// Streams a file: each chunk is read when the previous one has been sent, so that a slow client costs a descriptor and no thread.
 fn pieces(
     shared: Shared,
-    who: Who,
+    principal: Principal,
     reading: Reading,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> {
-    futures_util::stream::unfold(Aside(Some(reading)), move |mut held| {
-        let (shared, who) = (shared.clone(), who.clone());
+    futures_util::stream::unfold(DropInBackground(Some(reading)), move |mut held| {
+        let (shared, principal) = (shared.clone(), principal.clone());
         async move {
             let mut reading = held.0.take()?;
             let work = move || reading.piece().map(|piece| (piece, reading));
-            match shared.blocking_for(&who, work).await {
-                Ok((Some(piece), reading)) => Some((Ok(piece.into()), Aside(Some(reading)))),
+            match shared.blocking_for(&principal, work).await {
+                Ok((Some(piece), reading)) => Some((Ok(piece.into()), DropInBackground(Some(reading)))),
                 Ok((None, reading)) => {
-                    aside(reading);
+                    drop_in_background(reading);
                     None
                 }
-                // The length was told: that it is not reached tells that this is not all.
-                Err(refusal) => Some((Err(std::io::Error::other(refusal.fault.message)), Aside(None))),
+                // The body ends short of its Content-Length, so the client sees that it is incomplete.
+                Err(refusal) => Some((Err(std::io::Error::other(refusal.fault.message)), DropInBackground(None))),
             }
         }
     })
 }
 
-/// Kept by who waits for something; that it is dropped ends the work for it.
+/// Cancels an operation when its client stops waiting and drops this.
 #[derive(Default)]
-pub struct Waits(Interest);
+pub struct CancelOnDrop(Interest);
 
-impl Waits {
+impl CancelOnDrop {
     pub fn interest(&self) -> Interest {
         self.0.clone()
     }
 }
 
-impl Drop for Waits {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// What takes time to let go of, and must not do so where others wait.
-pub struct Aside<T: Send + 'static>(pub Option<T>);
+/// A value whose destructor blocks, and which is therefore dropped on a thread of the pool.
+pub struct DropInBackground<T: Send + 'static>(pub Option<T>);
 
-impl<T: Send + 'static> Drop for Aside<T> {
+impl<T: Send + 'static> Drop for DropInBackground<T> {
     fn drop(&mut self) {
         if let Some(held) = self.0.take() {
-            aside(held);
+            drop_in_background(held);
         }
     }
 }
 
-/// Lets go of it on a thread of its own. When the daemon ends there may be none; then it goes with the process.
-pub fn aside<T: Send + 'static>(held: T) {
+/// Drops a value on a thread of the pool. At shutdown, without a runtime, the value leaks into the end of the process.
+pub fn drop_in_background<T: Send + 'static>(held: T) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn_blocking(move || drop(held));
     }
@@ -160,65 +162,65 @@ pub fn aside<T: Send + 'static>(held: T) {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PutQuery {
-    /// Permission bits in octal, e.g. `755` [default: those of the file that was there, or 644].
-    mode: Option<Mode>,
-    /// Make directories above that are missing.
+    /// Permission bits in octal, e.g. `755` [default: those of the existing file, or 644].
+    mode: Option<FileMode>,
+    /// Create missing parent directories.
     #[serde(default)]
     parents: bool,
-    /// Behind what is there instead of in its place.
+    /// Append to the file instead of replacing it.
     #[serde(default)]
     append: bool,
 }
 
-/// Write a file. Nobody sees half of it: it takes its place when all bytes have come.
+/// Uploads a file. The file is replaced atomically once all bytes have arrived.
 #[utoipa::path(put, path = "/v1/sandboxes/{id}/files/content", tag = "files",
-    params(("id" = String, Path), asked::PathQuery, PutQuery,
-        ("If-Match" = Option<String>, Header, description = "Only if the file has one of these tags; `*`: only if it is there."),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only if nothing is there.")),
+    params(("id" = String, Path), query::PathQuery, PutQuery,
+        ("If-Match" = Option<String>, Header, description = "Only if the file has one of these ETags; `*`: only if it exists."),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: only if the file does not exist.")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 200, body = Document<Entry>),
-        (status = 413, description = "It is larger than what may still be written.", body = Fault)))]
+    responses((status = 200, body = Document<FileEntry>),
+        (status = 413, description = "The file is larger than the space that is left.", body = Fault)))]
 pub async fn put(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    At { path, rest }: At<PutQuery>,
+    WithPath { path, rest }: WithPath<PutQuery>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    who.needs(Scope::Agent)?;
-    let ask = Ask {
+    principal.require_scope(Scope::Agent)?;
+    let options = Ask {
         mode: rest.mode.map(|mode| mode.0),
         parents: rest.parents,
-        when: asked::when(request.headers())?,
+        when: query::write_condition(request.headers())?,
         append: rest.append,
     };
-    let mut held = super::rooted(&shared, &who, &id, Purpose::Writing).await?;
-    let Some(root) = held.0.take() else { return Err(Fault::internal("files that nobody has").into()) };
+    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Writing).await?;
+    let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     let begin = move |_: &Node, _: &Caller| {
         let (path, sandbox) = (root.path(&path)?, root.sandbox().unwrap_or(&id).to_owned());
-        Draft::begin(root, &path, ask).map(|draft| (draft, sandbox))
+        Draft::begin(root, &path, options).map(|draft| (draft, sandbox))
     };
-    let (draft, sandbox) = shared.verb(&who, begin).await?;
-    let draft = filled(&shared, &who, draft, request.into_body()).await?;
+    let (draft, sandbox) = shared.verb(&principal, begin).await?;
+    let draft = write_body(&shared, &principal, draft, request.into_body()).await?;
     let finish = move |node: &Node, caller: &Caller| {
         let entry = draft.finish()?;
         let body = json!({ "path": &entry.path, "bytes": entry.size, "etag": &entry.etag });
         files::note(node, caller, &sandbox, "files.write", body)?;
         Ok(entry)
     };
-    let entry = shared.verb(&who, finish).await?;
-    let headers = described(&entry);
+    let entry = shared.verb(&principal, finish).await?;
+    let headers = entry_headers(&entry);
     let tag = headers.get(ETAG).cloned();
-    let mut answer = Answer::ok(entry).into_response();
+    let mut response = Answer::ok(entry).into_response();
     if let Some(tag) = tag {
-        answer.headers_mut().insert(ETAG, tag);
+        response.headers_mut().insert(ETAG, tag);
     }
-    Ok(answer)
+    Ok(response)
 }
 
-/// Writes a body as it comes, in pieces of some size: each costs a change of threads.
-async fn filled(shared: &Shared, who: &Who, draft: Draft, body: Body) -> Result<Draft, Refusal> {
-    let mut held = Aside(Some(draft));
+/// Writes a body to the draft in large chunks: each write changes threads.
+async fn write_body(shared: &Shared, principal: &Principal, draft: Draft, body: Body) -> Result<Draft, Refusal> {
+    let mut held = DropInBackground(Some(draft));
     let (mut stream, mut waiting) = (body.into_data_stream(), Vec::new());
     loop {
         let next = stream.next().await.transpose().map_err(|e| broken_body(&e))?;
@@ -227,17 +229,17 @@ async fn filled(shared: &Shared, who: &Who, draft: Draft, body: Body) -> Result<
         if !waiting.is_empty() && (is_last || waiting.len() >= PIECE) {
             let (bytes, Some(mut draft)) = (std::mem::take(&mut waiting), held.0.take()) else { break };
             let push = move || draft.push(&bytes).map(|()| draft);
-            held.0 = Some(shared.blocking_for(who, push).await.map_err(as_body)?);
+            held.0 = Some(shared.blocking_for(principal, push).await.map_err(as_too_large)?);
         }
         if is_last {
             break;
         }
     }
-    held.0.take().ok_or_else(|| Fault::internal("a file that is written by nobody").into())
+    held.0.take().ok_or_else(|| Fault::internal("the draft of the file is not open").into())
 }
 
-/// More than may be written is a body that is too large.
-pub fn as_body(refusal: Refusal) -> Refusal {
+/// Gives a fault of an exceeded limit the status 413.
+pub fn as_too_large(refusal: Refusal) -> Refusal {
     match refusal.fault.error_kind {
         ErrorKind::LimitExceeded => Refusal { status: Some(StatusCode::PAYLOAD_TOO_LARGE), ..refusal },
         _ => refusal,

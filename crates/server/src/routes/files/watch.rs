@@ -1,18 +1,19 @@
-//! Changes of files as server-sent events, as they happen. A slow reader slows nobody else: the kernel keeps a queue for each watch, and
-//! says when it ran over.
+//! Streams file changes as server-sent events. A slow reader delays no other: the kernel has a queue for each watch, and reports its
+//! overflow.
 
-use super::asked::{self, At};
-use super::content::{Aside, Waits};
+use super::content::{CancelOnDrop, DropInBackground};
 use super::may_read;
-use crate::ask::Path;
+use super::query::{self, WithPath};
+use crate::extract::Path;
 use crate::readiness::Ready;
 use crate::refuse::Refusal;
 use crate::tasks::{Kind, Task};
-use crate::{Shared, Who};
+use crate::{Principal, Shared};
+use api::FileEvent;
 use axum::extract::State;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::Stream;
-use node::files::watch::{self, Event, Watch};
+use node::files::watch::{self, Watch};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,58 +23,58 @@ use terms::Fault;
 use tokio::io::Interest;
 use utoipa::IntoParams;
 
-/// A watch is looked at this often, at least: whether its sandbox is still there.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of checks that the sandbox still exists.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct WatchQuery {
-    /// Also all directories below.
+    /// Watch all directories below, too.
     #[serde(default)]
     recursive: bool,
 }
 
-/// Watch a directory: one event for each change, from now on. `event: ready` comes first; `event: lost` says that the sandbox was
-/// stopped or fell. As long as it is watched, the sandbox stays live.
+/// Watches a directory: streams one event for each change from now on. `event: ready` comes first; `event: lost` says that the sandbox was
+/// stopped or its keeper died. The sandbox stays live while it is watched.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/watch", tag = "files",
-    params(("id" = String, Path), asked::PathQuery, WatchQuery),
-    responses((status = 200, description = "Server-sent events with a FileEvent each.", body = Event, content_type = "text/event-stream"),
-        (status = 409, description = "It is no directory.", body = Fault)))]
+    params(("id" = String, Path), query::PathQuery, WatchQuery),
+    responses((status = 200, description = "Server-sent events with a FileEvent each.", body = FileEvent, content_type = "text/event-stream"),
+        (status = 409, description = "Not a directory.", body = Fault)))]
 pub async fn watch(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
-    At { path, rest }: At<WatchQuery>,
+    WithPath { path, rest }: WithPath<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, Refusal> {
-    may_read(&who)?;
-    let task = shared.tasks().admit(Kind::FileWatch, &who.tenant)?;
-    let waits = Waits::default();
-    let interest = waits.interest();
+    may_read(&principal)?;
+    let task = shared.tasks().admit(Kind::FileWatch, &principal.tenant)?;
+    let cancel = CancelOnDrop::default();
+    let interest = cancel.interest();
     let begin = move |root, path| watch::watch(root, &path, rest.recursive, interest);
-    let watch = super::reading(&shared, &who, id, path, begin).await?;
-    let watcher = Watcher::new(watch, task, waits)?;
+    let watch = super::read_files(&shared, &principal, id, path, begin).await?;
+    let watcher = Watcher::new(watch, task, cancel)?;
     Ok(Sse::new(watcher.events()).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
 }
 
-/// The stream of one watch. It waits for the kernel's queue without a thread; a thread takes each batch.
+/// The stream of one watch. Waiting for the kernel's queue takes no thread; reading a batch does.
 struct Watcher {
     /// A second handle on the kernel's queue, readable when there are events.
     queue: Ready<OwnedFd>,
-    /// None while a batch is taken, and after the end.
-    watch: Aside<(Watch, Task)>,
+    /// The watch; none while a batch is read, and after the end.
+    watch: DropInBackground<(Watch, Task)>,
     batch: VecDeque<Sent>,
-    /// The last batch was empty: the queue is waited for.
+    /// The last batch was empty, so that the next read waits for the queue.
     is_drained: bool,
-    _waits: Waits,
+    _cancel: CancelOnDrop,
 }
 
 impl Watcher {
-    fn new(watch: Watch, task: Task, waits: Waits) -> Result<Watcher, Fault> {
+    fn new(watch: Watch, task: Task, cancel: CancelOnDrop) -> Result<Watcher, Fault> {
         let queue = watch.as_fd().try_clone_to_owned().and_then(|queue| Ready::new(queue, Interest::READABLE));
-        let queue = queue.map_err(|e| Fault::internal(format!("a file watch cannot be waited for: {e}")))?;
+        let queue = queue.map_err(|e| Fault::internal(format!("cannot poll a file watch: {e}")))?;
         let batch = VecDeque::from([Sent::default().event("ready").data("{}")]);
-        Ok(Watcher { queue, watch: Aside(Some((watch, task))), batch, is_drained: false, _waits: waits })
+        Ok(Watcher { queue, watch: DropInBackground(Some((watch, task))), batch, is_drained: false, _cancel: cancel })
     }
 
     fn events(self) -> impl Stream<Item = Result<Sent, Infallible>> {
@@ -89,8 +90,8 @@ impl Watcher {
                 return Some(event);
             }
             if self.is_drained {
-                // The tick finds out that the sandbox was stopped, which the queue does not tell.
-                let _ = tokio::time::timeout(LOOK, self.queue.readable()).await;
+                // The timeout detects a stopped sandbox, which the queue does not report.
+                let _ = tokio::time::timeout(CHECK_INTERVAL, self.queue.readable()).await;
             }
             if self.watch.0.as_ref()?.0.is_over() {
                 return None;
@@ -112,6 +113,6 @@ impl Watcher {
     }
 }
 
-fn event(event: &Event) -> Sent {
+fn event(event: &FileEvent) -> Sent {
     Sent::default().event("change").data(serde_json::to_string(event).unwrap_or_default())
 }

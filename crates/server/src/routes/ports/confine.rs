@@ -1,5 +1,5 @@
-//! Redirects and cookies of a guest stay its own. A client follows a redirect with the credential that it asked with, and a browser sends
-//! cookies to every port of a host: neither may lead from a guest to us, nor from elsewhere to a guest.
+//! Confines redirects and cookies of a guest. A client follows a redirect with its credential, and a browser sends cookies to every port of
+//! a host: neither may lead from a guest to the daemon, nor from elsewhere to a guest.
 
 mod host;
 
@@ -7,59 +7,59 @@ use self::host::Host;
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
 
-/// What names of cookies have before them outside, so that a guest gets no cookie of another server on the same host.
-const MARK: &str = "cofferdam-";
+/// Prefix of a guest's cookie names at the client, so that the guest gets no cookie of another server on the same host.
+const COOKIE_PREFIX: &str = "cofferdam-";
 
-/// Where a guest's answer comes from, as its client sees it.
-pub struct Place<'a> {
-    /// Before the guest's own paths.
+/// The origin of a guest's response, as its client sees it.
+pub struct GuestOrigin<'a> {
+    /// Prefix of the guest's paths.
     pub prefix: &'a str,
     pub port: u16,
-    /// The path that was asked for, as the guest knows it.
+    /// The requested path, as the guest sees it.
     pub path: &'a str,
-    /// The `Host` that the client asked for.
+    /// The client's `Host` header.
     pub host: &'a str,
-    /// Names and addresses that we answer to besides.
+    /// Further names and addresses of the daemon.
     pub names: &'a [String],
 }
 
-/// Where a redirect leads.
+/// Target of a redirect.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Led {
-    /// Below the guest's own path.
+pub enum Redirect {
+    /// A rewritten target below the guest's path.
     Own(HeaderValue),
-    /// To another host, as it is: no client takes its credential there.
+    /// Another host, unchanged: clients do not send the credential there.
     Elsewhere,
-    /// To a host that is us, on whatever port, or nobody knows where.
+    /// The daemon's host, on any port, or a target that clients may read as such.
     Ours,
 }
 
-impl Place<'_> {
-    pub fn led(&self, to: &HeaderValue) -> Led {
-        let Some(text) = to.to_str().ok().map(str::trim) else { return Led::Ours };
-        // Clients do not agree on what these mean.
+impl GuestOrigin<'_> {
+    pub fn redirect(&self, to: &HeaderValue) -> Redirect {
+        let Some(text) = to.to_str().ok().map(str::trim) else { return Redirect::Ours };
+        // Clients differ in how they read these characters.
         if text.contains(|c: char| c == '\\' || c.is_ascii_whitespace()) {
-            return Led::Ours;
+            return Redirect::Ours;
         }
         let rest = match scheme(text) {
             Some(("http" | "https", rest)) => match rest.strip_prefix("//") {
                 Some(rest) => Some(rest),
-                None => return Led::Ours,
+                None => return Redirect::Ours,
             },
-            Some(_) => return Led::Elsewhere,
+            Some(_) => return Redirect::Elsewhere,
             None => text.strip_prefix("//"),
         };
         let Some(rest) = rest else { return self.own(text) };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (host, port) = host_and_port(authority);
-        let Some(host) = Host::parse(host).filter(|_| !authority.contains('@')) else { return Led::Ours };
+        let Some(host) = Host::parse(host).filter(|_| !authority.contains('@')) else { return Redirect::Ours };
         if host.is_self() && port == Some(self.port) && !text.starts_with("https:") {
             let slash = if path.starts_with('/') { "" } else { "/" };
             return self.own(&format!("{slash}{path}"));
         }
         match host.is_self() || self.is_ours(&host) {
-            true => Led::Ours,
-            false => Led::Elsewhere,
+            true => Redirect::Ours,
+            false => Redirect::Elsewhere,
         }
     }
 
@@ -68,23 +68,23 @@ impl Place<'_> {
         names.map(|name| host_and_port(name).0).any(|name| Host::parse(name).as_ref() == Some(host))
     }
 
-    /// A path of the guest's own, with all its steps taken here: prefixed as it came, `/../..` would lead above the prefix.
-    fn own(&self, text: &str) -> Led {
+    /// Resolves a guest's path and adds the prefix. Dot segments are removed first: after the prefix, `/../..` would lead above it.
+    fn own(&self, text: &str) -> Redirect {
         let whole = match text.bytes().next() {
             Some(b'/') => text.to_owned(),
             None | Some(b'?' | b'#') => format!("{}{text}", self.path),
             Some(_) => format!("{}{text}", &self.path[..self.path.rfind('/').map_or(0, |at| at + 1)]),
         };
         let (path, rest) = whole.split_at(whole.find(['?', '#']).unwrap_or(whole.len()));
-        let led = format!("{}/{}{rest}", self.prefix, stepped(path));
-        HeaderValue::from_str(&led).map_or(Led::Ours, Led::Own)
+        let led = format!("{}/{}{rest}", self.prefix, without_dot_segments(path));
+        HeaderValue::from_str(&led).map_or(Redirect::Ours, Redirect::Own)
     }
 
-    /// A cookie that goes nowhere but below the guest's own path, under a name that tells it from others of this host.
+    /// Rewrites a cookie: its path is below the guest's, and its name has the prefix.
     pub fn cookie(&self, cookie: &HeaderValue) -> Option<HeaderValue> {
         let mut parts = cookie.to_str().ok()?.split(';').map(str::trim);
         let pair = parts.next().filter(|pair| !pair.is_empty())?;
-        // Such names promise what we take away.
+        // These prefixes require attributes that are removed here.
         let promises = ["__host-", "__secure-"].iter().any(|name| pair.to_ascii_lowercase().starts_with(name));
         let named =
             |part: &str, name: &str| part.split('=').next().unwrap_or_default().trim().eq_ignore_ascii_case(name);
@@ -92,26 +92,26 @@ impl Place<'_> {
         let kept = kept.map(|part| format!("; {part}")).collect::<String>();
         let path = parts.rfind(|part| named(part, "path")).and_then(|part| part.split_once('='));
         let path = path.map(|(_, path)| path.trim()).filter(|path| path.starts_with('/')).unwrap_or("/");
-        let own = format!("{MARK}{pair}; Path={}{path}{kept}", self.prefix);
+        let own = format!("{COOKIE_PREFIX}{pair}; Path={}{path}{kept}", self.prefix);
         (!promises).then(|| HeaderValue::from_str(&own).ok()).flatten()
     }
 }
 
-/// The guest gets its own cookies under its own names. Others come from whoever wrote the request; but a browser adds all that it has for
-/// this host, whatever the port, and they are none of the guest's business.
+/// Gives the guest its own cookies under their own names. Other cookies are passed on only if the client set them itself: a browser adds
+/// all cookies of the host, whatever the port.
 pub fn cookies_to_guest(headers: &mut HeaderMap) {
     let by_browser = ["sec-fetch-site", "sec-fetch-mode", "origin"].iter().any(|name| headers.contains_key(*name));
     let all: Vec<HeaderValue> = headers.get_all(header::COOKIE).iter().cloned().collect();
     headers.remove(header::COOKIE);
     let pairs = all.iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(';')).map(str::trim);
-    let kept = pairs.filter_map(|pair| pair.strip_prefix(MARK).or((!by_browser).then_some(pair)));
+    let kept = pairs.filter_map(|pair| pair.strip_prefix(COOKIE_PREFIX).or((!by_browser).then_some(pair)));
     let kept: Vec<&str> = kept.filter(|pair| !pair.is_empty()).collect();
     if let Some(value) = HeaderValue::from_str(&kept.join("; ")).ok().filter(|value| !value.is_empty()) {
         headers.insert(header::COOKIE, value);
     }
 }
 
-/// The scheme in small letters, and what is behind its colon.
+/// Splits off the scheme, in lower case.
 fn scheme(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = text.split_once(':')?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
@@ -127,8 +127,8 @@ fn host_and_port(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// A path without its first slash and without steps to itself or up; none leads above the top.
-fn stepped(path: &str) -> String {
+/// Removes the first slash and all dot segments of a path; none leads above the top.
+fn without_dot_segments(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut parts = path.split('/').skip(1).peekable();
     while let Some(part) = parts.next() {
@@ -154,7 +154,8 @@ mod tests {
     use super::*;
 
     const PREFIX: &str = "/v1/sandboxes/sbx_1/ports/3000";
-    const PLACE: Place<'_> = Place { prefix: PREFIX, port: 3000, path: "/a/b", host: "box.example:7070", names: &[] };
+    const PLACE: GuestOrigin<'_> =
+        GuestOrigin { prefix: PREFIX, port: 3000, path: "/a/b", host: "box.example:7070", names: &[] };
 
     fn value(text: &str) -> HeaderValue {
         HeaderValue::from_str(text).unwrap()
@@ -177,10 +178,10 @@ mod tests {
             ("http://localhost:3000/../../../../tokens?a=/../b", "/tokens?a=/../b"),
             ("/x//../../..//y", "//y"),
         ] {
-            assert_eq!(PLACE.led(&value(to)), Led::Own(value(&format!("{PREFIX}{led}"))), "{to}");
+            assert_eq!(PLACE.redirect(&value(to)), Redirect::Own(value(&format!("{PREFIX}{led}"))), "{to}");
         }
         for to in ["https://example.org/", "//evil.example/a", "http://box.example.org/", "mailto:a@b", "app://x"] {
-            assert_eq!(PLACE.led(&value(to)), Led::Elsewhere, "{to}");
+            assert_eq!(PLACE.redirect(&value(to)), Redirect::Elsewhere, "{to}");
         }
         for to in [
             "http://localhost:7070/v1/tokens",
@@ -197,14 +198,14 @@ mod tests {
             "\\..\\tokens",
             "/a\tb",
         ] {
-            assert_eq!(PLACE.led(&value(to)), Led::Ours, "{to}");
+            assert_eq!(PLACE.redirect(&value(to)), Redirect::Ours, "{to}");
         }
     }
 
     #[test]
     fn every_spelling_of_our_host_is_ours() {
         let names = ["Other.example:7070".to_owned(), "192.0.2.7".to_owned(), "[2001:db8::7]".to_owned()];
-        let place = Place { names: &names, ..PLACE };
+        let place = GuestOrigin { names: &names, ..PLACE };
         for host in [
             "127.1",
             "2130706433",
@@ -229,16 +230,16 @@ mod tests {
             "a.08",
         ] {
             for to in [format!("http://{host}:7070/v1/tokens"), format!("//{host}/v1/tokens")] {
-                assert_eq!(place.led(&value(&to)), Led::Ours, "{to}");
+                assert_eq!(place.redirect(&value(&to)), Redirect::Ours, "{to}");
             }
         }
         for host in ["192.0.2.8", "0xc0.0.2.8", "[2001:db8::8]", "localhost.example", "notlocalhost", "a.other.example"]
         {
-            assert_eq!(place.led(&value(&format!("http://{host}:7070/v1/tokens"))), Led::Elsewhere, "{host}");
+            assert_eq!(place.redirect(&value(&format!("http://{host}:7070/v1/tokens"))), Redirect::Elsewhere, "{host}");
         }
         for host in ["127.1", "0.0.0.0", "[::]", "foo.localhost"] {
-            let led = place.led(&value(&format!("http://{host}:3000/x")));
-            assert_eq!(led, Led::Own(value(&format!("{PREFIX}/x"))), "{host}");
+            let led = place.redirect(&value(&format!("http://{host}:3000/x")));
+            assert_eq!(led, Redirect::Own(value(&format!("{PREFIX}/x"))), "{host}");
         }
     }
 

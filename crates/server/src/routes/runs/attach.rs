@@ -1,11 +1,12 @@
-//! Being at a run over a WebSocket: what it says comes, what is sent goes to its input. Who leaves does not end it.
+//! Attaches to a run over a WebSocket: sends its output and takes its input. The run continues when the client leaves.
 
-use super::{fit, send};
-use crate::ask::{ByName, Path, Query};
+use super::{resize_terminal, send_signal};
+use crate::extract::{ByName, Path, Query};
 use crate::refuse::Refusal;
-use crate::running::{Input, Listener, Log, PIECE, Told};
+use crate::run_listener::{Input, Listener, Log, LogItem, PIECE};
 use crate::tasks;
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{Scope, TerminalSize};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, State};
@@ -13,8 +14,7 @@ use axum::response::Response;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
-use node::keeper::begin::Size;
-use node::keeper::runs::Found;
+use node::keeper::runs::RunRef;
 use node::keeper::spool::{HEAD, Kind, Record};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,106 +24,106 @@ use terms::{Fault, Phase};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use utoipa::IntoParams;
 
-/// The largest message that is taken, and how much waits until the run takes it.
-const LARGEST: usize = 1 << 20;
-/// A message counts for so much at least.
-const LEAST: usize = 1 << 10;
-/// Faults that wait to be told.
-const WAITING: usize = 16;
-/// How long a word lets input go before it that was sent before it.
-const MOMENT: Duration = Duration::from_millis(500);
-/// How long a client may take nothing of what it is sent.
-const STUCK: Duration = Duration::from_secs(60);
-/// How long a run may take for what a client left behind.
-const LEFT: Duration = Duration::from_secs(10);
-/// How often one that says nothing is asked whether it is there.
-const ALIVE: Duration = Duration::from_secs(20);
-/// Status of a close: we go away; what was sent cannot be understood; the client may be here no more.
-const AWAY: u16 = 1001;
-const BROKEN: u16 = 1002;
-const POLICY: u16 = 1008;
+/// Maximum size of a message, and of the input queued for the run.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Minimum size that a message counts as.
+const MIN_COST: usize = 1 << 10;
+/// Queued faults.
+const QUEUED_FAULTS: usize = 16;
+/// Time for which a control message waits for the input sent before it.
+const CONTROL_DELAY: Duration = Duration::from_millis(500);
+/// Longest time in which a client reads nothing.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a run to read the input of a client that has left.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of pings.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Close codes: the daemon shuts down; a protocol error; the credential is no longer valid.
+const CLOSE_AWAY: u16 = 1001;
+const CLOSE_PROTOCOL_ERROR: u16 = 1002;
+const CLOSE_POLICY: u16 = 1008;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AttachQuery {
-    /// From this offset on [default: 0, the beginning].
+    /// Begin at this offset of the output [default: 0].
     from: Option<u64>,
 }
 
-/// Attach to a run over a WebSocket. Wakes a frozen sandbox.
+/// Attaches to a run over a WebSocket. Wakes a frozen sandbox.
 ///
-/// It sends binary messages: one byte for the stream (1 stdout, 2 stderr, 3 terminal), eight bytes, big endian, for the offset behind it, and
-/// what was said; and text messages `{"event": "end", "outcome": …}`, `gap`, `dropped`, `lost`, `closing`, `fault`. It takes binary messages for the
-/// input, and text messages `{"eof": true}`, `{"resize": {"rows": 24, "columns": 80}}`, `{"signal": 2}`. A message has at most a mebibyte, and so much
-/// input waits until the run takes it; `resize` and `signal` are heard meanwhile. Who closes is answered with a close, and the run goes on; what is no
-/// message is told as a `fault`, and closed with 1002.
+/// The server sends binary messages: one byte for the stream (1 stdout, 2 stderr, 3 terminal), the offset of the next message as eight
+/// bytes, big endian, and the output; and text messages `{"event": "end", "outcome": …}`, `gap`, `dropped`, `lost`, `closing`, `fault`. The
+/// client sends binary messages with input, and text messages `{"eof": true}`, `{"resize": {"rows": 24, "columns": 80}}`, `{"signal": 2}`.
+/// A message has at most 1 MiB, and as much input is queued until the run reads it; `resize` and `signal` are handled meanwhile. A close is
+/// answered with a close, and the run continues; an invalid message gets a `fault` and a close with code 1002.
 #[utoipa::path(get, path = "/v1/runs/{run}/attach", tag = "runs", params(("run" = String, Path), AttachQuery),
-    responses((status = 101, description = "A WebSocket follows."), (status = 426, description = "No WebSocket was asked for.", body = Fault)))]
+    responses((status = 101, description = "Switches to a WebSocket."), (status = 426, description = "Not a WebSocket request.", body = Fault)))]
 pub async fn attach(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(run): Path<String>,
     Query(query): Query<AttachQuery>,
-    Wanted(upgrade): Wanted,
+    Upgrade(upgrade): Upgrade,
 ) -> Result<Response, Refusal> {
-    who.needs(Scope::Agent)?;
-    let task = shared.tasks().admit(tasks::Kind::RunStream, &who.tenant)?;
-    let listener = Listener::new(&shared, &who, run).await?;
-    let speaking = Listener::new(&shared, &who, listener.found.id.clone()).await?;
+    principal.require_scope(Scope::Agent)?;
+    let task = shared.tasks().admit(tasks::Kind::RunStream, &principal.tenant)?;
+    let listener = Listener::new(&shared, &principal, run).await?;
+    let input_listener = Listener::new(&shared, &principal, listener.found.id.clone()).await?;
     let log = Log::open(listener, query.from.unwrap_or(0)).await?;
-    let upgrade = upgrade?.max_message_size(LARGEST).max_frame_size(LARGEST);
-    speaking.with(Found::wake).await?;
+    let upgrade = upgrade?.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
+    input_listener.with(RunRef::wake).await?;
     Ok(upgrade.on_upgrade(async move |socket| {
         let _task = task;
-        let closed = async { shared.until_closed(&who).await };
+        let closed = async { shared.until_closed(&principal).await };
         let (sink, stream) = socket.split();
-        let visit = Visit { sink, log };
-        visit.stay(stream, speaking, closed).await;
+        let attachment = Attachment { sink, log };
+        attachment.run_to_end(stream, input_listener, closed).await;
     }))
 }
 
-/// What a WebSocket begins with, or why there is none; asked for last, so that others are refused as everywhere.
-pub struct Wanted(Result<WebSocketUpgrade, Refusal>);
+/// The WebSocket upgrade, or the refusal of it; checked last, so that other faults come first as on every route.
+pub struct Upgrade(Result<WebSocketUpgrade, Refusal>);
 
-impl FromRequestParts<Shared> for Wanted {
+impl FromRequestParts<Shared> for Upgrade {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut http::request::Parts, shared: &Shared) -> Result<Wanted, Refusal> {
+    async fn from_request_parts(parts: &mut http::request::Parts, shared: &Shared) -> Result<Upgrade, Refusal> {
         let refuse = |e: WebSocketUpgradeRejection| {
-            let hint = "ask with `Connection: upgrade`, `Upgrade: websocket` and version 13";
+            let hint = "send `Connection: upgrade`, `Upgrade: websocket` and `Sec-WebSocket-Version: 13`";
             Refusal::http(StatusCode::UPGRADE_REQUIRED, e.body_text(), hint)
         };
-        Ok(Wanted(WebSocketUpgrade::from_request_parts(parts, shared).await.map_err(refuse)))
+        Ok(Upgrade(WebSocketUpgrade::from_request_parts(parts, shared).await.map_err(refuse)))
     }
 }
 
-struct Visit {
+struct Attachment {
     sink: SplitSink<WebSocket, Message>,
     log: Log,
 }
 
-impl Visit {
-    /// Tells and listens until the run has ended, the client leaves, or it must close.
-    async fn stay(
+impl Attachment {
+    /// Sends and receives until the run has ended, the client leaves, or the stream must close.
+    async fn run_to_end(
         mut self,
         stream: SplitStream<WebSocket>,
-        speaking: Listener,
+        input_listener: Listener,
         closed: impl Future<Output = crate::shared::Closed>,
     ) {
-        let (faults, mut told) = mpsc::channel::<Fault>(WAITING);
-        let mut hearing = std::pin::pin!(hear(stream, speaking, faults));
+        let (faults, mut pending_faults) = mpsc::channel::<Fault>(QUEUED_FAULTS);
+        let mut receiving = std::pin::pin!(receive(stream, input_listener, faults));
         let mut closed = std::pin::pin!(closed);
-        let mut alive = tokio::time::interval(ALIVE);
+        let mut ping = tokio::time::interval(PING_INTERVAL);
         loop {
             let sent = tokio::select! {
                 next = self.log.next() => match next {
-                    Ok(Some(Told::Page(page))) => {
+                    Ok(Some(LogItem::Page(page))) => {
                         let gap = page.gap.map(|(from, to)| text(json!({"event": "gap", "from": from, "to": to})));
                         let all: Vec<Message> = gap.into_iter().chain(page.records.into_iter().map(message)).collect();
                         self.send_all(all).await
                     }
-                    Ok(Some(Told::End(outcome))) => {
+                    Ok(Some(LogItem::End(outcome))) => {
                         self.send(text(json!({"event": "end", "outcome": outcome}))).await;
                         break;
                     }
@@ -133,28 +133,28 @@ impl Visit {
                         break;
                     }
                 },
-                Some(fault) = told.recv() => self.tell(fault).await,
-                left = &mut hearing => {
-                    while let Ok(fault) = told.try_recv() {
-                        self.tell(fault).await;
+                Some(fault) = pending_faults.recv() => self.send_fault(fault).await,
+                left = &mut receiving => {
+                    while let Ok(fault) = pending_faults.try_recv() {
+                        self.send_fault(fault).await;
                     }
-                    return self.part(left).await;
+                    return self.finish(left).await;
                 }
                 why = &mut closed => {
                     self.send(text(json!({"event": "closing", "reason": why.name()}))).await;
-                    self.close(if why == crate::shared::Closed::Shutdown { AWAY } else { POLICY }, why.name()).await;
+                    self.close(if why == crate::shared::Closed::Shutdown { CLOSE_AWAY } else { CLOSE_POLICY }, why.name()).await;
                     return;
                 }
-                _ = alive.tick() => self.send(Message::Ping(bytes::Bytes::new())).await,
+                _ = ping.tick() => self.send(Message::Ping(bytes::Bytes::new())).await,
             };
             if !sent {
-                // Who closes is sent no more, and what came from him before may still be on its way to the run.
+                // The client closed: nothing more is sent, but its input may still be on the way to the run.
                 let left = tokio::select! {
-                    left = &mut hearing => left,
+                    left = &mut receiving => left,
                     _ = &mut closed => Ok(()),
-                    () = tokio::time::sleep(LEFT) => Ok(()),
+                    () = tokio::time::sleep(DRAIN_TIMEOUT) => Ok(()),
                 };
-                return self.part(left).await;
+                return self.finish(left).await;
             }
         }
         self.close(1000, "ended").await;
@@ -169,26 +169,27 @@ impl Visit {
         true
     }
 
-    async fn tell(&mut self, fault: Fault) -> bool {
+    async fn send_fault(&mut self, fault: Fault) -> bool {
         self.send(text(json!({"event": "fault", "fault": fault}))).await
     }
 
-    /// Who closes is answered, and who cannot be understood is told why.
-    async fn part(mut self, left: Result<(), Fault>) {
+    /// Answers a close, or reports a protocol error.
+    async fn finish(mut self, left: Result<(), Fault>) {
         match left {
             Ok(()) => {
-                let _it_is_gone = tokio::time::timeout(STUCK, self.sink.close()).await;
+                // The client may be gone.
+                let _ = tokio::time::timeout(SEND_TIMEOUT, self.sink.close()).await;
             }
             Err(fault) => {
-                self.tell(fault).await;
-                self.close(BROKEN, "not understood").await;
+                self.send_fault(fault).await;
+                self.close(CLOSE_PROTOCOL_ERROR, "not understood").await;
             }
         }
     }
 
-    /// False when the client is gone, or takes nothing.
+    /// Sends a message; false when the client is gone or does not read.
     async fn send(&mut self, message: Message) -> bool {
-        matches!(tokio::time::timeout(STUCK, self.sink.send(message)).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(SEND_TIMEOUT, self.sink.send(message)).await, Ok(Ok(())))
     }
 
     async fn close(&mut self, code: u16, reason: &'static str) {
@@ -218,73 +219,77 @@ fn message(record: Record) -> Message {
     Message::Binary(bytes.into())
 }
 
-/// What a client says beside input.
+/// A control message of the client.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
-enum Word {
+enum ControlMessage {
     Eof(bool),
-    Resize(Size),
+    Resize(TerminalSize),
     Signal(i32),
 }
 
-/// Passes on what the client says, until it leaves. What cannot be done is told, and changes nothing.
-async fn hear(stream: SplitStream<WebSocket>, speaking: Listener, faults: mpsc::Sender<Fault>) -> Result<(), Fault> {
-    let (line, waiting) = mpsc::channel(LARGEST / LEAST);
-    let mut feeding = std::pin::pin!(feed(waiting, &speaking, &faults));
+/// Forwards the client's messages until it leaves. A failed one is reported as a fault, and the others continue.
+async fn receive(
+    stream: SplitStream<WebSocket>,
+    input_listener: Listener,
+    faults: mpsc::Sender<Fault>,
+) -> Result<(), Fault> {
+    let (queue, waiting) = mpsc::channel(MAX_MESSAGE / MIN_COST);
+    let mut writing = std::pin::pin!(write_input(waiting, &input_listener, &faults));
     let left = tokio::select! {
-        left = listen(stream, Line::new(line), &speaking, &faults) => left,
-        () = &mut feeding => return Ok(()),
+        left = read_messages(stream, InputQueue::new(queue), &input_listener, &faults) => left,
+        () = &mut writing => return Ok(()),
     };
-    // What was sent is given, though who sent it leaves; but a run that takes nothing is not waited for.
-    let _or_not = tokio::time::timeout(LEFT, feeding).await;
+    // Input of a client that left is still written, but not if the run does not read it in time.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, writing).await;
     left
 }
 
-/// What is to be written to the run's input.
+/// A chunk of queued input.
 struct Piece {
     bytes: bytes::Bytes,
     eof: bool,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Input that waits until the run takes it, in order. Words are heard meanwhile: one that is sent to a run that reads nothing would
-/// come when it is too late. When there is no more room, the client waits.
-struct Line {
-    line: mpsc::Sender<Piece>,
+/// The queue of input for the run, in order. Control messages bypass it: a signal to a run that does not read its input must not wait
+/// behind that input. When the queue is full, the client waits.
+struct InputQueue {
+    queue: mpsc::Sender<Piece>,
     room: Arc<Semaphore>,
 }
 
-impl Line {
-    fn new(line: mpsc::Sender<Piece>) -> Line {
-        Line { line, room: Arc::new(Semaphore::new(LARGEST)) }
+impl InputQueue {
+    fn new(queue: mpsc::Sender<Piece>) -> InputQueue {
+        InputQueue { queue, room: Arc::new(Semaphore::new(MAX_MESSAGE)) }
     }
 
     async fn put(&self, bytes: bytes::Bytes, eof: bool) {
-        let size = bytes.len().clamp(LEAST, LARGEST) as u32;
+        let size = bytes.len().clamp(MIN_COST, MAX_MESSAGE) as u32;
         let _room = self.room.clone().acquire_many_owned(size).await.ok();
-        let _nobody_gives_it = self.line.send(Piece { bytes, eof, _room }).await;
+        let _ = self.queue.send(Piece { bytes, eof, _room }).await; // the feeder has ended, and so will this
     }
 
-    /// Until all is taken, or for a moment.
-    async fn settle(&self) {
-        let _or_not = tokio::time::timeout(MOMENT, self.room.acquire_many(LARGEST as u32)).await;
+    /// Waits until the queue is empty, or a moment has passed.
+    async fn drain(&self) {
+        let _ = tokio::time::timeout(CONTROL_DELAY, self.room.acquire_many(MAX_MESSAGE as u32)).await;
     }
 }
 
-/// Hears the client until it leaves; a fault where it cannot be understood.
-async fn listen(
+/// Reads messages until the client leaves; a fault for a protocol error.
+async fn read_messages(
     mut stream: SplitStream<WebSocket>,
-    line: Line,
-    speaking: &Listener,
+    queue: InputQueue,
+    input_listener: &Listener,
     faults: &mpsc::Sender<Fault>,
 ) -> Result<(), Fault> {
     while let Some(message) = stream.next().await {
         let done = match message.map_err(|e| broken(&e))? {
             Message::Binary(bytes) => {
-                line.put(bytes, false).await;
+                queue.put(bytes, false).await;
                 Ok(())
             }
-            Message::Text(text) => obey(&line, speaking, &text).await,
+            Message::Text(text) => control(&queue, input_listener, &text).await,
             Message::Close(_) => break,
             Message::Ping(_) | Message::Pong(_) => Ok(()),
         };
@@ -298,59 +303,64 @@ async fn listen(
 }
 
 fn broken(e: &axum::Error) -> Fault {
-    let hint = format!("send whole messages of at most {LARGEST} bytes each");
+    let hint = format!("send whole messages of at most {MAX_MESSAGE} bytes each");
     Fault::invalid(format!("the connection: {e}")).hint(hint).phase(Phase::Execution)
 }
 
-async fn obey(line: &Line, speaking: &Listener, text: &str) -> Result<(), Refusal> {
+async fn control(queue: &InputQueue, input_listener: &Listener, text: &str) -> Result<(), Refusal> {
     let mut json = serde_json::Deserializer::from_str(text);
-    let read = Word::deserialize(ByName(&mut json)).and_then(|word| json.end().map(|()| word));
+    let read = ControlMessage::deserialize(ByName(&mut json)).and_then(|word| json.end().map(|()| word));
     let word = read.map_err(|e| {
-        let hint = "say {\"eof\": true}, {\"resize\": {\"rows\": 24, \"columns\": 80}} or {\"signal\": 2}";
+        let hint = "send {\"eof\": true}, {\"resize\": {\"rows\": 24, \"columns\": 80}} or {\"signal\": 2}";
         Fault::invalid(format!("the message: {e}")).hint(hint).phase(Phase::Execution)
     })?;
     match word {
-        Word::Eof(true) => line.put(bytes::Bytes::new(), true).await,
-        Word::Eof(false) => {}
-        Word::Resize(size) => {
-            line.settle().await;
-            fit(speaking, size).await?;
+        ControlMessage::Eof(true) => queue.put(bytes::Bytes::new(), true).await,
+        ControlMessage::Eof(false) => {}
+        ControlMessage::Resize(size) => {
+            queue.drain().await;
+            resize_terminal(input_listener, size).await?;
         }
-        Word::Signal(signal) => {
-            line.settle().await;
-            send(speaking, signal).await?;
+        ControlMessage::Signal(signal) => {
+            queue.drain().await;
+            send_signal(input_listener, signal).await?;
         }
     }
     Ok(())
 }
 
-/// Gives the run what waits for it, piece by piece.
-async fn feed(mut line: mpsc::Receiver<Piece>, speaking: &Listener, faults: &mpsc::Sender<Fault>) {
+/// Writes queued input to the run.
+async fn write_input(mut queue: mpsc::Receiver<Piece>, input_listener: &Listener, faults: &mpsc::Sender<Fault>) {
     let mut input = None;
-    while let Some(Piece { bytes, eof, _room }) = line.recv().await {
-        let given = give(&mut input, speaking, &bytes, eof).await;
+    while let Some(Piece { bytes, eof, _room }) = queue.recv().await {
+        let given = write_chunks(&mut input, input_listener, &bytes, eof).await;
         if let Err(refusal) = given
             && faults.send(*refusal.fault).await.is_err()
         {
             return;
         }
-        // A keeper has so many connections and no more, and who types thinks in between.
-        if line.is_empty() {
+        // A keeper's connections are limited, and an interactive client pauses between inputs.
+        if queue.is_empty() {
             input = None;
         }
     }
 }
 
-async fn give(input: &mut Option<Input>, speaking: &Listener, bytes: &[u8], eof: bool) -> Result<(), Refusal> {
+async fn write_chunks(
+    input: &mut Option<Input>,
+    input_listener: &Listener,
+    bytes: &[u8],
+    eof: bool,
+) -> Result<(), Refusal> {
     let mut open = match input.take() {
         Some(open) => open,
-        None => Input::open(speaking, false).await?,
+        None => Input::open(input_listener, false).await?,
     };
     for piece in bytes.chunks(PIECE) {
-        open.give(piece.to_vec(), false, None).await?;
+        open.write(piece.to_vec(), false, None).await?;
     }
     if eof {
-        open.give(Vec::new(), true, None).await?;
+        open.write(Vec::new(), true, None).await?;
     }
     *input = Some(open);
     Ok(())

@@ -1,41 +1,40 @@
-//! What a run would do: told, and not done.
+//! Explains a run without starting it.
 
-use crate::answer::{Answer, Document};
-use crate::ask::{Json, Key};
+use crate::answer::Answer;
+use crate::extract::{Json, Key};
 use crate::refuse::Refusal;
-use crate::routes::sandboxes::create_ask;
-use crate::{Scope, Shared, Who};
+use crate::routes::sandboxes::create_request;
+use crate::{Principal, Shared};
+use api::{Document, RunCreate, RunExplain, RunExplained, Scope};
 use axum::extract::State;
-use client::wire::RunExplain;
-use node::keeper::begin::RunCreate;
-use node::run::explained::{Depth, Explained, Within, explain};
+use node::run::explained::{Depth, RunTarget, explain};
 use terms::{Fault, Phase};
 
 /// Splits a request into the sandbox and the command; exactly one of `sandbox` and `create` must be given.
-fn divide(wish: RunExplain) -> Result<(Within, RunCreate), Fault> {
-    let within = match (wish.sandbox, wish.create) {
-        (Some(word), None) => Within::Sandbox(word),
-        (None, Some(make)) => Within::Fresh(Box::new(create_ask(make, Key(None))?)),
+fn split(request: RunExplain) -> Result<(RunTarget, RunCreate), Fault> {
+    let within = match (request.sandbox, request.create) {
+        (Some(word), None) => RunTarget::Sandbox(word),
+        (None, Some(make)) => RunTarget::Fresh(Box::new(create_request(make, Key(None))?)),
         _ => {
             let fault = Fault::invalid("sandbox and create: both are given, or neither");
-            return Err(fault.hint("name a sandbox, or say what would be made").phase(Phase::Admission));
+            return Err(fault.hint("give the sandbox, or the one to be created").phase(Phase::Admission));
         }
     };
-    Ok((within, wish.run))
+    Ok((within, request.run))
 }
 
-/// Tell what a run would do, and do nothing of it: its policy, where its secrets would come from, and the steps of its setup. Steps name
-/// places of the host, and are told to the operator of the daemon alone; others get the rest.
+/// Explains what a run would do, without starting it: its policy, the sources of its secrets, and the steps of its setup. The steps contain
+/// paths of the host and are shown to the operator of the daemon only.
 #[utoipa::path(post, path = "/v1/runs/explain", tag = "runs", request_body = RunExplain,
-    responses((status = 200, body = Document<Explained>),
-        (status = 404, description = "There is no such thing.", body = Fault)))]
+    responses((status = 200, body = Document<RunExplained>),
+        (status = 404, description = "Not found.", body = Fault)))]
 pub async fn explain_run(
     State(shared): State<Shared>,
-    who: Who,
-    Json(wish): Json<RunExplain>,
-) -> Result<Answer<Explained>, Refusal> {
-    who.needs(Scope::Agent)?;
-    let (within, run) = divide(wish)?;
-    let depth = if who.is_host_operator() { Depth::Steps } else { Depth::Rules };
-    shared.answer(&who, move |node, caller| explain(node, caller, &within, &run, depth)).await
+    principal: Principal,
+    Json(request): Json<RunExplain>,
+) -> Result<Answer<RunExplained>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
+    let (within, run) = split(request)?;
+    let depth = if principal.is_host_operator() { Depth::Steps } else { Depth::Rules };
+    shared.answer(&principal, move |node, caller| explain(node, caller, &within, &run, depth)).await
 }

@@ -1,79 +1,60 @@
-//! What a run says, as server-sent events. An event's id is the offset behind it, so that who was cut off goes on where it was.
+//! Streams a run's output as server-sent events. An event's id is the offset of the next one, so that a client can resume.
 
-use crate::ask::{Path, Query, single};
+use crate::extract::{Path, Query, single};
 use crate::refuse::Refusal;
-use crate::running::{Listener, Log, Told};
+use crate::run_listener::{Listener, Log, LogItem};
 use crate::tasks::{self, Task};
-use crate::{Scope, Shared, Who};
+use crate::{Principal, Shared};
+use api::{OutputEncodingParam, RunOutput, Scope};
 use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName};
 use node::keeper::spool::{HEAD, Kind, Page, Record};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 use terms::{Fault, Phase};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
-/// A line that says nothing is sent so often, or those in between take the connection for dead.
-const QUIET: Duration = Duration::from_secs(15);
+/// Interval of keep-alive comments, without which proxies drop the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OutputQuery {
-    /// From this offset on, which an event's id told; `Last-Event-ID` goes before it. From the beginning where neither is given.
+    /// Begin at this offset, the id of an earlier event; `Last-Event-ID` takes precedence. Without either the stream begins at the start.
     from: Option<u64>,
-    /// How `data` is written; `auto` is text where the bytes are UTF-8.
+    /// Encoding of `data`; `auto` is text where the bytes are UTF-8.
     #[serde(default)]
-    encoding: Encoding,
-    /// Go on as it says more, until it has ended [default: true].
+    encoding: OutputEncodingParam,
+    /// Wait for new output until the run has ended [default: true].
     follow: Option<bool>,
 }
 
-#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = OutputEncoding)]
-pub enum Encoding {
-    #[default]
-    Auto,
-    Base64,
-}
-
-/// The data of `stdout`, `stderr` and `terminal`.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Output)]
-pub struct Said {
-    /// Where it begins in all that the run said.
-    offset: u64,
-    at_ms: u64,
-    /// `text` or `base64`.
-    encoding: &'static str,
-    data: String,
-}
-
-/// Follow what a run says: events `stdout`, `stderr`, `terminal`; `dropped` and `gap` where bytes are not kept; `end` with the outcome,
-/// once nothing of the run is left; `lost` when this stream cannot go on although the run may.
+/// Streams a run's output: events `stdout`, `stderr`, `terminal`; `dropped` and `gap` where bytes are not kept; `end` with the outcome,
+/// once no process of the run is left; `lost` when this stream cannot continue although the run may.
 #[utoipa::path(get, path = "/v1/runs/{run}/output", tag = "runs",
-    params(("run" = String, Path), OutputQuery, ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen")),
-    responses((status = 200, content_type = "text/event-stream", body = Said)))]
+    params(("run" = String, Path), OutputQuery, ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received")),
+    responses((status = 200, content_type = "text/event-stream", body = RunOutput)))]
 pub async fn output(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(run): Path<String>,
     Query(query): Query<OutputQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    who.needs_any(&[Scope::Agent, Scope::Reviewer])?;
+    principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(query.from).unwrap_or(0);
-    let task = shared.tasks().admit(tasks::Kind::RunStream, &who.tenant)?;
-    let listener = Listener::new(&shared, &who, run).await?;
+    let task = shared.tasks().admit(tasks::Kind::RunStream, &principal.tenant)?;
+    let listener = Listener::new(&shared, &principal, run).await?;
     let log = Log::open(listener, from).await?;
     let follows = query.follow.unwrap_or(true);
     let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows, _task: task };
@@ -81,23 +62,23 @@ pub async fn output(
         let event = follower.next().await?;
         Some((Ok::<_, Infallible>(event), follower))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(QUIET)).into_response())
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let Some(text) = single(headers, &HeaderName::from_static("last-event-id"))? else { return Ok(None) };
     let refuse = || {
-        let fault = Fault::invalid(format!("Last-Event-ID {text:?}: no offset")).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("Last-Event-ID {text:?}: not an offset")).phase(Phase::Admission);
         fault.hint("send the id of the last event that was seen")
     };
     text.parse().map(Some).map_err(|_| refuse().into())
 }
 
 struct Follower {
-    /// None when all was told.
+    /// The log; none at the end of the stream.
     log: Option<Log>,
     ready: VecDeque<Event>,
-    encoding: Encoding,
+    encoding: OutputEncodingParam,
     follows: bool,
     _task: Task,
 }
@@ -109,10 +90,10 @@ impl Follower {
                 return Some(event);
             }
             let log = self.log.as_mut()?;
-            let next = if self.follows { log.next().await } else { log.there().await };
+            let next = if self.follows { log.next().await } else { log.next_available().await };
             match next {
-                Ok(Some(Told::Page(page))) => self.ready.extend(events(page, self.encoding)),
-                Ok(Some(Told::End(outcome))) => {
+                Ok(Some(LogItem::Page(page))) => self.ready.extend(events(page, self.encoding)),
+                Ok(Some(LogItem::End(outcome))) => {
                     self.log = None;
                     return Some(Event::default().event("end").data(json!(outcome).to_string()));
                 }
@@ -126,34 +107,34 @@ impl Follower {
     }
 }
 
-fn events(page: Page, encoding: Encoding) -> impl Iterator<Item = Event> {
+fn events(page: Page, encoding: OutputEncodingParam) -> impl Iterator<Item = Event> {
     let gap = page.gap.map(|(from, to)| {
         Event::default().event("gap").id(to.to_string()).data(json!({"from": from, "to": to}).to_string())
     });
     gap.into_iter().chain(page.records.into_iter().map(move |record| event(record, encoding)))
 }
 
-fn event(record: Record, encoding: Encoding) -> Event {
+fn event(record: Record, encoding: OutputEncodingParam) -> Event {
     let next = record.offset + (HEAD + record.bytes.len()) as u64;
     let (name, data) = match record.kind {
-        Kind::Stdout => ("stdout", said(record, encoding)),
-        Kind::Stderr => ("stderr", said(record, encoding)),
-        Kind::Terminal => ("terminal", said(record, encoding)),
+        Kind::Stdout => ("stdout", output_data(record, encoding)),
+        Kind::Stderr => ("stderr", output_data(record, encoding)),
+        Kind::Terminal => ("terminal", output_data(record, encoding)),
         Kind::Dropped => {
             ("dropped", json!({"offset": record.offset, "bytes": record.dropped(), "at_ms": record.at_ms}).to_string())
         }
-        // As it was written when the last of its processes was gone.
+        // The outcome, as written when the last process of the run had ended.
         Kind::End => ("end", String::from_utf8_lossy(&record.bytes).replace(['\r', '\n'], " ")),
     };
     Event::default().event(name).id(next.to_string()).data(data)
 }
 
-fn said(record: Record, encoding: Encoding) -> String {
+fn output_data(record: Record, encoding: OutputEncodingParam) -> String {
     let Record { offset, at_ms, bytes, .. } = record;
     let (encoding, data) = match (encoding, String::from_utf8(bytes)) {
-        (Encoding::Auto, Ok(text)) => ("text", text),
+        (OutputEncodingParam::Auto, Ok(text)) => ("text", text),
         (_, Ok(text)) => ("base64", BASE64.encode(text)),
         (_, Err(e)) => ("base64", BASE64.encode(e.as_bytes())),
     };
-    serde_json::to_string(&Said { offset, at_ms, encoding, data }).unwrap_or_default()
+    serde_json::to_string(&RunOutput { offset, at_ms, encoding, data }).unwrap_or_default()
 }

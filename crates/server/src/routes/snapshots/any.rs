@@ -1,72 +1,76 @@
-//! Snapshots of all sandboxes, also of those that are gone, and what is made of a snapshot or a sandbox by one word.
+//! Snapshots of all sandboxes, also of removed ones; forks and exports by one word that names a snapshot or a sandbox.
 
-use super::{LOOKERS, Part, SORT, makes, once, takes};
+use super::{CONTENT_TYPE, PageQuery, READ_SCOPES, additions, needs_snapshot, once};
 use crate::answer::Answer;
-use crate::ask::{Cursor, Json, Key, Path, Query};
+use crate::extract::{Cursor, Json, Key, Path, Query};
 use crate::refuse::Refusal;
-use crate::{Scope, Shared, Who, spooled};
+use crate::{Principal, Shared, spooled};
+use api::{SandboxFork, SandboxForked, Scope, SnapshotList};
 use axum::extract::State;
 use axum::response::Response;
-use client::wire::{SandboxFork, SnapshotList};
 use http::{HeaderName, HeaderValue};
 use node::portable;
-use node::snapshots::{self, Forked};
+use node::snapshots;
 use node::{Caller, Node};
 use terms::{Fault, PROTOCOL_VERSION};
 
-/// Snapshots of all sandboxes, by id.
-#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", operation_id = "list_all", params(Part),
+/// Lists the snapshots of all sandboxes, by id.
+#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", operation_id = "list_all", params(PageQuery),
     responses((status = 200, body = SnapshotList)))]
 pub async fn list_all(
     State(shared): State<Shared>,
-    who: Who,
-    Query(part): Query<Part>,
+    principal: Principal,
+    Query(page): Query<PageQuery>,
 ) -> Result<Answer<SnapshotList>, Refusal> {
-    who.needs_any(&LOOKERS)?;
-    let mut all = shared.verb(&who, snapshots::list_all).await?;
+    principal.require_any_scope(&READ_SCOPES)?;
+    let mut all = shared.verb(&principal, snapshots::list_all).await?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    let (snapshots, next) = part.paging().cut(all, Cursor::Id("snp_"), |s| s.id.clone())?;
+    let (snapshots, next) = page.paging().cut(all, Cursor::Id("snp_"), |s| s.id.clone())?;
     Ok(Answer::whole(&SnapshotList { protocol_version: PROTOCOL_VERSION, snapshots, next }))
 }
 
-/// Makes new sandboxes that begin at a snapshot, or where a sandbox is.
+/// Forks a snapshot or a sandbox: creates new sandboxes with its content.
 #[utoipa::path(post, path = "/v1/snapshots/{id}/fork", tag = "snapshots", operation_id = "fork_any",
-    params(("id" = String, Path, description = "A snapshot or a sandbox, by id, its beginning, or name"), ("Idempotency-Key" = Option<String>, Header)),
-    request_body = SandboxFork, responses((status = 201, body = Forked),
-        (status = 200, description = "An earlier request under the same key made it.", body = Forked)))]
+    params(("id" = String, Path, description = "A snapshot or a sandbox: its id, a unique prefix of it, or its name"), ("Idempotency-Key" = Option<String>, Header)),
+    request_body = SandboxFork, responses((status = 201, body = SandboxForked),
+        (status = 200, description = "An earlier request under the same key created it.", body = SandboxForked)))]
 pub async fn fork_any(
     State(shared): State<Shared>,
-    who: Who,
+    principal: Principal,
     Path(id): Path<String>,
     key: Key,
-    Json(wish): Json<SandboxFork>,
-) -> Result<Answer<Forked>, Refusal> {
-    who.needs(Scope::Agent)?;
-    if wish.snapshot.is_some() {
-        let fault = Fault::invalid("the body: snapshot: it stands in the path").phase(terms::Phase::Admission);
+    Json(request): Json<SandboxFork>,
+) -> Result<Answer<SandboxForked>, Refusal> {
+    principal.require_scope(Scope::Agent)?;
+    if request.snapshot.is_some() {
+        let fault = Fault::invalid("the body: snapshot: the path names it already").phase(terms::Phase::Admission);
         return Err(fault.hint("leave it out").into());
     }
-    let once = once(&shared, &who, key.clone(), "fork_any", &(&id, &wish))?;
-    let more = makes(&wish, takes(&shared, &who, &id).await?);
+    let once = once(&shared, &principal, key.clone(), "fork_any", &(&id, &request))?;
+    let more = additions(&request, needs_snapshot(&shared, &principal, &id).await?);
     let verb = move |node: &Node, caller: &Caller| {
-        snapshots::fork_once(node, caller, Some(&id), wish.name.as_deref(), wish.count, once.as_ref())
+        snapshots::fork_once(node, caller, Some(&id), request.name.as_deref(), request.count, once.as_ref())
     };
-    let forked = shared.making(&who, more, &key, verb).await?;
+    let forked = shared.create_within_quota(&principal, more, &key, verb).await?;
     Ok(Answer::whole(&forked).created_unless(forked.existed))
 }
 
-/// The changes of a snapshot, or of a sandbox without a live run, as one file. The header `cofferdam-exported` tells what is in it.
+/// Exports the changes of a snapshot, or of a sandbox without a running command, as one file. The header `cofferdam-exported` describes it.
 #[utoipa::path(get, path = "/v1/snapshots/{id}/export", tag = "snapshots", operation_id = "export_any",
-    params(("id" = String, Path, description = "A snapshot or a sandbox, by id, its beginning, or name")),
+    params(("id" = String, Path, description = "A snapshot or a sandbox: its id, a unique prefix of it, or its name")),
     responses((status = 200, content_type = "application/zstd", body = Vec<u8>),
-        (status = 409, description = "It is not as the request supposes.", body = Fault)))]
-pub async fn export_any(State(shared): State<Shared>, who: Who, Path(id): Path<String>) -> Result<Response, Refusal> {
-    who.needs_any(&LOOKERS)?;
+        (status = 409, description = "A conflict with the current state.", body = Fault)))]
+pub async fn export_any(
+    State(shared): State<Shared>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    principal.require_any_scope(&READ_SCOPES)?;
     let verb =
         move |node: &Node, caller: &Caller, out: &mut dyn std::io::Write| portable::export(node, caller, &id, out);
-    let (mut answer, written) = spooled::answer(&shared, &who, SORT, verb).await?;
+    let (mut response, written) = spooled::respond(&shared, &principal, CONTENT_TYPE, verb).await?;
     let told = serde_json::to_string(&written).map_err(|e| Fault::internal(e.to_string()))?;
     let told = HeaderValue::from_str(&told).map_err(|e| Fault::internal(e.to_string()))?;
-    answer.headers_mut().insert(HeaderName::from_static("cofferdam-exported"), told);
-    Ok(answer)
+    response.headers_mut().insert(HeaderName::from_static("cofferdam-exported"), told);
+    Ok(response)
 }

@@ -1,115 +1,129 @@
-//! A template that is prepared by a command: in a sandbox that is made for it, named when the command has ended well, and removed in
-//! any case. It goes on when its client is gone; a daemon that dies leaves a sandbox that expires.
+//! Prepares a template by a command: in a sandbox created for it, which becomes the template when the command succeeds, and is removed in
+//! any case. The preparation continues when its client leaves; a daemon that dies leaves a sandbox that expires.
 
-use crate::ask::Key;
+use crate::extract::Key;
 use crate::refuse::Refusal;
-use crate::running::Listener;
-use crate::{Shared, Who};
-use client::wire::TemplatePrepare;
-use node::create::{Ask, make};
-use node::files::Target;
+use crate::run_listener::Listener;
+use crate::{Principal, Shared};
+use api::{PathText, RunCreate, TemplateCreated, TemplatePrepare};
+use node::create::{CreateSandbox, make};
 use node::idempotency::Once;
-use node::keeper::begin::{self, RunCreate};
-use node::keeper::runs::Found;
+use node::keeper::begin;
+use node::keeper::runs::RunRef;
 use node::policies::Source;
-use node::quota::More;
+use node::quota::AddedUsage;
 use node::remove;
 use node::sandbox::Which;
-use node::templates::{self, Templated};
+use node::templates;
 use node::{Caller, Node};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Outcome, Phase};
 
-/// How long a preparation may take whose limits say nothing, and how long the sandbox of one is kept that nobody came back for.
+/// Default time limit of a preparation, and lifetime of its sandbox if the daemon dies.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// How often it is looked whether that time is over.
-const LOOK: Duration = Duration::from_secs(60);
-/// Of what the command said last, so much is told when it failed.
-const TOLD: usize = 2000;
+/// Interval of checks for the time limit and for the shutdown.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes of the command's last output in the fault of a failed preparation.
+const MAX_QUOTED: usize = 2000;
 
 /// Runs the command in a sandbox of its own and makes the template of it.
-pub async fn carry_out(
+pub async fn prepare_template(
     prepare: TemplatePrepare,
     shared: &Shared,
-    who: &Who,
+    principal: &Principal,
     name: String,
     once: Option<Once>,
-) -> Result<Templated, Refusal> {
+) -> Result<TemplateCreated, Refusal> {
     let known = (name.clone(), once.clone());
     let earlier =
         move |node: &Node, caller: &Caller| templates::earlier_template(node, caller, &known.0, known.1.as_ref());
-    if let Some(known) = shared.verb(who, earlier).await? {
+    if let Some(known) = shared.verb(principal, earlier).await? {
         return Ok(known);
     }
     let command = prepare.command.clone();
-    let ask = create_ask(prepare)?;
-    let more = vec![More::Sandboxes(1), More::Snapshots(1), More::Templates(1)];
-    let id = shared.making(who, more, &Key::default(), move |node, caller| make(node, caller, &ask)).await?.id;
-    let work = prepared(shared.clone(), who.clone(), id, command, name, once);
-    let broken = |e| Refusal::from(Fault::internal(format!("the preparation ended without an answer: {e}")));
+    let request = create_request(prepare)?;
+    let more = vec![AddedUsage::Sandboxes(1), AddedUsage::Snapshots(1), AddedUsage::Templates(1)];
+    let id = shared
+        .create_within_quota(principal, more, &Key::default(), move |node, caller| make(node, caller, &request))
+        .await?
+        .id;
+    let work = prepared(shared.clone(), principal.clone(), id, command, name, once);
+    let broken = |e| Refusal::from(Fault::internal(format!("the preparation ended without a result: {e}")));
     shared.tasks().spawn_to_end(work).await.map_err(broken)?
 }
 
-fn create_ask(prepare: TemplatePrepare) -> Result<Ask, Fault> {
+fn create_request(prepare: TemplatePrepare) -> Result<CreateSandbox, Fault> {
     if let Some(dir) = prepare.dir.as_ref().filter(|dir| !dir.is_absolute()) {
-        let fault = Fault::invalid(format!("dir {:?}: not a whole path", dir.display())).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("dir {:?}: not an absolute path", dir.display())).phase(Phase::Admission);
         return Err(fault.hint("give a path that begins with a slash, or none for an empty directory"));
     }
-    Ok(Ask {
+    Ok(CreateSandbox {
         own_base: prepare.dir.is_none(),
         dir: prepare.dir,
         policies: prepare.policies.into_iter().map(Source::from).collect(),
         limits: prepare.limits,
         cpus: prepare.cpus,
         ttl_ms: Some(LONGEST.as_millis() as u64),
-        ..Ask::default()
+        ..CreateSandbox::default()
     })
 }
 
 async fn prepared(
     shared: Shared,
-    who: Who,
+    principal: Principal,
     id: String,
     command: String,
     name: String,
     once: Option<Once>,
-) -> Result<Templated, Refusal> {
-    let made = match run(&shared, &who, &id, command.clone()).await {
+) -> Result<TemplateCreated, Refusal> {
+    let made = match run(&shared, &principal, &id, command.clone()).await {
         Ok(outcome) if outcome.success => {
             let sandbox = id.clone();
             let verb = move |node: &Node, caller: &Caller| {
                 templates::create_once(node, caller, &name, Some(&sandbox), Some(&command), once.as_ref())
             };
-            // Counted once more: others may have made some while the command ran.
-            shared.making(&who, vec![More::Snapshots(1), More::Templates(1)], &Key::default(), verb).await
+            // Checked again: other requests may have used the quota while the command ran.
+            shared
+                .create_within_quota(
+                    &principal,
+                    vec![AddedUsage::Snapshots(1), AddedUsage::Templates(1)],
+                    &Key::default(),
+                    verb,
+                )
+                .await
         }
         Ok(outcome) => Err(failed(&name, &outcome).into()),
         Err(refusal) => Err(refusal),
     };
     let which = Which { word: Some(id), version: None };
-    // What is left expires.
-    let _ = shared.verb(&who, move |node, caller| remove::remove(node, caller, &which, Some(Duration::ZERO))).await;
+    // On failure the sandbox expires.
+    let _ =
+        shared.verb(&principal, move |node, caller| remove::remove(node, caller, &which, Some(Duration::ZERO))).await;
     made
 }
 
-/// Runs the command to its end; what it said is in the outcome.
-async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Outcome, Refusal> {
-    let turn = shared.admission().run(&who.tenant).await?;
-    let (word, ask) =
-        (id.to_owned(), RunCreate { shell: Some(Target::of(command.as_bytes())), ..RunCreate::default() });
-    let begun = shared.enlivening(who, id, move |node, caller| begin::begin(node, caller, &ask, &word, None)).await?;
-    Listener::new(shared, who, begun.found.id.clone()).await?.hold(turn);
-    let mut listener = Listener::new(shared, who, begun.found.id).await?;
+/// Runs the command to its end; the outcome has its output.
+async fn run(shared: &Shared, principal: &Principal, id: &str, command: String) -> Result<Outcome, Refusal> {
+    let permit = shared.admission().run(&principal.tenant).await?;
+    let (word, request) =
+        (id.to_owned(), RunCreate { shell: Some(PathText::of(command.as_bytes())), ..RunCreate::default() });
+    let begun =
+        shared.make_live(principal, id, move |node, caller| begin::begin(node, caller, &request, &word, None)).await?;
+    Listener::new(shared, principal, begun.found.id.clone()).await?.hold_permit(permit);
+    let mut listener = Listener::new(shared, principal, begun.found.id).await?;
     let end = Instant::now() + LONGEST;
     loop {
-        if let Some(outcome) = listener.told(LOOK).await? {
+        if let Some(outcome) = listener.outcome_with_output(CHECK_INTERVAL).await? {
             return Ok(outcome);
         }
         if Instant::now() > end || shared.is_ending() {
-            listener.with(Found::kill).await?;
-            let fault = Fault::new(ErrorKind::Unavailable, "the preparation took too long, or the daemon ends");
+            listener.with(RunRef::kill).await?;
+            let fault = Fault::new(
+                ErrorKind::Unavailable,
+                "the preparation took longer than an hour, or the daemon shuts down",
+            );
             return Err(fault
-                .hint("ask again, with limits.max_wall_ms where it may hang")
+                .hint("try again, with limits.max_wall_ms if the command may hang")
                 .phase(Phase::Execution)
                 .into());
         }
@@ -119,12 +133,12 @@ async fn run(shared: &Shared, who: &Who, id: &str, command: String) -> Result<Ou
 fn failed(name: &str, outcome: &Outcome) -> Fault {
     let text = |bytes: Option<Vec<u8>>| String::from_utf8_lossy(&bytes.unwrap_or_default()).trim_end().to_owned();
     let said = [text(outcome.stdout_bytes()), text(outcome.stderr_bytes())].join("\n");
-    let from = said.char_indices().rev().nth(TOLD).map_or(0, |(at, _)| at);
+    let from = said.char_indices().rev().nth(MAX_QUOTED).map_or(0, |(at, _)| at);
     let message = format!(
         "the template {name:?} was not made: its command ended with status {}: {}",
         outcome.status(),
         said[from..].trim()
     );
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Execution);
-    fault.hint("mend the command, its rules or its limits, and ask again")
+    fault.hint("fix the command, its policy or its limits, and try again")
 }

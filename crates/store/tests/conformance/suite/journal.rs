@@ -2,10 +2,11 @@
 
 use super::{entry, get, insert, thing};
 use crate::place::{Place, READ, WRITE, commit};
+use api::JournalStep;
 use serde_json::json;
 use std::ops::ControlFlow;
 use store::backend::{EntryQuery, Link, Order, Transaction};
-use store::{Entry, Step, Store, examine};
+use store::{Entry, Store, examine};
 
 fn numbers(tx: &dyn Transaction, query: &EntryQuery<'_>) -> Vec<u64> {
     let mut found = Vec::new();
@@ -102,7 +103,7 @@ pub fn old_entries_are_deleted_and_numbers_go_on(place: &Place) {
 
 fn note(store: &Store, subject: &str, n: u64) -> u64 {
     let body = json!({ "n": n });
-    let entry = Entry { at_ms: n, verb: "create", step: Step::Done, subject, actor: "tester", body };
+    let entry = Entry { at_ms: n, verb: "create", step: JournalStep::Done, subject, actor: "tester", body };
     if n.is_multiple_of(3) { store.write_soon(|tx| tx.note(&entry)) } else { store.write(|tx| tx.note(&entry)) }
         .unwrap()
 }
@@ -142,7 +143,7 @@ pub fn the_chain_is_continuous_under_concurrency(place: &Place) {
 pub fn a_rolled_back_entry_leaves_no_gap(place: &Place) {
     let store = place.store();
     assert_eq!(note(&store, "sbx_1", 1), 1);
-    let entry = Entry { at_ms: 2, verb: "x", step: Step::Intent, subject: "s", actor: "a", body: json!(null) };
+    let entry = Entry { at_ms: 2, verb: "x", step: JournalStep::Intent, subject: "s", actor: "a", body: json!(null) };
     let failed: Result<(), _> = store.write(|tx| {
         assert_eq!(tx.note(&entry)?, 2);
         assert_eq!(tx.note(&entry)?, 3);

@@ -1,20 +1,20 @@
-//! The host of a URL as clients read it: many spellings lead to one address, and a comparison of texts would miss most of them.
-//! What clients might read in two ways is no host here.
+//! Parses the host of a URL as clients do: many spellings mean one address, and comparing texts would miss most of them. A host that
+//! clients may read in different ways is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names that a machine has for itself, beside those below `localhost`.
+/// Names of the local machine, besides those below `localhost`.
 const SELF: [&str; 5] = ["localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Host {
     Address(IpAddr),
-    /// In small letters, without the dot at its end.
+    /// In lower case, without the trailing dot.
     Name(String),
 }
 
 impl Host {
-    /// None for what no honest server writes: escapes, and numbers that are no address.
+    /// Parses a host; none for escapes, and for numbers that are not an address.
     pub fn parse(text: &str) -> Option<Host> {
         if let Some(inner) = text.strip_prefix('[') {
             let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
@@ -31,7 +31,7 @@ impl Host {
         }
     }
 
-    /// Whether every machine means itself by it. A connection to no address in particular goes there, too.
+    /// Returns true for the local machine. A connection to an unspecified address also reaches it.
     pub fn is_self(&self) -> bool {
         match self {
             Host::Address(address) => address.is_loopback() || address.is_unspecified(),
@@ -40,18 +40,18 @@ impl Host {
     }
 }
 
-/// A label that is encoded as a foreign one and holds nothing foreign: some clients take it for what is in it.
+/// Returns true for a punycode label without non-ASCII characters, which some clients decode.
 fn is_disguised(label: &str) -> bool {
     label.strip_prefix("xn--").is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
 }
 
-/// Whether a name that ends so is read as an address.
+/// Returns true for a last label with which a name is parsed as an IPv4 address.
 fn is_number(label: &str) -> bool {
     let is_hex = label.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     is_hex || !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// One to four numbers; the last fills all the bytes that are left.
+/// Parses one to four numbers; the last fills all remaining bytes.
 fn ipv4(name: &str) -> Option<Ipv4Addr> {
     let numbers: Vec<u32> = name.split('.').map(number).collect::<Option<_>>()?;
     let (last, first) = numbers.split_last()?;
@@ -61,7 +61,7 @@ fn ipv4(name: &str) -> Option<Ipv4Addr> {
     fits.then(|| Ipv4Addr::from_bits(above as u32 | last))
 }
 
-/// Decimal, octal after a 0, or hexadecimal after 0x, which alone is nought.
+/// Parses a decimal, octal (`0`) or hexadecimal (`0x`) number; `0x` alone is zero.
 fn number(text: &str) -> Option<u32> {
     let (digits, radix) = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
         (Some(digits), _) => (digits, 16),
@@ -111,8 +111,9 @@ mod tests {
             assert_eq!(Host::parse(text), Some(Host::Name(name.to_owned())), "{text}");
         }
     }
-    /// The `url` crate reads a host as browsers do. A host that both read is the same to both; the rest is refused here, and `url` reads
-    /// more of it than we want: it decodes escapes and folds other scripts, which not every client does.
+
+    /// The `url` crate reads a host as browsers do. A host that both accept is the same to both; the rest is refused here, and `url`
+    /// accepts more than is safe: it decodes escapes and folds other scripts, which not every client does.
     #[test]
     fn a_host_is_read_as_the_url_standard_reads_it() {
         const LABELS: [&str; 22] = [
@@ -156,7 +157,7 @@ mod tests {
         {
             texts.push(format!("[{v6}]"));
         }
-        // Behind two dots stands no name that anything resolves; here they are dropped, so that such an address counts as one.
+        // A host with two trailing dots does not resolve; here the dots are dropped, so that such an address counts as one.
         texts.retain(|text| !text.ends_with(".."));
         let (mut addresses, mut names) = (0, 0);
         for text in &texts {
@@ -175,13 +176,13 @@ mod tests {
                     assert_eq!(ours, theirs.trim_end_matches('.'), "{text}");
                     names += 1;
                 }
-                // A name that the standard refuses leads nowhere.
+                // A name that the standard refuses cannot be reached.
                 (Some(Host::Name(_)), Err(_)) => {}
                 (ours, theirs) => panic!("{text:?}: {ours:?}, and to the standard {theirs:?}"),
             }
         }
         assert!(addresses > 500 && names > 500, "both kinds are compared: {addresses} {names} of {}", texts.len());
-        // Every address of the standard in plain digits and dots is one of ours.
+        // Every address of the standard in plain digits and dots is accepted here.
         for text in texts.iter().filter(|text| !text.contains("..") && !text.starts_with('.')) {
             if let Ok(url::Host::Ipv4(theirs)) = url::Host::parse(text) {
                 assert_eq!(Host::parse(text), Some(Host::Address(theirs.into())), "{text}");

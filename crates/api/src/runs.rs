@@ -1,0 +1,240 @@
+//! Runs: requests that start, explain or signal one, and the documents that show them.
+
+use crate::{PathText, SandboxCreate, SecretValue};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use terms::{Limits, Outcome, Verdict};
+use utoipa::ToSchema;
+
+/// A run that was ended.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EndedRun {
+    pub run: String,
+    pub pid: u32,
+    /// True if it did not end on request and was killed.
+    pub killed: bool,
+}
+
+/// A run that goes on.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LiveRun {
+    pub run: String,
+    /// Absent while it is not known whether the run leaves changes to keep.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sandbox: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    #[schema(value_type = String)]
+    pub base: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+    pub command: Vec<String>,
+    pub started_ms: u64,
+    /// Which keeper did not answer, where that of its sandbox is silent: whether the run goes on is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PastRun {
+    pub run: String,
+    #[serde(flatten)]
+    pub record: Run,
+}
+
+/// A command to be run. The sandbox becomes live for it where it is not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunCreate {
+    /// The command and its arguments; with `shell`, the arguments after the shell's text.
+    pub command: Vec<PathText>,
+    /// Run this text with `sh -c`.
+    pub shell: Option<PathText>,
+    /// Variables to set.
+    pub env: BTreeMap<String, PathText>,
+    /// More of them, each `NAME=VALUE`: for names that are no text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<PathText>,
+    /// Values of secrets that the sandbox was made to be brought, by name. They hold as long as the command runs, and are kept nowhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretValue>,
+    /// Working directory, relative to the sandbox's directory.
+    pub workdir: Option<PathText>,
+    /// Absolute path of the caller's directory: the command starts there without `workdir`, if it is in the sandbox's directory.
+    pub cwd: Option<PathText>,
+    /// Limits of this command alone: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
+    pub limits: Limits,
+    /// True if the client will write to its input; else the input is empty.
+    pub input: bool,
+    /// A terminal of its own.
+    pub terminal: Option<TerminalSize>,
+    /// Refused reads are reported, too. All commands of a sandbox are watched alike: one that was made without this refuses it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub report_reads: bool,
+    /// Timeout of the command's questions; it must equal that of the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1000, maximum = 600_000)]
+    pub ask_timeout_ms: Option<u64>,
+}
+
+/// Size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    #[schema(minimum = 1)]
+    pub rows: u16,
+    #[schema(minimum = 1)]
+    pub columns: u16,
+}
+
+/// A run, with its outcome once it has ended.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RunStatus {
+    pub run: String,
+    pub sandbox: String,
+    pub command: Vec<String>,
+    pub running: bool,
+    pub started_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdict: Option<Verdict>,
+    /// The status that the command line would exit with.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<u8>,
+    /// The service that it is, by name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
+    /// An earlier request under the same key started it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub existed: bool,
+    /// Streams to attach to; for a single open run of a live sandbox.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub at: Option<RunStreams>,
+    /// Outcome of the run, if it was requested and the run has ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outcome: Option<Outcome>,
+}
+
+/// Streams of a live run, and the length of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunStreams {
+    /// True if it reads input.
+    pub input: bool,
+    /// True if it has a terminal.
+    pub terminal: bool,
+    /// Offset of its next output.
+    pub offset: u64,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct RunList {
+    pub runs: Vec<RunStatus>,
+    /// Value of `after` for the next page; absent on the last.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct RunRemoved {
+    pub run: String,
+    /// True if it was open and was killed.
+    pub killed: bool,
+    /// True if stored output was deleted.
+    pub forgotten: bool,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunSignal {
+    /// Number of the signal: 15 requests the end, 2 interrupts.
+    #[schema(minimum = 1, maximum = 64)]
+    pub signal: i32,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct RunInputTaken {
+    pub run: String,
+    /// Bytes of the body that the command's side has.
+    pub bytes: u64,
+    /// Of all that this writer has sent, so much was taken.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub offset: Option<u64>,
+    /// True once its input is closed.
+    pub eof: bool,
+}
+
+/// The data of `stdout`, `stderr` and `terminal`.
+#[derive(Serialize, ToSchema)]
+pub struct RunOutput {
+    /// Offset of the data in the run's output.
+    pub offset: u64,
+    pub at_ms: u64,
+    /// `text` or `base64`.
+    pub encoding: &'static str,
+    pub data: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RunExplained {
+    /// The whole policy that the command would run under.
+    #[schema(value_type = Object)]
+    pub policy: serde_json::Value,
+    pub notes: Vec<String>,
+    /// Source of each secret.
+    pub secrets: Vec<String>,
+    /// The steps of the setup, in order. They name paths of the host, so they are absent for callers without access to it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub setup: Option<Vec<String>>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct LiveRunList {
+    pub runs: Vec<LiveRun>,
+}
+
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct RunSignalled {
+    pub run: String,
+    /// False when it was gone already.
+    pub changed: bool,
+}
+
+/// A command, and the sandbox that it would run in: an existing one, or one that would be created for it.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunExplain {
+    /// An existing sandbox. Nothing may run in it meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sandbox: Option<String>,
+    /// A sandbox that would be created for the command; instead of `sandbox`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub create: Option<SandboxCreate>,
+    pub run: RunCreate,
+}
+
+/// A command that was run in a sandbox; ids are `run_…`. While it lives, its supervisor holds the lock of the top layer.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Run {
+    pub sandbox: String,
+    pub command: Vec<String>,
+    /// The process that supervises it, with its start time in ticks since boot, and which boot that was.
+    pub pid: u32,
+    pub pid_start: u64,
+    pub boot: String,
+    pub started_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_ms: Option<u64>,
+    /// `verdict` and exit status, once it has ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdict: Option<Verdict>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<u8>,
+    /// The service that it is, by name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
+    /// A digest of the request that started it under a key; another request under that key is another run's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub request: Option<String>,
+}

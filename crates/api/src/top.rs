@@ -1,0 +1,37 @@
+//! Figures of live sandboxes at one moment.
+
+use crate::SandboxState;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Figures of one sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TopSandbox {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    pub state: SandboxState,
+    /// A keeper holds it.
+    pub live: bool,
+    /// Which keeper did not answer, where its state is `silent`: figures are then what the kernel knows of its processes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub silent: Option<String>,
+    pub runs: u64,
+    pub processes: u64,
+    /// Processors' worth of time since the look before, in percent of one; none at the first look.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_percent: Option<f64>,
+    pub cpu_us: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// Absent if it is not counted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub net_bytes: Option<u64>,
+}
+
+/// Figures of all sandboxes at one moment, the busiest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TopReport {
+    pub at_ms: u64,
+    pub sandboxes: Vec<TopSandbox>,
+}

@@ -1,0 +1,216 @@
+//! Real coding agents as their vendors release them, each under its preset and against a scripted model on the host's loopback: it writes a
+//! file and runs a command, and neither its key nor the host's home is touched. `tools/agents` installs them; no test reaches a vendor.
+use testkit as support;
+
+mod model;
+
+use model::{End, LAST_WORDS, Model, Step, Wire};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::{As, Place, holders, to_the_end};
+
+const KEY: &str = "sk-real-9d1f7c52e0b84a36";
+
+/// An agent, with what a user types to have it work with another model server.
+struct Agent<'a> {
+    name: &'a str,
+    /// Directory of its program, below `target/tools/agents`.
+    dir: String,
+    /// Variable of the key, and the header in which it goes.
+    key: (&'a str, &'a str),
+    wire: Wire,
+    write: Step,
+    shell: Step,
+    /// A call that ends the conversation, where the model's words do not.
+    last: Option<Step>,
+    flags: Vec<String>,
+    args: Vec<&'a str>,
+}
+
+fn tools() -> PathBuf {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    top.join("target/tools/agents")
+}
+
+/// The architecture in the names of the packages.
+fn arch() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" }
+}
+
+const MADE: &str = "made by the model";
+/// Shows what the file has, where the key would be, and leaves something in the home.
+const COMMAND: &str = "cat made.txt > seen.txt; env > env.txt; echo inside > ~/left-by-the-agent";
+
+/// Has an agent play the script and looks at what is left.
+#[track_caller]
+fn play(place: &Place, agent: Agent<'_>, set_up: impl FnOnce(u16)) {
+    let dir = tools().join(&agent.dir);
+    assert!(dir.join(agent.name).exists(), "{}: no {}; run tools/agents", dir.display(), agent.name);
+    let steps: Vec<Step> = [agent.write, agent.shell].into_iter().chain(agent.last).collect();
+    let count = steps.len();
+    let end = if count > 2 { End::Call } else { End::Words };
+    let model = Model::start(agent.wire, steps);
+    set_up(model.port);
+    let before = files(&place.home);
+    let (variable, header) = agent.key;
+    let mut run = place.cofferdam(["run", "--net", &format!("127.0.0.1:{}", model.port)]);
+    run.args(["--secret", &format!("{variable}@127.0.0.1:{header}")]);
+    run.args(agent.flags.iter().map(|flag| flag.replace("PORT", &model.port.to_string())));
+    run.arg("--").arg(agent.name).args(agent.args);
+    run.env(variable, KEY).env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()));
+    let output = to_the_end(&mut run, b"");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let story = format!("{}\nstdout: {stdout}\nstderr: {stderr}", output.status);
+    assert!(output.status.success(), "{story}");
+    assert!(stderr.contains(&format!("preset {}, by the command's name", agent.name)), "{story}");
+    assert!(stdout.contains(LAST_WORDS) || end == End::Call, "{story}");
+    model.assert_played(KEY, count, end, &story);
+
+    let diff = place.cofferdam(["diff"]).output().unwrap();
+    let diff = String::from_utf8_lossy(&diff.stdout);
+    for line in [format!("+{MADE}"), format!("+{variable}=cofferdam-secret-{variable}-")] {
+        assert!(diff.contains(&line), "{line}: {diff}\n{story}");
+    }
+    assert!(diff.contains("made.txt") && diff.contains("seen.txt"), "{diff}");
+    assert!(!diff.contains(KEY) && !diff.contains("left-by-the-agent"), "{diff}");
+    assert_eq!(files(&place.home), before, "the host's home is as it was");
+    assert!(holders(&place.root, KEY.as_bytes()).is_empty(), "the key is in no file");
+}
+
+/// Returns the files below a directory with their bytes.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => all.extend(files(&entry.path())),
+            false => drop(all.insert(entry.path(), fs::read(entry.path()).unwrap_or_default())),
+        }
+    }
+    all
+}
+
+fn step(tool: &'static str, input: Value) -> Step {
+    Step { tool, input }
+}
+
+fn flags(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn claude_code_works() {
+    let place = Place::new(As::Root);
+    let file = place.project.join("made.txt");
+    let agent = Agent {
+        name: "claude",
+        dir: format!("node_modules/@anthropic-ai/claude-code-linux-{}", arch()),
+        key: ("ANTHROPIC_API_KEY", "x-api-key"),
+        wire: Wire::Messages,
+        write: step("Write", json!({"file_path": file, "content": format!("{MADE}\n")})),
+        shell: step("Bash", json!({"command": COMMAND, "description": "look"})),
+        last: None,
+        flags: flags(&["-e", "ANTHROPIC_BASE_URL=http://127.0.0.1:PORT"]),
+        args: vec!["-p", "do it", "--dangerously-skip-permissions"],
+    };
+    play(&place, agent, |_| ());
+}
+
+#[test]
+fn codex_works() {
+    let place = Place::new(As::Root);
+    let rust = if cfg!(target_arch = "aarch64") { "aarch64" } else { "x86_64" };
+    let write = format!("echo '{MADE}' > made.txt");
+    let agent = Agent {
+        name: "codex",
+        dir: format!("node_modules/@openai/codex/vendor/{rust}-unknown-linux-musl/bin"),
+        key: ("OPENAI_API_KEY", "authorization"),
+        wire: Wire::Responses,
+        write: step("exec_command", json!({"cmd": write})),
+        shell: step("exec_command", json!({"cmd": COMMAND})),
+        last: None,
+        flags: Vec::new(),
+        args: vec!["exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "-m", "gpt-5", "do it"],
+    };
+    // The settings come in as a copy.
+    play(&place, agent, |port| {
+        let settings = format!(
+            "model_provider = \"test\"\n[model_providers.test]\nname = \"test\"\nbase_url = \"http://127.0.0.1:{port}/v1\"\n\
+             env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n"
+        );
+        place.file("home/.codex/config.toml", settings);
+    });
+}
+
+#[test]
+fn opencode_works() {
+    let place = Place::new(As::Root);
+    let file = place.project.join("made.txt");
+    let agent = Agent {
+        name: "opencode",
+        dir: format!("node_modules/opencode-linux-{}/bin", arch()),
+        key: ("OPENAI_API_KEY", "authorization"),
+        wire: Wire::Chat,
+        write: step("write", json!({"filePath": file, "content": format!("{MADE}\n")})),
+        shell: step("bash", json!({"command": COMMAND, "description": "look"})),
+        last: None,
+        flags: Vec::new(),
+        args: vec!["run", "do it"],
+    };
+    play(&place, agent, |port| {
+        let options = json!({"baseURL": format!("http://127.0.0.1:{port}/v1"), "apiKey": "{env:OPENAI_API_KEY}"});
+        let provider = json!({"npm": "@ai-sdk/openai-compatible", "name": "test", "options": options,
+            "models": {"m": {"name": "m", "tool_call": true}}});
+        let settings = json!({"provider": {"test": provider}, "model": "test/m", "small_model": "test/m"});
+        place.file("home/.config/opencode/opencode.json", settings.to_string());
+    });
+}
+
+#[test]
+fn gemini_cli_works() {
+    let place = Place::new(As::Root);
+    let file = place.project.join("made.txt");
+    let agent = Agent {
+        name: "gemini",
+        dir: "node_modules/.bin".to_owned(),
+        key: ("GEMINI_API_KEY", "x-goog-api-key"),
+        wire: Wire::Gemini,
+        write: step("write_file", json!({"file_path": file, "content": format!("{MADE}\n")})),
+        shell: step("run_shell_command", json!({"command": COMMAND, "description": "look"})),
+        last: None,
+        flags: flags(&["-e", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:PORT"]),
+        args: vec!["-p", "do it", "--yolo", "-m", "gemini-2.5-flash"],
+    };
+    play(&place, agent, |_| {
+        let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
+        place.file("home/.gemini/settings.json", settings.to_string());
+    });
+}
+
+#[test]
+fn mini_swe_agent_works() {
+    let place = Place::new(As::Root);
+    let python = tools().join("mini");
+    let agent = Agent {
+        name: "mini",
+        dir: "mini/bin".to_owned(),
+        key: ("OPENAI_API_KEY", "authorization"),
+        wire: Wire::Chat,
+        write: step("bash", json!({"command": format!("echo '{MADE}' > made.txt")})),
+        shell: step("bash", json!({"command": COMMAND})),
+        last: Some(step("bash", json!({"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}))),
+        flags: flags(&[
+            "-e",
+            "OPENAI_BASE_URL=http://127.0.0.1:PORT/v1",
+            "-e",
+            "MSWEA_COST_TRACKING=ignore_errors",
+            "-e",
+            &format!("PYTHONPATH={}", python.display()),
+            "--read",
+            &python.display().to_string(),
+        ]),
+        args: vec!["-t", "do it", "-y", "-m", "openai/test", "--exit-immediately"],
+    };
+    play(&place, agent, |_| ());
+}

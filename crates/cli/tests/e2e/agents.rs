@@ -1,0 +1,133 @@
+//! Presets of coding agents: chosen by the name of the command, with keys as placeholders and telemetry refused without a word. The programs
+//! here only have the names of agents; `tests/agents` drives the real ones.
+
+use crate::support::terminal::on_terminal_in;
+use crate::support::world::{PUBLIC, World};
+use crate::support::{As, Place, either};
+use serde_json::{Value, json};
+
+const VALUE: &str = "hunter2-6f1c9a40d2";
+/// A host to which Claude Code sends telemetry.
+const TELEMETRY: &str = "browser-intake-us5-datadoghq.com";
+/// Asks the model's host something with the key.
+const ASK: &str = "echo $CLAUDE_CODE_OAUTH_TOKEN; \
+     curl -sS -m 10 -H \"Authorization: Bearer $CLAUDE_CODE_OAUTH_TOKEN\" https://api.anthropic.com/a";
+
+/// A world in which the project has a program `claude`: a shell.
+fn world(who: As) -> World {
+    let world = World::new(who)
+        .host(PUBLIC, &format!("api.anthropic.com other.test {TELEMETRY}"))
+        .certificate(&["api.anthropic.com", "other.test"])
+        .server("https", PUBLIC, 443);
+    world.place.script(world.place.project.join("claude"), "#!/bin/sh\nexec /bin/sh -c \"$1\"\n");
+    world
+}
+
+/// The server's echo of the header that the broker added.
+fn added() -> String {
+    format!("auth={}", format!("Bearer {VALUE}").chars().rev().collect::<String>())
+}
+
+#[test]
+fn a_command_with_the_name_of_an_agent_gets_its_preset() {
+    for who in either() {
+        let world = world(who);
+        let run = world.run_with(&[], &["./claude", ASK], &[("CLAUDE_CODE_OAUTH_TOKEN", VALUE)]);
+        run.assert_ok();
+        let stdout = run.stdout();
+        assert!(stdout.starts_with("cofferdam-secret-CLAUDE_CODE_OAUTH_TOKEN-"), "{}", run.story());
+        assert!(stdout.contains(&added()), "the host of the model has the key: {}", run.story());
+        assert_eq!(run.stderr().matches("preset claude, by the command's name").count(), 1, "{}", run.story());
+        // The preset allows no other host, and a policy or a flag turns it off.
+        let other = ["./claude", "curl -sS -m 10 https://other.test/"];
+        world.run(&[], &other).assert_denied("net.resolve", "other.test");
+        for flags in [&["--no-preset"][..], &["-p", "default"], &["-p", "default", "-q"]] {
+            let run = world.run_with(flags, &["./claude", ASK], &[("CLAUDE_CODE_OAUTH_TOKEN", VALUE)]);
+            assert!(run.code() != 0 && !run.stdout().contains("hunter2"), "{flags:?}: {}", run.story());
+            assert!(!run.stdout().contains("cofferdam-secret") && !run.stderr().contains("preset"), "{flags:?}");
+        }
+        let run = world.run(&["-q"], &["./claude", "true"]);
+        assert!(run.code() == 0 && run.stderr().is_empty(), "{}", run.story());
+    }
+}
+
+#[test]
+fn a_preset_by_name_is_for_run_alone() {
+    let place = Place::new(As::User);
+    place.script(place.project.join("claude"), "#!/bin/sh\nexec /bin/sh -c \"$1\"\n");
+    let done = place.cofferdam(["create", "--name", "lab"]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let names = |args: &[&str]| {
+        let done = place.cofferdam(args).env("CLAUDE_CODE_OAUTH_TOKEN", VALUE).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let text = [done.stdout, done.stderr].concat();
+        String::from_utf8(text).unwrap()
+    };
+    let text = "echo token=$CLAUDE_CODE_OAUTH_TOKEN.";
+    for args in [&["exec", "lab", "--", "./claude", text][..], &["run", "--sandbox", "lab", "--", "./claude", text]] {
+        let told = names(args);
+        assert!(told.contains("token=.") && !told.contains("preset"), "{args:?}: {told}");
+    }
+    assert!(names(&["run", "--", "./claude", text]).contains("token=cofferdam-secret-"), "the control");
+}
+
+#[test]
+fn keys_that_are_not_set_are_left_out_and_that_is_told() {
+    for who in either() {
+        let world = world(who);
+        let run = world.run(&["-v"], &["./claude", "echo $ANTHROPIC_API_KEY.$CLAUDE_CODE_OAUTH_TOKEN."]);
+        run.assert_ok();
+        assert!(run.stdout().starts_with(".."), "{}", run.story());
+        assert!(run.stderr().contains("no secret has a value") && run.stderr().contains("ANTHROPIC_API_KEY"));
+        // With one of them there is nothing to tell, and a source that is typed must have a value.
+        let run = world.run_with(&["-v"], &["./claude", "true"], &[("ANTHROPIC_API_KEY", VALUE)]);
+        assert!(run.code() == 0 && !run.stderr().contains("no secret has a value"), "{}", run.story());
+        world.run(&["--secret", "ANTHROPIC_API_KEY=env:MISSING"], &["./claude", "true"]).assert_code(2);
+    }
+}
+
+#[test]
+fn telemetry_is_refused_without_a_word() {
+    for who in either() {
+        let world = world(who);
+        let ask = |host: &str| format!("curl -sS -m 10 https://{host}/ 2>/dev/null; exit 1");
+        let (telemetry, other) = (ask(TELEMETRY), ask("other.test"));
+        let run = world.run(&[], &["./claude", &telemetry]);
+        run.assert_code(1).assert_denied("net.resolve", TELEMETRY);
+        assert_eq!(run.outcome["denials"][0]["quiet"], true, "{}", run.story());
+        assert_eq!(run.text("/verdict"), "failed", "what is expected does not make it denied: {}", run.story());
+        let screen = on_terminal_in(&world, &["./claude", &telemetry], json!([]));
+        screen.assert_code(1);
+        assert!(!screen.text.contains(TELEMETRY), "{}", screen.text);
+        // Control: another host.
+        let run = world.run(&[], &["./claude", &other]);
+        assert_eq!((run.text("/verdict").as_str(), &run.outcome["denials"][0]["quiet"]), ("denied", &Value::Null));
+        let screen = on_terminal_in(&world, &["./claude", &other], json!([]));
+        assert!(screen.text.contains("net.resolve other.test"), "{}", screen.text);
+    }
+}
+
+#[test]
+fn agents_are_listed_with_what_they_get() {
+    let place = Place::new(As::User);
+    let told = |args: &[&str]| {
+        let done = place.cofferdam(args).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let table = told(&["agents"]);
+    for word in ["claude", "api.anthropic.com", "ANTHROPIC_API_KEY", "~/.codex/auth.json", "copilot"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    let document: Value = serde_json::from_str(&told(&["agents", "--json"])).unwrap();
+    let agents = document["agents"].as_array().unwrap();
+    let names: Vec<&str> = agents.iter().filter_map(|agent| agent["name"].as_str()).collect();
+    assert_eq!(names, ["claude", "codex", "opencode", "gemini", "aider", "mini", "goose", "copilot"]);
+    assert!(agents[1]["note"].as_str().unwrap().contains("danger-full-access"), "{}", agents[1]);
+    for name in names {
+        let shown = told(&["agents", "show", name]);
+        assert_eq!(shown, told(&["policy", "show", name]), "{name}");
+    }
+    let done = place.cofferdam(["agents", "show", "cladue"]).output().unwrap();
+    assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).contains("claude, codex"), "{done:?}");
+}
