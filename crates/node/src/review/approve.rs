@@ -14,7 +14,7 @@ use state::{conflicted, landing_recovery};
 use std::collections::BTreeSet;
 use store::Kept;
 use terms::clock::now_ms;
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{ErrorKind, Fault, Phase};
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
 use workspace::land::Held;

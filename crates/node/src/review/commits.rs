@@ -12,7 +12,7 @@ use state::sandbox::Reviewed;
 use std::collections::BTreeSet;
 use store::Entry;
 use terms::clock::now_ms;
-use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
+use terms::{ErrorKind, Fault, Phase};
 use workspace::exclude::Exclude;
 use workspace::git::{Adoption, Surroundings};
 use workspace::goal;
