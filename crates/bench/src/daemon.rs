@@ -1,5 +1,6 @@
-//! Load benchmark of a daemon: a real daemon with its own state, as a second process, driven over its socket by this
-//! one. The unit is the start and end of the same command without the product, in the same run.
+//! Load benchmark of a daemon: a real daemon with its own state, as a second process, driven over
+//! its socket by this one. The unit of comparison is the time that the same command takes without
+//! the product, measured in the same run.
 
 mod client;
 mod usage;
@@ -68,9 +69,9 @@ pub struct Growth {
     pub seconds: f64,
     pub before: Count,
     pub after: Count,
-    /// The counts that must not change are equal.
+    /// No cycle failed, and the counts before and after are equal.
     pub clean: bool,
-    /// Weights after a tenth of the cycles, and after all.
+    /// Weights early on (after at least a tenth of the cycles), and after all.
     pub early: Weight,
     pub late: Weight,
 }
@@ -141,7 +142,7 @@ impl Bench<'_> {
             (times, busy) = (times + 1, busy + took);
         }
         let us = samples.quantiles().ok_or_else(|| lost("nothing was measured"))?;
-        // Every client was busy for the whole time, each with its part.
+        // All clients were busy for the whole time, so the elapsed time is `busy / clients`.
         let per_second = (f64::from(times * clients) / busy.as_secs_f64() * 10.0).round() / 10.0;
         let (units, p99_by_p50) = (round(us.p50 / unit.p50), round(us.p99 / us.p50));
         Ok(LoadRow { name, clients, times, per_second, us, units, p99_by_p50 })
@@ -166,7 +167,7 @@ impl Bench<'_> {
         took
     }
 
-    /// Measures whole cycles, or all but their ends.
+    /// Measures whole cycles, or only up to the end of the command, without the deletion.
     fn cycles(&self, times: u32, without_end: bool) -> Result<Vec<Duration>, Fault> {
         let mut client = self.client()?;
         let mut all = Vec::new();
@@ -256,7 +257,7 @@ fn remove(client: &mut Client, id: &str) -> Result<(), Fault> {
     client.ask("DELETE", &format!("/v1/sandboxes/{id}?force=true"), None).map(drop)
 }
 
-/// The daemon under measurement; it ends with us, after its keepers.
+/// The daemon under measurement. Dropping it ends its keepers, then the daemon.
 struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -291,7 +292,7 @@ fn announced(mut out: impl BufRead) -> Option<Value> {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Keepers outlive it, so that they are told first.
+        // Keepers would outlive the daemon, so they are ended first.
         let node = node::Node::for_command();
         for id in node::keeper::place::Place::all(&self.state) {
             let keeper = node::keeper::Keeper::find(&node, &self.state, &id);

@@ -24,7 +24,7 @@ pub struct SoakReport {
     pub after: Census,
     /// The counts before and after are equal.
     pub clean: bool,
-    /// Peak resident size over the first and the last runs.
+    /// Highest peak resident size among the first and among the last `WINDOW` runs.
     pub peak_kb_first: u64,
     pub peak_kb_last: u64,
 }
@@ -45,7 +45,7 @@ pub struct Census {
 
 /// Number of runs in the "first" and "last" windows.
 const WINDOW: usize = 100;
-/// Time for the kernel to clear ended processes, longer on a busy machine.
+/// Longest wait for the kernel to clear ended processes, which takes longer on a busy machine.
 const SETTLE: Duration = Duration::from_secs(30);
 
 pub fn soak(config: &BenchConfig, runs: u32, progress: Progress<'_>) -> Result<SoakReport, Fault> {
@@ -133,8 +133,8 @@ fn could_be_ours(entry: &fs::DirEntry) -> bool {
     named || entry.metadata().is_ok_and(|m| m.uid() >= FIRST_GUEST_ID && m.uid() < u32::MAX - 1)
 }
 
-/// Returns true if the process that made the file is alive: names contain its pid by convention, and its file is no
-/// leftover.
+/// Returns true if the process that made the file is alive, so that the file is not a leftover. By
+/// convention names contain the pid.
 fn has_living_owner(name: &str) -> bool {
     let mut ids = name.split(['-', '.', '_']).filter_map(|part| part.parse::<u32>().ok());
     ids.any(|pid| Path::new(&format!("/proc/{pid}")).exists())
@@ -165,7 +165,8 @@ pub fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-/// Counts the groups that these supervisors made, alive or not. Groups are named `cofferdam-<supervisor's pid>-…`.
+/// Counts the control groups that these supervisors, alive or not, have made. Their names begin
+/// with `cofferdam-<supervisor's pid>-`.
 pub fn groups_of(supervisors: &BTreeSet<u32>) -> usize {
     let counts = |name: &str| supervisor_of(name).is_some_and(|pid| supervisors.contains(&pid));
     cgroup_mounts().iter().map(|mount| groups_below(mount, 0, &counts)).sum()

@@ -1,4 +1,4 @@
-//! `cofferdam run`.
+//! `cofferdam run`, `exec` and `shell`.
 
 mod remote;
 
@@ -96,6 +96,8 @@ enum Done {
     Left,
 }
 
+/// Carries out a run here or at a daemon, and prints its notes: request, keeper of a live sandbox if there is one, plan, run. `ground`
+/// is `None` where a daemon may be meant.
 fn carry_out(
     verb: Runs,
     matches: &ArgMatches,

@@ -2,8 +2,8 @@
 //! what those would tell.
 //!
 //! ```text
-//!  front end ─▶ Engine ─┬─ Local(Caller)  ─▶ node
-//!                       └─ Remote(Client) ─▶ transport ─▶ HTTP ─▶ a daemon
+//!  front end ─▶ Engine ─┬─ Local(Node, Caller) ─▶ node
+//!                       └─ Remote(Remote)      ─▶ transport ─▶ HTTP ─▶ a daemon
 //! ```
 //!
 //! - `engine`: one method for each verb, with the same answer from both.

@@ -39,6 +39,7 @@ type Key = (SocketAddr, SocketAddr);
 pub(crate) struct Datagrams {
     gate: Arc<Gate>,
     proto: Proto,
+    /// Raw socket for packets to the guest, with the target as their source address.
     out: Arc<OwnedFd>,
     idle: Duration,
     /// Limit on concurrent flows.

@@ -79,8 +79,8 @@ impl Actors {
         sockets.pop_first().filter(|_| sockets.is_empty())
     }
 
-    /// Returns the process with a descriptor of this socket. Searches the latest processes first, because a process
-    /// that connects seldom has children.
+    /// Returns the process with a descriptor of this socket. Searches descendants before their
+    /// ancestors, because a process that connects seldom has children.
     fn holder(&self, inode: u64) -> Option<i32> {
         let wanted = PathBuf::from(format!("socket:[{inode}]"));
         let mut budget = Budget(MAX_PROC_ENTRIES);
@@ -187,7 +187,8 @@ pub(crate) struct Tally {
     pub processes: u64,
 }
 
-/// Sums the first process and its descendants, within bounds. A reaped process is in the account of its parent.
+/// Sums the first process and its descendants, within bounds. The processor time of a reaped
+/// process is included in its parent's.
 pub(crate) fn tally(first: i32) -> Tally {
     const TICK_US: u64 = 10_000;
     const PAGE: u64 = 4096;

@@ -1,5 +1,5 @@
 //! Attribution of processes to commands in a resident guest. Each command has a shepherd, and all its processes are
-//! descendants of that.
+//! descendants of that. Has nothing to do with the file locks of flock(2).
 
 use crate::denials::Denials;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};

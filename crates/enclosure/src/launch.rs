@@ -51,6 +51,7 @@ impl GuestPlan {
         self.ground.release();
         let mut mapper = IdMapper::new(self.ground.guest);
         let mounts = self.steps.mounts.iter().map(|wanted| mapper.prepare(wanted)).collect::<Result<Vec<_>, _>>()?;
+        // `settled`: pid 1 was cloned early. Its ids are mapped, and the helper makes its mounts.
         let (spawned, settled) = self.clone_guest(group.as_ref(), &mounts, command)?;
         // A resident guest may be connected to at any time. Other guests need a helper inside only for published ports
         // and for programs that a person is asked about.
@@ -141,6 +142,7 @@ impl GuestPlan {
         command
     }
 
+    /// Clones the first process, or gives its order to the one that was cloned early; the flag is true for the latter.
     fn clone_guest(
         &mut self,
         group: Option<&Group>,

@@ -1,9 +1,9 @@
-//! The caller's terminal: its size, and raw mode for as long as a guest has the screen.
+//! The caller's terminal: its size, and raw mode while a guest uses it.
 
 use rustix::termios::{self, OptionalActions, Termios};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Returns rows and columns, or 24 by 80 where the terminal does not know.
+/// Returns rows and columns of a terminal; 24 by 80 if it reports none.
 pub fn size(fd: impl AsFd) -> (u16, u16) {
     match termios::tcgetwinsize(fd) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),

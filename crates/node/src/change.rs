@@ -1,5 +1,5 @@
-//! Change: a new name, retention, network rules, limits and published ports for an existing sandbox. Rules, limits and ports take
-//! effect at once where it is live.
+//! The verb `change`: sets the name, retention, network rules, limits and published ports of an
+//! existing sandbox. In a live sandbox, rules, limits and ports take effect at once.
 
 mod ports;
 mod revise;
@@ -21,9 +21,10 @@ use terms::Fault;
 /// Bound on what a change of rules and limits may allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Widening {
-    /// Up to what the sandbox was made with; without bound for the host's own user.
+    /// Up to the sandbox's ceiling: what it was created with, or what the host's own user set
+    /// later. The host's own user has no ceiling.
     Allowed,
-    /// Only less than what holds now.
+    /// Nothing beyond the current rules and limits.
     Refused,
 }
 
@@ -60,7 +61,8 @@ pub fn change(
     if let Some(ports) = ports.as_ref().filter(|_| !open) {
         open = ports.put_in_force(node, &state)?;
     }
-    // A change that needs nothing from the guest is valid in any state.
+    // Without new rules or ports nothing was sent to a keeper; `live` then says whether there is
+    // one.
     let asks_nothing = revised.is_none() && ports.is_none();
     let live = live || open || asks_nothing && Place::of(&state.path, &changed.id).has_keeper();
     Ok(SandboxChanged { live, ..changed })

@@ -1,5 +1,6 @@
-//! Quotas: the most that a tenant, or the whole node, may use. Usage is read from records and the kernel each time, so that a
-//! crash of the daemon loses nothing; the disk usage of layers is measured by a walk, which the caller does seldom.
+//! Quotas: the most that a tenant, or the whole node, may use. Usage is read from records and the
+//! kernel each time, so that a crash of the daemon loses nothing. The disk usage of layers is
+//! measured by walking them, which is slow; callers do it seldom.
 
 use crate::snapshots;
 use api::Rel;
@@ -18,7 +19,7 @@ use terms::{ErrorKind, Fault, LimitKind, Limits, Phase, Retry};
 use workspace::disk_usage;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
-/// Most time to search processes for unlinked files.
+/// Time limit of a search for unlinked files that processes hold open.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 /// Current usage.
@@ -130,8 +131,9 @@ fn is_live(state: &State, sandbox: &Sandbox) -> bool {
     state::lock::is_held(state, sandbox)
 }
 
-/// Returns the memory and processors that a sandbox may use, by its own limits and its policy's. An amount that bounds nothing is
-/// none: as 0 it would make room for others.
+/// Returns the memory and processors that a sandbox may use, by its own limits and its policy's. A
+/// zero, negative or NaN amount limits nothing and gives `None`: counted as it is, it would let an
+/// unlimited sandbox pass the quota.
 fn bounds_of(sandbox: &Sandbox) -> (Option<f64>, Option<f64>) {
     let of_policy = sandbox.policy.get("limits").cloned();
     let of_policy: Limits = of_policy.and_then(|limits| serde_json::from_value(limits).ok()).unwrap_or_default();
@@ -186,7 +188,8 @@ pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fau
     }
 }
 
-/// Refuses spooled bodies over the disk quota. They may take as much again as layers, so that any kept workspace can be exported.
+/// Refuses spooled request and response bodies over the disk quota. They may take as much as the
+/// layers, in addition to them, so that any kept workspace can be exported.
 pub fn check_spooled(whose: &str, quota: &Quota, bytes: u64) -> Result<(), Fault> {
     let mib = |bytes: u64| bytes as f64 / MEBIBYTE;
     match quota.disk_bytes {

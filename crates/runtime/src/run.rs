@@ -47,7 +47,8 @@ pub fn status_descriptor(fd: u32) -> Result<std::fs::File, String> {
     sys::process::inherited_for_writing(fd).map(std::fs::File::from).map_err(|e| e.to_string())
 }
 
-/// Runs a planned command to its end. Network events are written to `events` and passed to `ear`.
+/// Runs a planned command to its end in this process, and records it where it has a workspace. `enclosure` starts and supervises it; broker,
+/// questions and the gauge of the workspace are handed to it as `Beside`. Network events are written to `events` and passed to `ear`.
 pub fn run<'a>(
     mut plan: RunPlan,
     observer: Option<Observer<'a>>,

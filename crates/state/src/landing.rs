@@ -1,5 +1,5 @@
 //! Landing of a batch: recorded as unfinished, staged, moved into place, recorded as landed, cleaned up. After a crash at any point,
-//! `recover` completes the batch or rolls it back.
+//! `landing_recovery` completes the batch or rolls it back.
 
 use crate::State;
 use crate::batch::{self, Batch, Paths, Stage, Unfinished};
@@ -38,7 +38,8 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-/// Lands the batch, or leaves the base as it was and returns the fault. The caller holds the lock of the base.
+/// Lands the batch, or leaves the base as it was and returns the fault. `_held` proves that the caller has locked the base; `made` gives
+/// the shape of a directory that is missing in the base above a goal.
 pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Done, Fault> {
     let Job { state, batch, base, view, undone, goals } = job;
     let id = terms::id("bat", sys::random::id_bytes());
@@ -117,7 +118,7 @@ fn has_landed(state: &State, id: &str) -> bool {
     matches!(found, Ok(Some(kept)) if kept.record.stage == Stage::Tidying)
 }
 
-/// Discards the staged files, before anything has changed. On failure `recover` does it later.
+/// Discards the staged files, before anything has changed. On failure `landing_recovery` does it later.
 fn abandon(state: &State, base: &Dir, id: &str, holds: &BTreeSet<Rel>, fault: Fault) -> Fault {
     let cleared = stage::discard(base, holds, id).map_err(|e| Fault::internal(e.to_string()));
     if cleared.and_then(|()| batch::forget(state, id)).is_ok() {
@@ -144,7 +145,7 @@ pub fn take_back(state: &State, landing: &mut Landing<'_>, id: &str, mut fault: 
     fault
 }
 
-/// Cleans up after a rollback. The base is as it was; on failure `recover` finishes it later.
+/// Cleans up after a rollback. The base is as it was; on failure `landing_recovery` finishes it later.
 pub fn taken_back(state: &State, landing: &Landing<'_>, id: &str, why: &str) -> Result<(), Fault> {
     let failed = |e: std::io::Error| Fault::internal(format!("batch {id}: {e}"));
     let restored = landing.restored()?;
@@ -166,7 +167,7 @@ pub fn give_up(state: &State, id: &str, why: &str, restored: &Landed) -> Result<
     })
 }
 
-/// Cleans up after a landed batch. On failure `recover` finishes it later; the batch stands.
+/// Cleans up after a landed batch. On failure `landing_recovery` finishes it later; the batch stands.
 pub fn tidy(state: &State, landing: &Landing<'_>, id: &str) -> Vec<String> {
     let Ok(notes) = landing.tidy() else { return Vec::new() };
     // Not synced: a recovery after a power failure would find nothing to do.

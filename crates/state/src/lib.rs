@@ -1,6 +1,8 @@
-//! The state of a node and the facts of a request: records, locks, admission, idempotency keys, configuration, and the caller.
+//! The durable state of a node (records, locks, admission, idempotency keys, configuration), and
+//! the caller of a verb.
 //!
-//! Nothing here starts a process or contacts a keeper. `State::open` repairs nothing; `StatePool::open` also recovers interrupted batches.
+//! Nothing here starts a process or contacts a keeper. `State::open` repairs nothing;
+//! `StatePool::open` completes what a crash or a reboot interrupted.
 
 pub mod admission;
 pub mod batch;

@@ -1,4 +1,5 @@
-//! Records and keys: versions, names, scopes, references; and that a transaction is all or nothing.
+//! Tests of records and idempotency keys: versions, names, scopes, references, and atomic
+//! transactions.
 
 mod scratch;
 

@@ -21,6 +21,7 @@ struct EntryShared {
     made: AtomicI32,
     /// Futex word, set when the helper may call `life`.
     go: AtomicI32,
+    /// Address of the function that the helper calls once it may go on (`HelperMain`), and the function's argument.
     life: usize,
     argument: usize,
     /// The thread pointer that the helper sets before it calls `life`.

@@ -1,6 +1,7 @@
 //! Undoes a landed batch: the base gets its former state back, byte for byte, and the changes wait in the workspace
 //! again. Changes that were dropped from a workspace because they had landed are copied back from the base before the
-//! base changes.
+//! base changes. A landing uses this module as well: `landed` writes down what stands in the base right after it, and
+//! `drop_landed` removes its changes from the workspace.
 
 use crate::anchor::Seen;
 use crate::attributes::{self, Marks};

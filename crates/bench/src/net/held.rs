@@ -25,7 +25,7 @@ const BATCHES: [usize; 4] = [1, MANY, MANY, 1];
 /// Descriptors of this process besides the connections.
 const OTHERS: u64 = 200;
 
-/// Timeout, somewhat shorter than that of its clients.
+/// Timeout of one batch, longer than that of its clients.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval, number and deadline of equal readings: the broker may still accept connections, and freed memory is
 /// counted a little later.
@@ -34,8 +34,8 @@ const SAME: u32 = 3;
 const SETTLED: Duration = Duration::from_secs(15);
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Shell script that holds the batches of connections inside. `$1` is curl, `$2` the URL, `$3` the connections per
-/// client.
+/// Shell script that opens the batches of connections inside the sandbox. `$1` is curl, `$2` the
+/// URL, `$3` the connections per client.
 const CLIENTS: &str = r#"
 hold() { "$curl" -q -sS -m 120 --noproxy '*' -o /dev/null -Z --parallel-immediate --parallel-max 300 "$url?[1-$1]"; }
 many() { hold "$each" & hold "$each" & hold "$each" & hold "$each" & wait; }
@@ -43,7 +43,7 @@ curl=$1 url=$2 each=$3
 hold 1; many; many; hold 1
 "#;
 
-/// Resident memory of the supervisor in kilobytes.
+/// Result for one kind of connections: relayed or inspected.
 #[derive(Clone, Debug, Serialize)]
 pub struct Held {
     pub name: &'static str,
@@ -55,6 +55,8 @@ pub struct Held {
     pub absent: Option<String>,
 }
 
+/// Resident memory of the supervisor in kilobytes: with one connection, with each full batch, and
+/// with one again.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Resident {
     pub before: u64,

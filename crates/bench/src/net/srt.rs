@@ -1,4 +1,4 @@
-//! The contender srt, installed for this measurement only.
+//! The contender srt (Anthropic's sandbox-runtime), installed from npm for this measurement only.
 
 use super::super::{BenchConfig, find};
 use std::ffi::OsString;

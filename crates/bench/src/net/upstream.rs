@@ -1,5 +1,5 @@
-//! The server of all contenders: `/small`, and `/bulk/N` with N bytes. A few threads, each with one connection at a
-//! time.
+//! The HTTP server that all contenders connect to: `/small`, and `/bulk/N` with N bytes. A few
+//! threads, each with one connection at a time.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Number of threads; more than any contender opens connections at once.
+/// Number of threads; no contender opens as many connections at once.
 const THREADS: usize = 8;
 const LONGEST_HEAD: usize = 16 * 1024;
 const CHUNK: usize = 256 * 1024;
@@ -45,7 +45,7 @@ impl Upstream {
 impl Drop for Upstream {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Each thread blocks in accept.
+        // Each thread may be blocked in accept; one connection wakes it.
         let calls: Vec<_> = self.threads.iter().map(|_| TcpStream::connect(self.at)).collect();
         drop(calls);
         for thread in self.threads.drain(..) {

@@ -1,4 +1,5 @@
-//! Network rules and limits of a live sandbox: changed within what may be granted, in force at once, and counted.
+//! Changes to the network rules and limits of a live sandbox: bounded by what the caller may grant,
+//! in force at once, and numbered by revision.
 
 use crate::support::http::{Daemon, with_daemon};
 use crate::support::world::{PUBLIC, World};
@@ -198,7 +199,7 @@ print("kept")
 fn what_is_allowed_warned_of_and_denied_is_told_by_its_revision() {
     for who in BOTH {
         let world = World::new(who).host(PUBLIC, "one.test two.test three.test").server("http", PUBLIC, 80);
-        // Half of the commands come over HTTP, the other half from the command line.
+        // Root's commands are sent over HTTP, an ordinary user's by the command line.
         let grouped = if who == As::Root { "True" } else { "False" };
         let told = with_daemon(&world, &format!("grouped = {grouped}\n{TOLD}"));
         let first = "1 [('one.test', 'allow', 'opened', 1), ('three.test', 'deny', 'refused', 1), ('two.test', 'warn', 'opened', 1)]";

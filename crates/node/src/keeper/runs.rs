@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use store::{Kept, Store, Tx};
 use terms::{ErrorKind, Exit, Fault, Outcome, Phase, Retry, RunId};
 
-/// Most bytes of a log in one read.
+/// Maximum number of bytes of a log in one read.
 const PAGE: usize = 256 << 10;
-/// Shortest beginning of an id that stands for the whole.
+/// Minimum length of an id prefix, without `run_`.
 const LEAST_BEGINNING: usize = 4;
 
 /// A run, with the state directory of its keeper.
@@ -26,7 +26,7 @@ pub struct RunRef {
     state: PathBuf,
 }
 
-/// Finds a run by id or by an unambiguous beginning of one.
+/// Finds a run by id or by an unambiguous id prefix.
 pub fn find(node: &Node, caller: &Caller, word: &str) -> Result<RunRef, Fault> {
     let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| pick(tx, word, caller))?;
@@ -65,17 +65,17 @@ impl RunRef {
         RunRef { id, run, state }
     }
 
-    /// Connects to the run's keeper, if it lives. The keeper may be silent.
+    /// Connects to the run's keeper, if it is alive. The keeper may be silent.
     pub fn keeper(&self, node: &Node) -> Option<Keeper> {
         Keeper::find(node, &self.state, &self.run.sandbox).filter(|keeper| keeper.card.pid == self.run.pid)
     }
 
-    /// Connects to the run's keeper once it has answered; a fault if it is silent.
+    /// Connects to the run's keeper and waits for its greeting; a fault if it is silent.
     pub fn heard(&self, node: &Node) -> Result<Option<Keeper>, Fault> {
         Ok(Keeper::heard(node, &self.state, &self.run.sandbox)?.filter(|keeper| keeper.card.pid == self.run.pid))
     }
 
-    /// Connects within the deadline of a listing; none if the keeper is silent.
+    /// Connects to the run's keeper within the deadline of a listing; `None` if it is silent.
     pub fn glance(&self, node: &Node) -> Option<Keeper> {
         match Keeper::contact(node, &self.state, &self.run.sandbox, INSPECTION) {
             Contact::Answered(keeper, _) if keeper.card.pid == self.run.pid => {
@@ -85,7 +85,8 @@ impl RunRef {
         }
     }
 
-    /// Returns true if the process in the record is the keeper of the sandbox, also when it cannot be asked.
+    /// Returns true if the process in the record is the keeper of the sandbox, even if it does not
+    /// answer.
     fn is_kept(&self) -> bool {
         let of = |card: Card| (card.pid, card.pid_start) == (self.run.pid, self.run.pid_start);
         self.place().card().is_some_and(of)
@@ -107,7 +108,8 @@ impl RunRef {
         Ok(now)
     }
 
-    /// Returns the outcome of an ended run, from its log, else as far as the record tells.
+    /// Returns the outcome of an ended run: from its log, else from its keeper, else as much as the
+    /// record has.
     pub fn outcome(&self, node: &Node) -> Result<Option<Outcome>, Fault> {
         let now = self.now()?;
         if now.ended_ms.is_none() {
@@ -140,7 +142,8 @@ impl RunRef {
             if left.is_zero() {
                 return Ok(None);
             }
-            // The records tell of a keeper that is gone, and a keeper that no longer has the run recorded its end.
+            // If the keeper is gone, or no longer knows the run, the end is in the record, which
+            // the next round reads.
             let waited = self.keeper(node).map(|mut keeper| keeper.wait(&self.id, left.min(STEP)));
             match waited {
                 Some(Ok(wire::Waited { outcome: Some(outcome), .. })) => return Ok(Some(outcome)),
@@ -162,7 +165,8 @@ impl RunRef {
         }
     }
 
-    /// Returns whether the run goes on without a keeper: its streams are those of the command that started it.
+    /// Returns true if the run continues without a keeper: its streams are those of the command
+    /// that started it.
     pub fn is_elsewhere(&self) -> bool {
         !self.is_kept() && state::process::handle(&self.run).is_some()
     }
@@ -199,7 +203,8 @@ impl RunRef {
         self.heard(node)?.map_or(Ok(()), |mut keeper| keeper.thaw())
     }
 
-    /// Sends a signal to the command, or kills the whole tree; returns false when it is gone already.
+    /// Sends a signal to the command; SIGKILL kills the whole tree. Returns false when it is gone
+    /// already.
     pub fn signal(&self, node: &Node, signal: i32) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_some() {
             return Ok(false);
@@ -222,7 +227,7 @@ fn unheard(sandbox: &str) -> Fault {
     fault.retry(Retry::Later).hint("try again; `cofferdam inspect` says what became of it").phase(Phase::Execution)
 }
 
-/// Most time between the record of an end and its entry in the log.
+/// Longest wait for the log entry of an end that is already recorded.
 const MOMENT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -284,7 +289,7 @@ impl RunLog {
                 return Ok(LogRead::Over);
             }
             if !self.listen(node)? {
-                // The run has no keeper any more, so the log is complete.
+                // The run has ended, so the log is complete.
                 let page = self.reader.read(self.next, PAGE).map_err(|e| unread(&self.found.id, e))?;
                 self.next = page.next;
                 return Ok(if page.records.is_empty() { LogRead::Over } else { LogRead::Page(page) });
@@ -294,8 +299,8 @@ impl RunLog {
             match heard {
                 Some(Ok(Some(_))) => {}
                 Some(Ok(None)) => return Ok(LogRead::Nothing),
-                // The keeper is gone, and the next read finds out what became of the run; or it has too many subscribers, and may
-                // take one later.
+                // Either the keeper is gone, and the next read shows what became of the run; or it
+                // has too many subscribers, and may accept one later.
                 Some(Err(_)) | None => {
                     if self.follow.take().is_some_and(|follow| !follow.is_accepted()) {
                         std::thread::sleep(PAUSE);
@@ -305,7 +310,8 @@ impl RunLog {
         }
     }
 
-    /// Subscribes to the run's notices; returns false if it has no keeper any more, which is then in the records.
+    /// Subscribes to the run's notices; returns false if the run has ended. If it has not, and
+    /// there is no keeper to subscribe to, pauses and returns true.
     fn listen(&mut self, node: &Node) -> Result<bool, Fault> {
         if self.follow.is_some() {
             return Ok(true);
@@ -326,7 +332,7 @@ impl RunLog {
     }
 }
 
-/// Builds the fault for the output of a run that only its starter has.
+/// Builds the fault for a run whose output went only to the command that started it.
 pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
     let message =
         format!("{run} reads from and prints to the terminal or pipe it was started at, and nothing of that is kept");

@@ -1,4 +1,5 @@
-//! `policy explain`: the rules that decide about a path, a program or a network target, and the fate of changes at a path.
+//! `policy explain`: the rules that decide about a path, a program or a network target, and whether
+//! changes at a path reach the host.
 
 use api::{PolicyDecision, PolicyExplained, PolicyMatch};
 use enclosure::LocalHost;
@@ -30,7 +31,8 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
     explain_under(what, policy, &caller.cwd, PathLookup::Host, caller)
 }
 
-/// Explains the named sources to a caller with restricted reach, for commands that would work in a directory.
+/// Explains policy sources to a caller with restricted reach, for commands that would run in a
+/// directory.
 pub fn explain_sources(
     what: &OsStr,
     sources: &[Source],
@@ -75,7 +77,8 @@ fn explain_under(
 ) -> Result<PolicyExplained, Fault> {
     let around = surroundings(&mut policy, caller, workspace, None);
     let resolved = runtime::own_home::with_own_home(policy::resolve(&policy, &around.context)?, caller, workspace);
-    // Following applies rules where links of the host lead, and drops allowances of missing paths; both would reveal host files.
+    // Following applies rules to the targets of the host's links, and drops allowances of missing
+    // paths; both would reveal host files.
     let resolved = if look == PathLookup::Host { resolved.follow(&LocalHost::default())? } else { resolved };
     let text = what.to_string_lossy();
     if text.is_empty() {
@@ -116,7 +119,8 @@ fn explain_under(
     Ok(explained(policy::explain_net(&resolved, &ask)))
 }
 
-/// Describes the fate of changes at a path. In a workspace every readable path can be changed, unless a rule denies it.
+/// Describes where changes at a path go, and when they reach the host. In a workspace every
+/// readable path can be changed, unless a rule denies it.
 fn changes(resolved: &Resolved, path: &Path, workspace: &Path) -> Option<String> {
     let all = || Perm::ALL.into_iter().filter(|perm| Perms::CHANGES.contains(*perm));
     let denied = |perm: Perm| resolved.fs(path, perm).matches.iter().any(|m| m.action == policy::Action::Deny);

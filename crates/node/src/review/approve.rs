@@ -22,6 +22,7 @@ use workspace::plan::Shape;
 use workspace::select::{self, Chosen, Marked, Selection};
 use workspace::{Anchors, Lock, Stack, goal, undo};
 
+/// A request to approve.
 pub struct ApproveChanges {
     /// With no path and nothing else chosen, all ordinary changes are.
     pub of: ReviewScope,
@@ -48,6 +49,7 @@ pub enum ReviewedDiff {
     Unseen,
 }
 
+/// Approves: locks the base, takes the diff anew, compares it with the reviewed one, and lands the chosen changes.
 pub fn approve(node: &Node, caller: &Caller, ask: &ApproveChanges) -> Result<Receipt, Fault> {
     let state = node.states.open(caller)?;
     let (sandbox, paths) = state.store.read(|tx| ask.of.find(tx, caller))?;
@@ -110,6 +112,7 @@ pub(super) struct LockedBase<'a> {
 }
 
 impl LockedBase<'_> {
+    /// Locks the base, recovers a batch that another process left unfinished there, and locks the sandbox unless a command runs in it.
     pub fn open<'a>(node: &Node, state: &'a State, id: &str) -> Result<LockedBase<'a>, Fault> {
         let first = state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id))?;
         let stack = sandbox::stack(state, &first)?;
@@ -130,6 +133,8 @@ impl LockedBase<'_> {
         Ok(LockedBase { state, sandbox, anchors, stack, held, lock })
     }
 
+    /// Lands the chosen changes. Selection, drift and commit are checked before `landing::land`; after it, landed changes leave the
+    /// workspace, the rest stays reviewed, and the commit is made.
     fn approve(&self, caller: &Caller, ask: &ApproveChanges, wish: &Selection) -> Result<Receipt, Fault> {
         let (mut diff, withheld, usual) = self.reviewed(&ask.seen, wish)?;
         denied::mark(&self.sandbox, caller, &mut diff)?;

@@ -44,8 +44,9 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
     })
 }
 
-/// Parses `opaque`, which ignores names. It is refused where names do not count anyway, and where requests must be
-/// read.
+/// Parses `opaque`: address and port alone decide, and the traffic is not read. It is refused on
+/// rules that deny, are not for TCP or name an address, where it means nothing, and with `methods`
+/// or `paths`, which need the traffic.
 fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Result<bool, Problem> {
     let Some(at) = fields.get("opaque") else { return Ok(false) };
     let why = match to {
@@ -61,7 +62,8 @@ fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Res
     Err(at.problem(why))
 }
 
-/// Parses `quiet`, which is about refusals of the broker only.
+/// Parses `quiet`, which hides expected refusals by the broker; so it is only for rules that deny,
+/// and not for unix sockets.
 fn quiet(fields: &Fields<'_>, action: Action, proto: Option<Proto>) -> Result<bool, Problem> {
     let Some(at) = fields.get("quiet") else { return Ok(false) };
     let why = match at.boolean()? {

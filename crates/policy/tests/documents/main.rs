@@ -1,4 +1,4 @@
-//! Documents as written: parsed strictly, merged, imported from other tools, and generated at random.
+//! Tests of policy documents: strict parsing, merging, import from other tools, and fuzzing.
 
 mod fuzz;
 mod imports;

@@ -1,5 +1,13 @@
 //! `cofferdam keep`: the process that holds a live sandbox. One poll loop over its enclosure, its runs, its clients and its timers; nothing
 //! in the loop blocks on anything else.
+//!
+//! ```text
+//! client    requests and answers of one connection         asked     a request carried out
+//! runs      requests about runs                            work      one run: streams, limits, outcome
+//! happened  ends, limits and timers                        clerk     the thread that writes records
+//! feeds     input of runs                                  attend    services
+//! claimed   a spare that gets its owner                    end       shutdown
+//! ```
 
 mod asked;
 mod attend;
@@ -210,6 +218,8 @@ enum Slot {
 }
 
 impl Keep {
+    /// Locks the sandbox and plans its guest, writes the card, builds the enclosure, opens the socket, and starts services. A keeper for files
+    /// alone starts none.
     fn begin(node: &Node, begin: &Begin, caller: &mut Caller, ground: Groundwork) -> Result<Keep, Fault> {
         caller.secret_sources = begin.secret_sources;
         let state = state::directory::prepare(caller)?.0;

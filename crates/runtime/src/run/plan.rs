@@ -92,7 +92,8 @@ impl RunPlan {
         RunPlan::build(request, caller, effective, spot, Some(argv), timer, ground)
     }
 
-    /// Plans a run at a location. Without `argv` the plan is for a resident, which starts commands later.
+    /// Plans a run at a location. Without `argv` the plan is for a resident, which starts commands later. The order is: rules, mechanisms of
+    /// this host, mounts, limits, network, environment and program, workspace, home; last the steps of the enclosure.
     pub(super) fn build(
         request: &RunRequest,
         caller: &Caller,

@@ -247,7 +247,7 @@ impl Tracked {
     }
 }
 
-/// The record of a run in a sandbox, and its entries in the journal.
+/// Writer of a run's record (`Run`) and of its entries in the journal, within a transaction.
 pub(crate) struct Written<'a> {
     pub sandbox: String,
     pub run: &'a str,

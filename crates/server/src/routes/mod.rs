@@ -1,5 +1,5 @@
 //! The routes, one file for each resource. A route extracts `Principal`, checks its scope first, calls one verb and responds with its result.
-//! It uses the extractors of `ask`, never axum's own, and refuses with `Refusal` only. Responses that every route may give (400, 401,
+//! It uses the extractors of `extract`, never axum's own, and refuses with `Refusal` only. Responses that every route may give (400, 401,
 //! 404, …) are added to the OpenAPI document in one place, by the inputs of the route.
 
 mod audit;

@@ -19,7 +19,7 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// The samples of one name.
+/// A metric family: all samples with one name.
 #[derive(Clone, Debug)]
 pub struct Family {
     pub name: &'static str,
@@ -67,7 +67,7 @@ pub struct Request {
     pub route: String,
     pub status: u16,
     pub took: Duration,
-    /// Kind of the fault that refused the request, and of the limit.
+    /// `error_kind` and `limit_kind` of the fault, if the request was refused.
     pub refused: Option<(&'static str, &'static str)>,
 }
 

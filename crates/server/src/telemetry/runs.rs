@@ -1,5 +1,6 @@
-//! Metrics and traces of runs, read from the journal, so that runs without the daemon are included: each run is counted, and sent as one
-//! tree of spans, one per phase.
+//! Metrics and traces of runs, read from the journal so that runs started without the daemon are
+//! included. Each run is counted, and sent as one tree of spans: one span for the run and one per
+//! phase.
 
 use super::send::Spans;
 use super::trace::{Attribute, Context, Kind, Span};
@@ -26,7 +27,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Reads new entries of a tenant's journal; `from` is where the first read begins, or only later entries are read.
+    /// Reads new entries of a tenant's journal, and returns the position to continue from. The
+    /// first call begins at `from`, or at the end of the journal if that is `None`.
     pub fn read_new_entries(
         &mut self,
         node: &Node,
@@ -80,7 +82,8 @@ impl Runs {
     }
 }
 
-/// Returns the spans of a run that has ended. Span ids are derived from the run's id, so that a span that is sent twice is still one.
+/// Returns the spans of a run that has ended. Span ids are derived from the run's id, so that a
+/// collector can tell that a span was sent twice.
 fn span_tree(entry: &JournalEntry) -> Vec<Span> {
     let Some(run) = entry.body["run"].as_str() else { return Vec::new() };
     let Some(phases) = Phases::of(&entry.body) else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Runs the real `git` as a confined child: with an environment and config of our own, a deadline, and a bound on its
-//! output.
+//! Runs the host's `git` as a child process, outside of any enclosure: with an environment and
+//! config of our own, a deadline, and a bound on its output.
 
 use super::locate::Repository;
 use super::refs::give;
@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -22,9 +22,11 @@ use terms::{ErrorKind, Fault, Phase};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of stderr that are kept.
-const MOST_COMPLAINT: u64 = 16 << 10;
+const MOST_COMPLAINT: usize = 16 << 10;
 
-/// Config that overrides any other: programs that git would start, and files from which it would read more config.
+/// Settings passed with `-c`, which override every config file. They disable programs that git
+/// would start and files from which it would read more config, turn off maintenance, and make
+/// writes durable.
 const FIXED: &[&str] = &[
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -53,7 +55,7 @@ const FIXED: &[&str] = &[
     "core.fsyncMethod=batch",
 ];
 
-/// Path of the program: searched in the caller's PATH, but never inside the tree.
+/// Returns the real path of `git`: searched in the caller's PATH, but never inside the work tree.
 pub(super) fn program(surroundings: &Surroundings<'_>, tree: &Path) -> Result<PathBuf, Fault> {
     let path = surroundings.var("PATH").map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), OsStr::to_owned);
     let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
@@ -116,10 +118,6 @@ pub(super) fn call(program: &Path, call: Call<'_>) -> Result<Vec<u8>, Fault> {
     command.process_group(0);
     let mut child = command.spawn().map_err(|e| failed(program, &call.args, &e.to_string()))?;
     let ended = communicate(&mut child, &call);
-    let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    if let (Err(_), Some(group)) = (&ended, group) {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
     let status = child.wait().map_err(|e| failed(program, &call.args, &e.to_string()))?;
     let (output, complaint) = ended.map_err(|e| failed(program, &call.args, &e.to_string()))?;
     match status.code() {
@@ -141,33 +139,53 @@ fn communicate(child: &mut Child, call: &Call<'_>) -> io::Result<(Vec<u8>, Vec<u
             // A child that has read enough closes its end (EPIPE); its exit status tells the result.
             let _ = stdin.map(|mut stdin| stdin.write_all(&call.input));
         });
-        let complaint = scope.spawn(move || {
-            let mut stderr = stderr;
-            let mut kept = Vec::new();
-            let _ = (&mut stderr).take(MOST_COMPLAINT).read_to_end(&mut kept);
-            let _ = io::copy(&mut stderr, &mut io::sink());
-            kept
-        });
+        let complaint = scope.spawn(move || read_complaint(stderr, deadline));
         let output = read_until(&mut stdout, deadline, call.most);
         if output.is_err() {
-            // The threads end when the pipes close.
-            let _ = child.kill();
+            // The threads end when the pipes close, which a child of the child may hold, too.
+            kill_group(child);
         }
         let complaint = complaint.join().unwrap_or_default();
         output.map(|output| (output, complaint))
     })
 }
 
+/// Reads error output to its end or until the deadline, and returns the beginning of it.
+fn read_complaint(mut stderr: ChildStderr, deadline: Instant) -> Vec<u8> {
+    let (mut kept, mut piece) = (Vec::new(), [0u8; 4 << 10]);
+    while wait_readable(&stderr, deadline).is_ok() {
+        match stderr.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => {
+                let space = MOST_COMPLAINT.saturating_sub(kept.len());
+                kept.extend_from_slice(&piece[..count.min(space)]);
+            }
+        }
+    }
+    kept
+}
+
+fn kill_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+fn wait_readable(from: &impl std::os::fd::AsFd, deadline: Instant) -> io::Result<()> {
+    loop {
+        let timeout = sys::deadline::time_left(deadline);
+        match rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end after {PATIENCE:?}"))),
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map(drop).map_err(io::Error::from),
+        }
+    }
+}
+
 fn read_until(from: &mut (impl Read + std::os::fd::AsFd), deadline: Instant, most: u64) -> io::Result<Vec<u8>> {
     let (mut all, mut piece) = (Vec::new(), vec![0u8; 64 << 10]);
     loop {
-        let timeout = sys::deadline::time_left(deadline);
-        let ready = rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout));
-        match ready {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end after {PATIENCE:?}"))),
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
+        wait_readable(from, deadline)?;
         match from.read(&mut piece)? {
             0 => return Ok(all),
             count if (all.len() + count) as u64 > most => {
@@ -189,8 +207,10 @@ fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
     Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application)
 }
 
-/// Scratch git directory that shares only objects with the real one, so that the real config, hooks and references are
-/// not visible. Lies inside the real one, has the same owner, and is removed when dropped.
+/// Scratch git directory that shares only objects with the real one, so that the real config, hooks
+/// and references are not visible. A reftable, which only git can read, is shared by a link, and
+/// `info/attributes` is copied. Lies inside the real directory, has the same owner, and is removed
+/// when dropped.
 pub(super) struct Scratch {
     program: PathBuf,
     pub parent: Dir,
@@ -301,7 +321,8 @@ fn clear_stale(own: &Dir) {
 }
 
 fn clear(parent: &Dir, name: &str) {
-    // What stays is taken away by a later scratch directory, as after a crash.
+    // A leftover is removed by `clear_stale` when a later scratch directory is made, as after a
+    // crash.
     let _ = crate::remove::tree(parent, name.as_bytes());
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
     let accepting = server_builder().handshake::<_, Bytes>(guest);
     let mut guest = match timeout(settings.head, accepting).await {
         Ok(Ok(guest)) => guest,
-        // Disconnected before the preface, like clients that only test reachability.
+        // No preface in time, or disconnected before it, like clients that only test reachability.
         Err(_) => return,
         Ok(Err(error)) if error.is_io() => return,
         Ok(Err(_)) => {
@@ -167,7 +167,8 @@ async fn stream(
     StreamEnd::Here
 }
 
-/// Judges a request and builds the one for the server. On return a refusal has been reported.
+/// Judges a request and builds the one for the server. A refusal that it returns has already been
+/// reported.
 async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(JudgedRequest, Request<()>), Refusal> {
     let normalized = normalized(&parts, session.is_secure()).map_err(|(status, reason)| {
         session.refuse_unread(Op::Request, None, reason);
@@ -309,8 +310,8 @@ async fn answer(
     StreamEnd::Here
 }
 
-/// Discards the rest of a request body. Some clients take a reset of a stream that they have not ended for a failure,
-/// and ignore the response they have.
+/// Discards the rest of a request body. Some clients treat a reset of a stream on which they are
+/// still sending as a failure, and ignore the response that they have received.
 async fn discard_body(rest: &mut RecvStream) {
     let reading = async {
         let mut past = 0;

@@ -18,7 +18,7 @@ use terms::{ErrorKind, Fault, Outcome};
 use workspace::change_count::Tally;
 use workspace::{Stack, sight};
 
-/// A run as it is recorded.
+/// A run as the clerk is told of it; written in a transaction as `Written`.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     pub run: String,

@@ -323,7 +323,6 @@ impl ActiveRun {
     }
 }
 
-/// Returns whether a denial was refused, and not let through with a warning.
 /// Drops denials until the outcome fits a record and an answer: a guest chooses the names in them.
 pub(super) fn truncate_denials(mut outcome: Outcome) -> Outcome {
     let is_too_long = |outcome: &Outcome| serde_json::to_vec(outcome).is_ok_and(|text| text.len() > spool::MOST);
