@@ -15,12 +15,19 @@ pub enum Capability {
     ExplainRun,
     /// `details` of `GET /v1/sandboxes`.
     SandboxDetails,
+    /// `POST /v1/sandboxes/{id}/code`, and contexts.
+    Code,
 }
 
 impl Capability {
     /// The capabilities of this version.
-    pub const ALL: [Capability; 4] =
-        [Capability::ReportReads, Capability::AskTimeout, Capability::ExplainRun, Capability::SandboxDetails];
+    pub const ALL: [Capability; 5] = [
+        Capability::ReportReads,
+        Capability::AskTimeout,
+        Capability::ExplainRun,
+        Capability::SandboxDetails,
+        Capability::Code,
+    ];
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -2,6 +2,7 @@
 //! other front ends share them. Types and pure functions only; nothing here reads a file, a clock or the environment.
 
 mod changes;
+mod code;
 mod document;
 mod files;
 mod gc;
@@ -23,6 +24,7 @@ mod top;
 mod workspace;
 
 pub use changes::*;
+pub use code::*;
 pub use document::*;
 pub use files::*;
 pub use gc::*;

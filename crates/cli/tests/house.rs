@@ -32,7 +32,13 @@ const CRATES: &[Crate] = &[
         test_libraries: &[],
     },
     Crate { name: "testkit", uses: &[], libraries: &["serde_json"], test_libraries: &[] },
-    Crate { name: "sys", uses: &[], libraries: &["libc", "rustix"], test_libraries: &[] },
+    Crate { name: "sys", uses: &[], libraries: &["libc", "rustix"], test_libraries: &["loom"] },
+    Crate {
+        name: "worker",
+        uses: &["api", "sys", "terms"],
+        libraries: &["base64", "crc32fast", "rustix", "serde", "serde_json"],
+        test_libraries: &["proptest"],
+    },
     Crate {
         name: "egress",
         uses: &["policy", "sys", "terms"],
@@ -92,7 +98,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "runtime",
-        uses: &["api", "egress", "enclosure", "host", "policy", "state", "store", "sys", "terms", "workspace"],
+        uses: &["api", "egress", "enclosure", "host", "policy", "state", "store", "sys", "terms", "worker", "workspace"],
         libraries: &["rustix", "serde", "serde_json"],
         test_libraries: &["proptest"],
     },
@@ -109,6 +115,7 @@ const CRATES: &[Crate] = &[
             "store",
             "sys",
             "terms",
+            "worker",
             "workspace",
         ],
         libraries: &["rustix", "serde", "serde_json", "sha2"],
@@ -185,6 +192,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("clap", "one tree of flags makes parsing, help, the man page and completions"),
     ("clap_complete", "completion scripts from that tree"),
     ("clap_mangen", "the man page from that tree"),
+    ("crc32fast", "checksums of frames at the speed of the memory, with the processor's own instructions"),
     ("data-encoding", "hexadecimal digits of digests, ids and attributes"),
     ("futures-util", "streams of events and of bodies"),
     ("globset", "paths that are chosen in review by pattern, and names of build artefacts"),
@@ -195,6 +203,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("hyper-util", "the same on sockets of tokio, with time limits on heads"),
     ("ipnet", "prefixes of address ranges: masks, and which range holds which"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
+    ("loom", "every order in which two threads can see each other's writes to a ring; tests only"),
     ("proptest", "properties of merging and planning over generated policies; tests only"),
     ("rcgen", "the certificate authority of a guest and its leaves"),
     (

@@ -54,6 +54,11 @@ impl Denials {
         self.list.last()
     }
 
+    /// Returns the refusals so far.
+    pub fn list(&self) -> &[Denial] {
+        &self.list
+    }
+
     /// Keeps a note, once.
     pub fn advise(&mut self, note: &str) {
         let note = shorten_to(note, LONGEST_NOTE);

@@ -34,6 +34,8 @@ pub struct PlannedCommand {
     /// Absolute path inside.
     pub cwd: PathBuf,
     pub streams: Streams,
+    /// Descriptors that the command gets as 100 and the numbers behind it, at most three; only beside pipes.
+    pub inherit: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +162,13 @@ impl Residence<'_> {
         if !std::mem::replace(&mut running.ending, true) && !is_frozen {
             running.end();
         }
+    }
+
+    /// Returns the refusals of a running command so far, with their counts.
+    pub fn denials(&mut self, job: Job) -> Vec<Denial> {
+        self.guest.hear_reports();
+        let flock = self.guest.judge.flock.as_mut();
+        flock.and_then(|flock| flock.denials(job)).map(|denials| denials.list().to_vec()).unwrap_or_default()
     }
 
     /// Sets the size of a command's pty. False where it has none.

@@ -9,6 +9,7 @@
 
 mod admission;
 pub mod answer;
+mod code_calls;
 mod credentials;
 pub mod extract;
 mod feed;

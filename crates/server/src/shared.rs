@@ -3,6 +3,7 @@
 use crate::Settings;
 use crate::admission::{Admission, FairSemaphore, FairShares, Permit};
 use crate::answer::Answer;
+use crate::code_calls::ContextQueues;
 use crate::credentials::Credentials;
 use crate::feed::Feeds;
 use crate::foreign_ids::ForeignAttempts;
@@ -67,6 +68,7 @@ struct Inner {
     telemetry: Telemetry,
     feeds: Feeds,
     run_progress: RunProgress,
+    context_queues: ContextQueues,
     /// Notified when a warm sandbox was taken, or a pool grew.
     taken: Notify,
     keep: Keep,
@@ -103,6 +105,7 @@ impl Shared {
             telemetry,
             feeds: Feeds::default(),
             run_progress: RunProgress::default(),
+            context_queues: ContextQueues::default(),
             taken: Notify::new(),
             keep,
         }))
@@ -138,6 +141,11 @@ impl Shared {
     /// Listeners to the progress of runs.
     pub fn run_progress(&self) -> &RunProgress {
         &self.0.run_progress
+    }
+
+    /// Contexts that calls of this daemon use or wait for.
+    pub fn context_queues(&self) -> &ContextQueues {
+        &self.0.context_queues
     }
 
     /// Notified when a pool of warm sandboxes may need refilling.

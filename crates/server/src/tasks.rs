@@ -31,7 +31,7 @@ pub enum Kind {
     EventStream,
     /// Server-sent events of a directory.
     FileWatch,
-    /// Output of a run, as server-sent events or over a WebSocket.
+    /// Output of a run, as server-sent events or over a WebSocket; or a call of code.
     RunStream,
     /// A connection to a port of a sandbox that changed its protocol.
     PortTunnel,

@@ -13,7 +13,7 @@ mod runs;
 mod send;
 mod trace;
 
-use api::DiskUsage;
+use api::{DiskUsage, Language};
 pub use collector::Collector;
 pub use layer::Null;
 pub use metrics::{Family, Metrics};
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use terms::Fault;
+use terms::{Fault, Verdict};
 
 /// Poll interval of the journals for ended runs, where traces are sent.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,6 +97,11 @@ impl Telemetry {
 
     pub fn queue(&self) -> &Arc<AtomicUsize> {
         &self.0.queue
+    }
+
+    /// Counts a call of code that has ended.
+    pub fn count_code_call(&self, language: Language, verdict: Verdict) {
+        self.0.metrics.code_call(language.name(), verdict.name());
     }
 
     fn metrics(&self) -> &Metrics {

@@ -1,6 +1,7 @@
 //! The command that a guest's pid 1 starts, and the order that points a pid 1 to its command and steps.
 
 use crate::arena::{Arena, ArenaRef, Text};
+use crate::job::MOST_INHERITED;
 use crate::op::Op;
 use std::ffi::{CStr, c_char};
 use std::os::fd::RawFd;
@@ -11,6 +12,8 @@ pub struct Command {
     argv: Pointers,
     envp: Pointers,
     pub(crate) stdio: [RawFd; 3],
+    /// Descriptors that it gets as `job::FIRST_INHERITED` and the numbers behind it; -1 for none.
+    pub(crate) inherit: [RawFd; MOST_INHERITED],
     /// The caller's file creation mask, which the command gets back.
     pub umask: u32,
     /// Limit on open files of each of its processes.
@@ -71,6 +74,7 @@ impl Command {
             argv: Pointers::new(arena, argv),
             envp: Pointers::new(arena, envp),
             stdio,
+            inherit: [-1; MOST_INHERITED],
             umask: 0o022,
             open_files: None,
             start_mark: [0; 2],
@@ -101,6 +105,7 @@ impl Command {
             argv,
             envp,
             stdio,
+            inherit: [-1; MOST_INHERITED],
             umask,
             open_files,
             start_mark,

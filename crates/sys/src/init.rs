@@ -4,6 +4,7 @@
 use crate::command::Command;
 use crate::control::{END_SIGNAL, KILL_SIGNAL, Message, Report, STOP_SIGNAL, send};
 use crate::errno;
+use crate::job::FIRST_INHERITED;
 use crate::raw::{close, exit, rlimit};
 use std::os::fd::RawFd;
 
@@ -134,6 +135,10 @@ fn ready_to_execute(command: &Command, slave: RawFd) -> Result<(), i32> {
         }
         const CLOSE_ON_EXEC: u32 = 4;
         check(libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_ON_EXEC))?;
+        // Copies are not closed by exec. Their numbers are above all that this process has open.
+        for (target, fd) in (FIRST_INHERITED..).zip(command.inherit).filter(|(_, fd)| *fd >= 0) {
+            check(libc::dup2(fd, target).into())?;
+        }
         reset_signals();
         libc::umask(command.umask);
     }

@@ -12,8 +12,12 @@ pub const MOST_JOBS: usize = 256;
 /// Bound on the bytes of a command with its arguments, environment and directory.
 pub const MOST_BYTES: usize = 4 << 20;
 
-/// Descriptors of a job: a file with the command, a control socket, and three streams.
-pub(crate) const HANDLES: usize = 5;
+/// Bound on descriptors that a command inherits beside its streams.
+pub const MOST_INHERITED: usize = 3;
+/// Number of the first of them in the command: above all that the shepherd opens.
+pub const FIRST_INHERITED: i32 = 100;
+/// Descriptors of a job: a file with the command, a control socket, three streams, and what else the command inherits.
+pub(crate) const HANDLES: usize = 5 + MOST_INHERITED;
 
 /// The job message, sent with the descriptors. Any bytes are a valid value.
 #[derive(Clone, Copy)]
@@ -52,6 +56,8 @@ pub struct JobSpec<'a> {
     pub env: Vec<Vec<u8>>,
     pub cwd: &'a [u8],
     pub streams: Streams<'a>,
+    /// Descriptors that the command gets as `FIRST_INHERITED` and the numbers behind it; only beside pipes.
+    pub inherit: Vec<BorrowedFd<'a>>,
     pub umask: u32,
     pub open_files: Option<u64>,
     /// Start mark, equal to `start_mark` of the filter's `Watch`.
@@ -173,6 +179,7 @@ impl Spawned {
         let mut handles = vec![file.as_fd(), theirs.as_fd()];
         if let Streams::Pipes(streams) = &job.streams {
             handles.extend(streams);
+            handles.extend(job.inherit.iter().take(MOST_INHERITED));
         }
         // SAFETY: plain numbers without gaps, read as bytes for as long as they are borrowed.
         let message = unsafe { std::slice::from_raw_parts((&raw const message).cast::<u8>(), size_of::<JobMessage>()) };

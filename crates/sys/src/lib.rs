@@ -42,6 +42,7 @@ pub mod probe;
 pub mod process;
 pub mod random;
 mod raw;
+pub mod ring;
 pub mod seccomp;
 mod setup_barrier;
 mod shepherd;

@@ -6,7 +6,7 @@
 use crate::command::Command;
 use crate::control::{Message, Report, send};
 use crate::init::{self, Realm, for_each_child, signal_all, usage_report};
-use crate::job::{CommandHeader, HANDLES, JobMessage, MOST_JOBS};
+use crate::job::{CommandHeader, HANDLES, JobMessage, MOST_INHERITED, MOST_JOBS};
 use crate::raw::{close, close_all_but, exit, kernel};
 use crate::terminal::open_terminal;
 use std::ffi::{CStr, c_char};
@@ -68,7 +68,8 @@ fn drain_signals(signals: RawFd) {
 /// Receives one job and forks a shepherd for it.
 fn start_job(control: RawFd, signals: RawFd, shepherds: &mut Shepherds) {
     let Some((job, handles)) = receive(control) else { return };
-    let [packed, line, stdio @ ..] = handles;
+    let [packed, line, stdin, stdout, stderr, inherit @ ..] = handles;
+    let stdio = [stdin, stdout, stderr];
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     let born = match shepherds.has_room() {
@@ -80,7 +81,7 @@ fn start_job(control: RawFd, signals: RawFd, shepherds: &mut Shepherds) {
         Ok(0) => {
             close(control);
             close(signals);
-            run_shepherd(&job, packed, stdio, line)
+            run_shepherd(&job, packed, stdio, inherit, line)
         }
         Ok(pid) => {
             let _ = send(line, &Report { message: Message::ShepherdStarted, ..Report::default() }, &[pidfd]);
@@ -92,7 +93,7 @@ fn start_job(control: RawFd, signals: RawFd, shepherds: &mut Shepherds) {
             close(line);
         }
     }
-    for fd in [packed, pidfd].into_iter().chain(stdio).filter(|fd| *fd >= 0) {
+    for fd in [packed, pidfd].into_iter().chain(stdio).chain(inherit).filter(|fd| *fd >= 0) {
         close(fd);
     }
 }
@@ -139,8 +140,8 @@ fn receive(control: RawFd) -> Option<(JobMessage, [RawFd; HANDLES])> {
 
 /// Main function of a shepherd. The command itself reports that it starts; from then on the guest can kill the
 /// shepherd.
-fn run_shepherd(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> ! {
-    match start(job, packed, stdio, line) {
+fn run_shepherd(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], inherit: Inherited, line: RawFd) -> ! {
+    match start(job, packed, stdio, inherit, line) {
         Ok(pid) => {
             close_all_but(line);
             init::reap(pid, Realm::SharedNamespace, line)
@@ -153,7 +154,15 @@ fn run_shepherd(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd)
     }
 }
 
-fn start(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> Result<i32, (u32, i32)> {
+type Inherited = [RawFd; MOST_INHERITED];
+
+fn start(
+    job: &JobMessage,
+    packed: RawFd,
+    stdio: [RawFd; 3],
+    inherit: Inherited,
+    line: RawFd,
+) -> Result<i32, (u32, i32)> {
     let before = |errno| (init::BEFORE_EXEC, errno);
     // SAFETY: numbers only.
     unsafe { kernel!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.map_err(before)?;
@@ -163,6 +172,7 @@ fn start(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], line: RawFd) -> Res
         _ => open_terminal(c"/dev/pts/ptmx", job.rows, job.columns).map_err(before)?,
     };
     command.start_report = Some((line, master));
+    command.inherit = inherit;
     init::start(&command, slave)
 }
 

@@ -46,6 +46,20 @@ pub enum Verdict {
     Lost,
 }
 
+impl Verdict {
+    /// The name used in documents and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Failed => "failed",
+            Verdict::Denied => "denied",
+            Verdict::LimitExceeded => "limit_exceeded",
+            Verdict::Cancelled => "cancelled",
+            Verdict::Lost => "lost",
+        }
+    }
+}
+
 /// Exit status of the command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
@@ -177,7 +191,8 @@ pub enum OutputEncoding {
 }
 
 impl OutputEncoding {
-    fn of(bytes: Vec<u8>) -> (String, OutputEncoding) {
+    /// Encodes bytes: text as it is, other bytes as base64.
+    pub fn of(bytes: Vec<u8>) -> (String, OutputEncoding) {
         match String::from_utf8(bytes) {
             Ok(text) => (text, OutputEncoding::Utf8),
             Err(error) => (BASE64.encode(error.as_bytes()), OutputEncoding::Base64),

@@ -213,6 +213,7 @@ impl Residence<'_> {
             env: env.collect(),
             cwd: command.cwd.as_os_str().as_bytes(),
             streams,
+            inherit: command.inherit.iter().map(AsFd::as_fd).collect(),
             umask: self.umask,
             open_files: self.guest.spec.limits.max_open_files.map(limits::open_files),
             start_mark: self.guest.steps.watch.start_mark.unwrap_or_default(),

@@ -103,6 +103,7 @@ pub fn shell(text: &str, streams: Streams) -> PlannedCommand {
         env: env.map(|(name, value)| (name.into(), value.into())).to_vec(),
         cwd: place().join("project"),
         streams,
+        inherit: Vec::new(),
     }
 }
 

@@ -6,13 +6,13 @@ mod pending;
 use super::keepers::Keepers;
 use super::starting::{START_DEADLINE, Wanted, start};
 use super::wire::{
-    self, By, Fed, Frame, Froze, Hello, Left, Line, Listed, Pulled, Request, Revision, Rooted, Start, Started, Used,
-    Waited, Word,
+    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, Left, Line, Listed, OpenContext,
+    Pulled, Request, Revision, Rooted, Start, Started, Used, Waited, Word,
 };
 use crate::Node;
 use crate::keeper_dir::place::{Card, Place};
 use crate::keeper_dir::spool::Reader;
-use api::{Question, QuestionDecision, Remember};
+use api::{ContextRemoved, ContextStatus, Question, QuestionDecision, Remember};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::de::DeserializeOwned;
 use state::Caller;
@@ -80,6 +80,7 @@ pub struct Keeper {
     /// Announced in the keeper's greeting: it counts input by offset, and it refuses to start a command whose watch mode is not in force.
     counts_input: bool,
     heeds_watch: bool,
+    has_contexts: bool,
     /// Deadline for each request that has none of its own.
     answer_within: Duration,
 }
@@ -119,7 +120,8 @@ impl Keeper {
 
     fn on(line: Line, place: Place, sandbox: &str, card: Card) -> Keeper {
         let (sandbox, answer_within) = (sandbox.to_owned(), ANSWER);
-        Keeper { line, place, sandbox, card, counts_input: false, heeds_watch: false, answer_within }
+        let (counts_input, heeds_watch, has_contexts) = (false, false, false);
+        Keeper { line, place, sandbox, card, counts_input, heeds_watch, has_contexts, answer_within }
     }
 
     /// Connects and greets, within a deadline for both.
@@ -240,6 +242,7 @@ impl Keeper {
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
         (self.counts_input, self.heeds_watch) = (hello.counts_input, hello.heeds_watch);
+        self.has_contexts = hello.has_contexts;
         Ok(hello)
     }
 
@@ -415,6 +418,58 @@ impl Keeper {
     /// Hands a spare over to the caller; its record names the owner already.
     pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
         self.ask(&Request::Claim { around, actor })
+    }
+
+    /// Refuses a keeper of an older version, which knows no contexts.
+    pub fn check_contexts(&self) -> Result<(), Fault> {
+        if self.has_contexts {
+            return Ok(());
+        }
+        let message = format!("the keeper of {} is of version {} and has no contexts", self.sandbox, self.card.version);
+        let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+    }
+
+    /// Opens a context for a call; returns the supervisor's ends of its worker's channel. The context is this connection's until
+    /// `close_context`, or until the connection ends.
+    pub fn open_context(&mut self, ask: OpenContext) -> Result<(ContextOpened, Vec<OwnedFd>), Fault> {
+        let patience = Duration::from_millis(ask.queue_ms).saturating_add(self.answer_within);
+        let answer = self.exchange(Frame::of(&Request::OpenContext(Box::new(ask))), patience)?;
+        Ok((wire::read_answer(&answer)?, answer.handles))
+    }
+
+    pub fn create_context(&mut self, ask: OpenContext) -> Result<ContextStatus, Fault> {
+        self.ask(&Request::CreateContext(Box::new(ask)))
+    }
+
+    /// Ends this connection's call. `finished`: its end was read, or none was made.
+    pub fn close_context(&mut self, name: &str, finished: bool) -> Result<ContextClosed, Fault> {
+        self.ask(&Request::CloseContext { name: name.to_owned(), finished })
+    }
+
+    pub fn contexts(&mut self) -> Result<Vec<ContextStatus>, Fault> {
+        self.ask(&Request::Contexts)
+    }
+
+    /// Interrupts the call that is under way in a context; returns its request id.
+    pub fn interrupt_context(&mut self, name: &str) -> Result<Option<u32>, Fault> {
+        let signalled: ContextSignalled = self.ask(&Request::InterruptContext { name: name.to_owned() })?;
+        Ok(signalled.request)
+    }
+
+    /// Returns the request id of the call that is under way in a context.
+    pub fn context_call(&mut self, name: &str) -> Result<Option<u32>, Fault> {
+        let signalled: ContextSignalled = self.ask(&Request::ContextCall { name: name.to_owned() })?;
+        Ok(signalled.request)
+    }
+
+    /// Ends the worker of a context, so that the next call starts it anew; only if this call is still under way, where one is given.
+    pub fn restart_context(&mut self, name: &str, request: Option<u32>) -> Result<bool, Fault> {
+        self.ask(&Request::RestartContext { name: name.to_owned(), request })
+    }
+
+    pub fn remove_context(&mut self, name: &str) -> Result<ContextRemoved, Fault> {
+        self.ask(&Request::RemoveContext { name: name.to_owned() })
     }
 
     /// Disables the keeper's idle timeout.

@@ -7,6 +7,7 @@
 //! happened  ends, limits and timers                        clerk     the thread that writes records
 //! feeds     input of runs                                  attend    services
 //! claimed   a spare that gets its owner                    end       shutdown
+//! contexts  interpreters that keep their state
 //! ```
 
 mod asked;
@@ -14,6 +15,7 @@ mod attend;
 mod claimed;
 mod clerk;
 mod client;
+mod contexts;
 mod end;
 mod feeds;
 mod happened;
@@ -23,6 +25,7 @@ mod work;
 use self::attend::SupervisedService;
 use self::clerk::Clerk;
 use self::client::{Client, Owed};
+use self::contexts::HeldContext;
 use self::feeds::Writers;
 use self::work::{ActiveRun, CHUNK, Stream};
 use super::starting::Wanted;
@@ -153,6 +156,8 @@ struct Keep {
     next_client: u64,
     /// Runs that have not ended, by id.
     runs: BTreeMap<String, ActiveRun>,
+    /// Interpreters that keep their state, by name.
+    contexts: BTreeMap<String, HeldContext>,
     /// Services, in the order of the record.
     services: Vec<SupervisedService>,
     ended_runs: VecDeque<EndedRun>,
@@ -264,6 +269,7 @@ impl Keep {
             clients: BTreeMap::new(),
             next_client: 0,
             runs: BTreeMap::new(),
+            contexts: BTreeMap::new(),
             services: Vec::new(),
             ended_runs: VecDeque::new(),
             frozen: None,
@@ -441,6 +447,7 @@ impl Keep {
         let walls = self.runs.values().filter(|w| !frozen && w.hit.is_none()).filter_map(ActiveRun::deadline);
         let waits = self.clients.values().filter_map(|client| match &client.owed {
             Owed::Wait { until, .. } => *until,
+            Owed::Context { until, .. } => Some(*until),
             _ => None,
         });
         let idle = self.is_idle().then(|| self.last_activity + self.idle);
@@ -448,7 +455,8 @@ impl Keep {
         let end = self.ending.as_ref().filter(|_| !self.runs.is_empty()).map(|end| end.kill_at);
         let linger = self.drained_at.map(|at| at + LINGER);
         let dir_check = Some(self.dir_checked_at + DIR_CHECK_EVERY);
-        let ours = record_check.into_iter().chain(self.next_service()).chain(linger).chain(dir_check);
+        let contexts = self.next_context_check();
+        let ours = record_check.into_iter().chain(self.next_service()).chain(linger).chain(dir_check).chain(contexts);
         let at = walls.chain(waits).chain(idle).chain(ours).chain(end).chain(inner).min()?;
         Some(sys::deadline::time_left(at))
     }

@@ -8,10 +8,10 @@
 
 mod line;
 
-use api::{QuestionDecision, Remember};
+use api::{Language, QuestionDecision, Remember};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use terms::{Fault, Outcome};
+use terms::{Denial, Fault, Limits, Outcome};
 
 pub use crate::request::{Revision, Start, Word, words_of};
 pub use line::{Frame, Line, MOST, MOST_HANDLES, Pulled};
@@ -96,6 +96,35 @@ pub enum Request {
         around: Vec<(Word, Word)>,
         actor: String,
     },
+    /// Opens a context for one call, and makes it where it does not exist. Returns `ContextOpened` and the supervisor's ends of its
+    /// worker's channel, once no other call is under way in it. The context is this connection's until `CloseContext`.
+    OpenContext(Box<OpenContext>),
+    /// Makes a context without a call.
+    CreateContext(Box<OpenContext>),
+    /// Ends the call of this connection.
+    CloseContext {
+        name: String,
+        /// The end of the call was read, or none was made.
+        finished: bool,
+    },
+    Contexts,
+    /// Sends SIGINT to the worker of a context in which a call is under way.
+    InterruptContext {
+        name: String,
+    },
+    /// Returns the request id of the call that is under way in a context, as `ContextSignalled`.
+    ContextCall {
+        name: String,
+    },
+    /// Starts the worker of a context anew; only if this call is still under way in it, where one is given.
+    RestartContext {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<u32>,
+    },
+    RemoveContext {
+        name: String,
+    },
     /// Disables the idle timeout: the keeper lives until it is told to end.
     Stay,
     /// Ends everything in order and then the keeper; answered by `Left` when nothing runs any more.
@@ -105,6 +134,69 @@ pub enum Request {
         #[serde(default)]
         if_idle: bool,
     },
+}
+
+/// A context to open or to make.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OpenContext {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
+    /// `NAME=VALUE` sets a variable in a context that is made.
+    #[serde(default)]
+    pub env: Vec<Word>,
+    /// Environment of the caller, of which the policy passes some variables.
+    #[serde(default)]
+    pub around: Vec<(Word, Word)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<Word>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Word>,
+    pub actor: String,
+    /// Time to wait for another call.
+    #[serde(default)]
+    pub queue_ms: u64,
+    /// Opens only a context in which a call goes on whose client is gone, to read the rest of it.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub resume: bool,
+}
+
+/// An open context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextOpened {
+    pub name: String,
+    pub language: Language,
+    pub run: String,
+    /// The context was made by this request.
+    pub created: bool,
+    /// Request id of the next call.
+    pub request: u32,
+    /// Calls before this one.
+    pub calls: u64,
+    /// Request id of a call whose client is gone, which may still go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<u32>,
+    /// Limits of the sandbox, which hold for each call.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A call as the keeper saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextClosed {
+    /// Another client interrupted it.
+    pub interrupted: bool,
+    /// Operations that the policy refused during it.
+    pub denials: Vec<Denial>,
+}
+
+/// The call that is under way in a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextSignalled {
+    /// Its request id; none where no call is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u32>,
 }
 
 /// A writer to an input, and the offset of a piece in its stream.
@@ -146,6 +238,9 @@ pub struct Hello {
     /// Commands with a watch mode that is not in force are refused. Older versions would start them all the same.
     #[serde(default)]
     pub heeds_watch: bool,
+    /// Contexts can be opened. Older versions know none.
+    #[serde(default)]
+    pub has_contexts: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -196,7 +196,7 @@ impl Premises {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
             None => Streams::Pipes { input: start.input },
         };
-        Ok((run_id, PlannedCommand { program, argv, env, cwd, streams }))
+        Ok((run_id, PlannedCommand { program, argv, env, cwd, streams, inherit: Vec::new() }))
     }
 
     /// Returns the limits of the sandbox, as they are now.

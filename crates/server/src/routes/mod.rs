@@ -3,6 +3,7 @@
 //! 404, …) are added to the OpenAPI document in one place, by the inputs of the route.
 
 mod audit;
+mod code;
 mod events;
 mod files;
 mod health;
@@ -37,6 +38,7 @@ pub use openapi::document;
 fn resources() -> Vec<OpenApiRouter<Shared>> {
     vec![
         audit::routes(),
+        code::routes(),
         events::routes(),
         files::routes(),
         health::routes(),

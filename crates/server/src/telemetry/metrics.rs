@@ -76,6 +76,8 @@ pub struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, String, u16), u64>>,
     latencies: Mutex<BTreeMap<(&'static str, String), Histogram>>,
     refused: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    /// Calls of code by language and verdict.
+    code_calls: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     in_flight: AtomicI64,
     pub spans_sent: AtomicU64,
     pub spans_dropped: AtomicU64,
@@ -103,10 +105,16 @@ impl Metrics {
         }
     }
 
+    /// Counts a call of code that has ended.
+    pub fn code_call(&self, language: &'static str, verdict: &'static str) {
+        locked(&self.code_calls, |all| bounded(all, (language, verdict), |n: &mut u64| *n += 1));
+    }
+
     /// Returns all metrics, the node's figures included.
     pub fn families(&self, figures: &Figures, queue: u64, log_dropped: u64) -> Vec<Family> {
         let mut all = self.of_requests();
         all.extend(of_node(figures));
+        all.push(self.of_code());
         all.push(gauge("cofferdam_queue_length", "Verbs that are running or queued", queue as f64));
         all.push(counter("cofferdam_log_lines_dropped_total", "Log lines that were dropped", log_dropped));
         all.push(self.of_telemetry());
@@ -151,6 +159,17 @@ impl Metrics {
             ),
             gauge("cofferdam_http_requests_in_flight", "Requests that are being answered", in_flight as f64),
         ]
+    }
+
+    fn of_code(&self) -> Family {
+        let calls = locked(&self.code_calls, |all| {
+            let sample = |((language, verdict), n): (&(&'static str, &'static str), &u64)| {
+                sample(&[("language", language), ("verdict", verdict)], *n as f64)
+            };
+            all.iter().map(sample).collect()
+        });
+        let help = "Calls of code that ended at this daemon, by language and verdict";
+        family("cofferdam_code_calls_total", help, MetricKind::Counter, calls)
     }
 
     fn of_telemetry(&self) -> Family {

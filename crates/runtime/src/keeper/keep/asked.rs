@@ -48,6 +48,7 @@ impl Keep {
             self.last_activity = Instant::now();
         }
         self.runs.values_mut().for_each(|active| active.feeds.retain(|feed| feed.client != id));
+        self.abandon_contexts(id);
     }
 
     pub(super) fn answer(&mut self, id: u64, frame: Frame) {
@@ -76,7 +77,7 @@ impl Keep {
                 if matches!(ask, Request::Start(_)) && self.has_left(id) {
                     return self.drop_client(id);
                 }
-                if !matches!(ask, Request::Follow { .. } | Request::List | Request::Usage | Request::Questions) {
+                if !matches!(ask, Request::Follow { .. } | Request::List | Request::Usage | Request::Questions | Request::Contexts) {
                     self.last_activity = Instant::now();
                 }
                 self.carry_out(id, ask, payload)
@@ -144,6 +145,14 @@ impl Keep {
             }
             Request::Publish { ports } => wire::value(&self.publish(ports)?),
             Request::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
+            Request::OpenContext(ask) => return self.open_context(id, &ask),
+            Request::CreateContext(ask) => wire::value(&self.create_context(&ask)?),
+            Request::CloseContext { name, finished } => wire::value(&self.close_context(id, &name, finished)?),
+            Request::Contexts => wire::value(&self.list_contexts()),
+            Request::InterruptContext { name } => wire::value(&self.interrupt_context(&name)?),
+            Request::ContextCall { name } => wire::value(&self.context_call(&name)?),
+            Request::RestartContext { name, request } => wire::value(&self.restart_context(&name, request)?),
+            Request::RemoveContext { name } => wire::value(&self.remove_context(&name)?),
             Request::Stay => {
                 self.leave_files_only()?;
                 self.keep_alive = true;
@@ -158,7 +167,8 @@ impl Keep {
     /// Limits clients that wait or hold files, so that short requests always find a connection.
     fn check_room(&self, ask: &Request) -> Result<(), Fault> {
         let waits =
-            matches!(ask, Request::Input { .. } | Request::Wait { timeout_ms: 1.., .. } | Request::Follow { .. });
+            matches!(ask, Request::Input { .. } | Request::Wait { timeout_ms: 1.., .. } | Request::Follow { .. })
+                || matches!(ask, Request::OpenContext(_));
         let is_lasting = waits || matches!(ask, Request::Root { .. });
         let lasts = |client: &&Client| client.holds_files || !matches!(client.owed, Owed::Nothing);
         if is_lasting && self.clients.values().filter(lasts).count() >= MOST_WAITING {
@@ -186,6 +196,7 @@ impl Keep {
             rests: self.files_only,
             counts_input: true,
             heeds_watch: true,
+            has_contexts: true,
         }
     }
 

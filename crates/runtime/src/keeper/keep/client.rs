@@ -1,6 +1,6 @@
 //! A client connection of a keeper and the answer it waits for. Each has at most one request in progress, so its memory is bounded.
 
-use crate::keeper::wire::{Frame, Line, Listed, Notice, Pulled, refusal, value};
+use crate::keeper::wire::{Frame, Line, Listed, Notice, OpenContext, Pulled, refusal, value};
 use rustix::event::PollFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -35,6 +35,11 @@ pub(super) enum Owed {
         until: Option<Instant>,
         /// The run's output is wanted as well.
         said: bool,
+    },
+    /// The context must be free first, until the deadline.
+    Context {
+        ask: Box<OpenContext>,
+        until: Instant,
     },
     /// Every run must end first.
     End,

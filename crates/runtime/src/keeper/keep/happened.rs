@@ -122,6 +122,7 @@ impl Keep {
     pub(super) fn finish(&mut self, run: &str, outcome: &Outcome) {
         let Some(mut active) = self.runs.remove(run) else { return };
         self.premises.roster.ended(run);
+        self.context_ended(run);
         if active.has_secrets {
             // Where the kept secrets cannot be read, no secret is valid any more.
             let _ = self.premises.bring(&Default::default());
@@ -197,6 +198,7 @@ impl Keep {
                 client.answer(wire::value(&Waited { offset, ..Waited::default() }));
             }
         }
+        self.check_contexts(now);
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
             for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != Stage::Ending) {
                 end.left.ended.iter_mut().filter(|(ended, _)| ended == run).for_each(|(_, killed)| *killed = true);

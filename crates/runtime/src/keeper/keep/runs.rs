@@ -2,6 +2,7 @@
 
 use super::clerk::{Note, Task};
 use super::client::{Following, Owed};
+use super::contexts::WorkerStart;
 use super::feeds::Feed;
 use super::work::{ActiveRun, Stage, Stream};
 use super::{EndedRun, KILL, Keep, MOST_FEEDS, MOST_RUNS, TERM, unknown, work};
@@ -76,6 +77,11 @@ impl Keep {
 
     /// Starts a command while the clerk records it.
     pub(super) fn begin_run(&mut self, start: &Start) -> Result<String, Fault> {
+        self.begin_run_with(start, None)
+    }
+
+    /// Starts a command or, with what it is given beside its streams, an interpreter.
+    pub(super) fn begin_run_with(&mut self, start: &Start, worker: Option<WorkerStart>) -> Result<String, Fault> {
         let sandbox = self.premises.sandbox.id.clone();
         self.leave_files_only()?;
         if self.files_only {
@@ -96,7 +102,9 @@ impl Keep {
             return Err(fault.phase(Phase::Admission).hint("wait until some have ended"));
         }
         timer.enter(Phase::Planning);
-        let (run_id, command) = self.premises.plan(start)?;
+        let (run_id, mut command) = self.premises.plan(start)?;
+        let (is_worker, shown) = (worker.is_some(), worker.as_ref().map(|worker| worker.shown.clone()));
+        command.inherit = worker.map(|worker| worker.inherit).unwrap_or_default();
         timer.enter(Phase::Preparation);
         self.thaw()?;
         let run = run_id.as_str().to_owned();
@@ -106,7 +114,7 @@ impl Keep {
         })?;
         let mut note = Note {
             run: run.clone(),
-            command: command.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: shown.unwrap_or_else(|| command.argv.iter().map(|w| w.to_string_lossy().into_owned()).collect()),
             actor: start.actor.clone(),
             started_ms: terms::clock::now_ms(),
             ended_ms: None,
@@ -131,6 +139,7 @@ impl Keep {
         self.premises.roster.begun(&run, started.shepherd);
         note.timer.enter(Phase::Execution);
         let mut active = ActiveRun::new(started, run_id, note.clone(), spool, start.limits).since_net(net);
+        active.is_worker = is_worker;
         let _ = active.revise(self.premises.limits()); // no output yet, so no limit is exceeded
         active.has_secrets = !start.secrets.is_empty();
         let job = active.job;

@@ -49,6 +49,8 @@ pub(super) struct ActiveRun {
     pub stage: Stage,
     /// The run has secrets of its own, which are dropped at its end.
     pub has_secrets: bool,
+    /// An interpreter: the sandbox's limits on wall time and output hold for each call in it, not for its life.
+    pub is_worker: bool,
     net_before: u64,
 }
 
@@ -94,13 +96,14 @@ impl ActiveRun {
             cancelled_by: None,
             stage: Stage::Beginning,
             has_secrets: false,
+            is_worker: false,
             net_before: 0,
         }
     }
 
     /// Applies new limits of the sandbox, counted from the run's start; true when the output exceeds them already.
     pub fn revise(&mut self, sandbox: Limits) -> bool {
-        self.limits = sandbox.tightest(self.requested);
+        self.limits = if self.is_worker { self.requested } else { sandbox.tightest(self.requested) };
         let over = self.limits.max_output_bytes.is_some_and(|most| self.used > most);
         self.stage != Stage::Ending && over && self.exceed_output(self.used)
     }
