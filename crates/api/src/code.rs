@@ -271,6 +271,14 @@ pub struct CodeText {
 }
 
 impl CodeText {
+    /// Encodes output: text as it is, other bytes as base64.
+    pub fn of(bytes: Vec<u8>) -> CodeText {
+        match String::from_utf8(bytes) {
+            Ok(text) => CodeText { text, base64: false },
+            Err(error) => CodeText { text: BASE64.encode(error.as_bytes()), base64: true },
+        }
+    }
+
     /// Returns the bytes; those of text that is no base64, although it says so, are the text itself.
     pub fn into_bytes(self) -> Vec<u8> {
         let decoded = self.base64.then(|| BASE64.decode(&self.text).ok()).flatten();

@@ -3,6 +3,7 @@
 mod agents;
 mod args;
 mod bench;
+mod code;
 mod connection;
 mod daemon;
 mod doctor;
@@ -76,6 +77,7 @@ fn answer() -> ExitCode {
         Some((verb, m)) if args::events::VERBS.contains(&verb) => events::main(verb, m),
         Some((verb, m)) if args::files::VERBS.contains(&verb) => files::main(verb, m),
         Some((verb, m)) if args::secrets::VERBS.contains(&verb) => secrets::main(verb, m),
+        Some((verb, m)) if args::code::VERBS.contains(&verb) => code::main(verb, m),
         Some((verb, m)) if args::runs::VERBS.contains(&verb) => runs::main(verb, m),
         Some((verb, m)) if args::sandboxes::VERBS.contains(&verb) => sandboxes::main(verb, m),
         Some((verb, m)) if args::review::VERBS.contains(&verb) => review::main(verb, m),

@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod code;
 mod file_place;
 mod files;
 mod network;

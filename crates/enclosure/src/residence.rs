@@ -34,7 +34,7 @@ pub struct PlannedCommand {
     /// Absolute path inside.
     pub cwd: PathBuf,
     pub streams: Streams,
-    /// Descriptors that the command gets as 100 and the numbers behind it, at most three; only beside pipes.
+    /// Descriptors that the command gets as 100 and the numbers behind it, at most four; only beside pipes.
     pub inherit: Vec<OwnedFd>,
 }
 

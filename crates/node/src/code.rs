@@ -3,7 +3,7 @@
 
 mod call;
 
-pub use call::CodeCall;
+pub use call::{CodeCall, error_text};
 
 use crate::keeper::wire::{OpenContext, Word, words_of};
 use api::{
@@ -48,7 +48,7 @@ pub fn create_context(
         workdir: request.workdir.as_ref().map(Word::spelled),
         ..open_context(caller, &request.env)?
     };
-    with_keeper(node, caller, word, |mut keeper| keeper.create_context(ask.clone()).map(Some))
+    with_keeper(node, caller, word, |mut keeper| keeper.create_context(&ask))
 }
 
 /// Interrupts the call that is under way in a context. An interpreter that does not answer in time is ended; the next call starts it anew.
@@ -91,7 +91,7 @@ pub fn remove_context(node: &Node, caller: &Caller, word: &str, name: &str) -> R
 
 /// Asks an interpreter whether this is a whole input, or whether lines follow.
 pub fn check(node: &Node, caller: &Caller, word: &str, name: &str, request: &CodeCheck) -> Result<CodeChecked, Fault> {
-    call::check(node, caller, word, name, &request.code)
+    call::check(node, caller, word, name, request)
 }
 
 /// Returns the keeper of a live sandbox; none where it is not live.

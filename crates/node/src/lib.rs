@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod backup;
 pub mod change;
+pub mod code;
 pub mod create;
 pub mod doctor;
 mod ended;
@@ -38,4 +39,5 @@ pub use ::state::{
 };
 pub use runtime::{Node, events, liveness, network, output, publish, secrets};
 pub use sys::host::{Bounded, bound};
+pub use sys::process::{next_signal, signal_handle};
 pub use sys::random;

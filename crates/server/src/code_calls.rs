@@ -87,7 +87,12 @@ struct Held {
 }
 
 /// Begins a call once its context is free. A client that leaves meanwhile leaves the queue; one that leaves later cancels the call.
-pub async fn begin(shared: &Shared, principal: &Principal, sandbox: String, what: Begin) -> Result<CallEvents, Refusal> {
+pub async fn begin(
+    shared: &Shared,
+    principal: &Principal,
+    sandbox: String,
+    what: Begin,
+) -> Result<CallEvents, Refusal> {
     let task = shared.tasks().admit(Kind::RunStream, &principal.tenant)?;
     let (tell, told) = oneshot::channel();
     let beginner = Beginner { shared: shared.clone(), principal: principal.clone(), sandbox };

@@ -13,7 +13,7 @@ pub const MOST_JOBS: usize = 256;
 pub const MOST_BYTES: usize = 4 << 20;
 
 /// Bound on descriptors that a command inherits beside its streams.
-pub const MOST_INHERITED: usize = 3;
+pub const MOST_INHERITED: usize = 4;
 /// Number of the first of them in the command: above all that the shepherd opens.
 pub const FIRST_INHERITED: i32 = 100;
 /// Descriptors of a job: a file with the command, a control socket, three streams, and what else the command inherits.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Headings of the top page with their verbs, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Run commands", &["run", "exec", "shell", "attach", "logs", "wait", "kill", "ps"]),
+    ("Run commands", &["run", "exec", "shell", "code", "context", "attach", "logs", "wait", "kill", "ps"]),
     ("Review changes", &["diff", "approve", "reject", "undo", "fetch", "rebase", "conflicts", "provenance", "prune"]),
     (
         "Manage sandboxes",

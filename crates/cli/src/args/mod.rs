@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 
 pub mod agents;
+pub mod code;
 pub mod daemon;
 pub mod events;
 pub mod files;
@@ -28,6 +29,7 @@ const OWN: [&str; 10] = ["run", "exec", "shell", "policy", "doctor", "setup", "b
 /// Verbs of the files beside this one.
 const OTHERS: &[&[&str]] = &[
     agents::VERBS,
+    code::VERBS,
     daemon::VERBS,
     events::VERBS,
     files::VERBS,
@@ -54,6 +56,7 @@ pub fn parse(words: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
         _ if snapshots::VERBS.contains(&verb) => Some(snapshots::commands),
         _ if sandboxes::VERBS.contains(&verb) => Some(sandboxes::commands),
         _ if review::VERBS.contains(&verb) => Some(review::commands),
+        _ if code::VERBS.contains(&verb) => Some(code::commands),
         _ => None,
     };
     if let Some(Ok(matches)) = own.map(|own| bare().subcommands(own()).try_get_matches_from(line())) {
@@ -107,6 +110,7 @@ fn tree() -> Command {
         .subcommand(exec())
         .subcommand(shell())
         .subcommands(sandboxes::commands())
+        .subcommands(code::commands())
         .subcommands(runs::commands())
         .subcommands(daemon::commands())
         .subcommands(operations::commands())

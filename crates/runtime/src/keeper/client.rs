@@ -6,8 +6,8 @@ mod pending;
 use super::keepers::Keepers;
 use super::starting::{START_DEADLINE, Wanted, start};
 use super::wire::{
-    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, Left, Line, Listed, OpenContext,
-    Pulled, Request, Revision, Rooted, Start, Started, Used, Waited, Word,
+    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, Left, Line, Listed,
+    OpenContext, Pulled, Request, Revision, Rooted, Start, Started, Used, Waited, Word,
 };
 use crate::Node;
 use crate::keeper_dir::place::{Card, Place};
@@ -431,15 +431,25 @@ impl Keeper {
     }
 
     /// Opens a context for a call; returns the supervisor's ends of its worker's channel. The context is this connection's until
-    /// `close_context`, or until the connection ends.
-    pub fn open_context(&mut self, ask: OpenContext) -> Result<(ContextOpened, Vec<OwnedFd>), Fault> {
+    /// `close_context`, or until the connection ends. `None` when the keeper ended before it took the request.
+    pub fn open_context(&mut self, ask: &OpenContext) -> Result<Option<(ContextOpened, Vec<OwnedFd>)>, Fault> {
         let patience = Duration::from_millis(ask.queue_ms).saturating_add(self.answer_within);
-        let answer = self.exchange(Frame::of(&Request::OpenContext(Box::new(ask))), patience)?;
-        Ok((wire::read_answer(&answer)?, answer.handles))
+        let answer = self.ask_if_there(&Request::OpenContext(Box::new(ask.clone())), patience)?;
+        answer.map(|answer| Ok((wire::read_answer(&answer)?, answer.handles))).transpose()
     }
 
-    pub fn create_context(&mut self, ask: OpenContext) -> Result<ContextStatus, Fault> {
-        self.ask(&Request::CreateContext(Box::new(ask)))
+    /// Makes a context; `None` when the keeper ended before it took the request.
+    pub fn create_context(&mut self, ask: &OpenContext) -> Result<Option<ContextStatus>, Fault> {
+        let answer = self.ask_if_there(&Request::CreateContext(Box::new(ask.clone())), self.answer_within)?;
+        answer.map(|answer| wire::read_answer(&answer)).transpose()
+    }
+
+    fn ask_if_there(&mut self, request: &Request, patience: Duration) -> Result<Option<Frame>, Fault> {
+        match self.round_trip(Frame::of(request), patience) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(NoAnswer::Gone(_)) => Ok(None),
+            Err(e) => Err(self.fault(e)),
+        }
     }
 
     /// Ends this connection's call. `finished`: its end was read, or none was made.

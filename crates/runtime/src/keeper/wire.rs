@@ -163,7 +163,7 @@ pub struct OpenContext {
 }
 
 /// An open context.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextOpened {
     pub name: String,
     pub language: Language,

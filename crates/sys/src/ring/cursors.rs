@@ -73,8 +73,8 @@ impl<M: Memory> Producer<M> {
         Ok(count)
     }
 
-    /// Returns the number of bytes that fit.
-    fn free(&mut self) -> Result<u64, RingError> {
+    /// Looks at the reader's position, and returns the number of bytes that fit.
+    pub fn free(&mut self) -> Result<u64, RingError> {
         let tail = steady(self.memory.tail())?;
         let (queued, queued_before) = (self.head.wrapping_sub(tail), self.head.wrapping_sub(self.tail));
         // A reader reads what is there: no more is queued than before.

@@ -24,10 +24,7 @@ fn the_layout_is_that_of_the_reference() {
     assert_eq!(file[64..84], *b"supervisor to worker");
     assert_eq!(file[OUTPUT..OUTPUT + 16], file[..16]);
     let input = RingFigure { queued_bytes: 20, bytes: 20, frames: 1 };
-    assert_eq!(
-        figures(&memfd),
-        Ok(RingFigures { capacity_bytes: SMALL as u64, input, output: RingFigure::default() })
-    );
+    assert_eq!(figures(&memfd), Ok(RingFigures { capacity_bytes: SMALL as u64, input, output: RingFigure::default() }));
 }
 
 #[test]

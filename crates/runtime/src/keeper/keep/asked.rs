@@ -77,7 +77,10 @@ impl Keep {
                 if matches!(ask, Request::Start(_)) && self.has_left(id) {
                     return self.drop_client(id);
                 }
-                if !matches!(ask, Request::Follow { .. } | Request::List | Request::Usage | Request::Questions | Request::Contexts) {
+                if !matches!(
+                    ask,
+                    Request::Follow { .. } | Request::List | Request::Usage | Request::Questions | Request::Contexts
+                ) {
                     self.last_activity = Instant::now();
                 }
                 self.carry_out(id, ask, payload)

@@ -73,6 +73,13 @@ impl HeldContext {
         }
     }
 
+    /// Ends the channel for all that have a copy of it: a client's call finds that its worker is gone.
+    fn hang_up(&mut self) {
+        worker::hang_up(&self.ends);
+        self.ends.clear();
+        self.unfinished = None;
+    }
+
     fn touch(&mut self) {
         (self.used_ms, self.used) = (terms::clock::now_ms(), Instant::now());
     }
@@ -182,7 +189,9 @@ impl Keep {
             ..Start::default()
         };
         let cwd = self.premises.plan(&start)?.1.cwd.to_string_lossy().into_owned();
-        launch.greet(&supervisor, &Hello { language, cwd: cwd.clone(), env: Default::default() }).map_err(no_channel)?;
+        launch
+            .greet(&supervisor, &Hello { language, cwd: cwd.clone(), env: Default::default() })
+            .map_err(no_channel)?;
         let shown = vec![launch.argv[0].clone(), format!("(context {name})")];
         let run = self.begin_run_with(&start, Some(WorkerStart { inherit: worker.into(), shown }))?;
         let job = self.active_run(&run)?.job;
@@ -297,17 +306,17 @@ impl Keep {
         if other || held.has_ended() {
             return Ok(false);
         }
-        held.ends.clear();
-        held.unfinished = None;
+        held.hang_up();
         let run = held.run.clone();
         self.end_worker(&run)?;
         Ok(true)
     }
 
     pub(super) fn remove_context(&mut self, name: &str) -> Result<ContextRemoved, Fault> {
-        let held = self.contexts.remove(name).ok_or_else(|| no_context(name))?;
+        let mut held = self.contexts.remove(name).ok_or_else(|| no_context(name))?;
         let was_busy = held.state() == ContextState::Busy;
         if !held.has_ended() {
+            held.hang_up();
             self.end_worker(&held.run)?;
         }
         self.serve_queue(name);
@@ -326,9 +335,13 @@ impl Keep {
     /// Notes that a run has ended, which may have been a worker.
     pub(super) fn context_ended(&mut self, run: &str) {
         if let Some(held) = self.contexts.values_mut().find(|held| held.run == run) {
-            held.ends.clear();
-            held.unfinished = None;
+            held.hang_up();
         }
+    }
+
+    /// Tells all workers that their supervisor is gone: idle ones end by themselves, a shell among them, which ignores SIGTERM.
+    pub(super) fn hang_up_contexts(&mut self) {
+        self.contexts.values_mut().for_each(HeldContext::hang_up);
     }
 
     /// Returns when the next context has to be looked at.
@@ -399,7 +412,7 @@ fn context_name(ask: &OpenContext) -> Result<String, Fault> {
         return Ok(name.clone());
     }
     let fault = Fault::invalid(format!("context {name:?}: not a name of a context")).phase(Phase::Admission);
-    fault.hint(format!("use 1 to {LONGEST_NAME} letters, digits, '-', '_' and '.', and no '.' at the beginning"))
+    Err(fault.hint(format!("use 1 to {LONGEST_NAME} letters, digits, '-', '_' and '.', and no '.' at the beginning")))
 }
 
 fn check_language(name: &str, held: &HeldContext, ask: &OpenContext) -> Result<(), Fault> {

@@ -24,6 +24,7 @@ impl Keep {
             return;
         }
         let _ = self.thaw(); // a run that stays frozen is killed at the deadline
+        self.hang_up_contexts();
         let mut left = Left::default();
         for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != Stage::Ending) {
             active.cancelled_by.get_or_insert(TERM);
