@@ -590,6 +590,7 @@ function endCell(of) {
     writePosition(outputRing + FRAMES, frames + 1);
     sendText(END, `{"status":"${status}","execution_count":${executionCount}}`);
     cell = null;
+    if (isSupervisorGone || input.length > 0) setImmediate(nextRequest);
   });
 }
 

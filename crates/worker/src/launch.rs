@@ -13,10 +13,13 @@ use sys::ring::Rings;
 
 const PYTHON: &str = include_str!("python.py");
 const JAVASCRIPT: &str = include_str!("javascript.js");
-/// Runs the worker's source, which is on an inherited descriptor: no file of it is needed inside.
-const PYTHON_LINE: &str = "import os;exec(compile(open(102,'rb',closefd=False).read(),'<cofferdam worker>','exec'),{'__name__':'cofferdam_worker'})";
-const JAVASCRIPT_LINE: &str = "require('vm').runInThisContext(`(function(require){${require('fs').readFileSync(102,'utf8')}\\n})`,\
-    {filename:'cofferdam-worker.js'})(require)";
+/// Runs the worker's source, which is on an inherited descriptor: no file of it is needed inside. The worker knows its own frames by this
+/// file name.
+const PYTHON_LINE: &str = "import os;exec(compile(os.pread(102,os.fstat(102).st_size,0),'<cofferdam worker>','exec'),\
+    {'__name__':'cofferdam_worker'})";
+const JAVASCRIPT_LINE: &str = "{const f=require('fs'),n=+process.env.COFFERDAM_WORKER.split(',')[2],\
+    b=Buffer.alloc(f.fstatSync(n).size);f.readSync(n,b,0,b.length,0);\
+    require('vm').runInThisContext('(function(require){'+b+'\\n})',{filename:'cofferdam-worker.js'})(require)}";
 /// An interactive shell without a terminal: only such a one goes on with the next command after an interruption. Its commands come on
 /// descriptor 100.
 const BASH_LINE: &str = "exec bash --noprofile --norc --noediting -i <&100 100<&-";
