@@ -120,7 +120,10 @@ fn ask_for_choice(dir: &Path, home: &Path) -> Fault {
 
 /// Canonicalizes a directory.
 pub(super) fn real(asked: &Path, what: &str) -> Result<PathBuf, Fault> {
-    let refuse = |why: String| Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
+    let refuse = |why: String| {
+        let fault = Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
+        fault.hint("name a directory that exists")
+    };
     let real = std::fs::canonicalize(asked).map_err(|e| refuse(e.to_string()))?;
     if !real.is_dir() {
         return Err(refuse("not a directory".into()));
