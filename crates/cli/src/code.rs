@@ -94,8 +94,9 @@ fn run_to_document(
         engine.code(Some(word), &request, &mut |event| answer = gathered.add(event).or_else(|| answer.take()))
     })?;
     let answer = answer.ok_or_else(no_end)?;
-    render::print_json(&answer);
-    Ok(answer.outcome)
+    let outcome = answer.outcome.clone();
+    render::print_document(answer);
+    Ok(outcome)
 }
 
 fn no_end() -> Fault {
@@ -108,7 +109,10 @@ fn context_of(request: &CodeRequest) -> String {
 
 /// Reads the code; none where lines are to be typed.
 fn source(m: &ArgMatches) -> Result<Source, Fault> {
-    let invalid = |message: String| Fault::invalid(message).phase(Phase::Admission);
+    let invalid = |message: String| {
+        let fault = Fault::invalid(message).phase(Phase::Admission);
+        fault.hint("name a file of this host that can be read, or give the code with -e")
+    };
     if m.get_flag("interactive") {
         return Ok(Source::Terminal);
     }
@@ -157,11 +161,15 @@ fn by_extension(extension: &str) -> Option<Language> {
 }
 
 fn request(m: &ArgMatches) -> Result<CodeRequest, Fault> {
-    let wrong = |flag: &str, why: String| Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission);
+    let wrong = |flag: &str, why: String| {
+        let fault = Fault::invalid(format!("--{flag} {why}")).phase(Phase::Admission);
+        fault.hint("cofferdam code --help describes each option")
+    };
     let time = |flag: &'static str| {
         let given = m.get_one::<String>(flag).map(|word| quantity::time(word).map_err(|why| wrong(flag, why)));
         given.transpose()
     };
+    let no_queue = m.get_one::<String>("queue").is_some_and(|word| matches!(word.as_str(), "0" | "0s" | "0ms"));
     let size = m.get_one::<String>("output").map(|word| quantity::size(word).map_err(|why| wrong("max-output", why)));
     let limits =
         terms::Limits { max_wall_ms: time("timeout")?, max_output_bytes: size.transpose()?, ..Default::default() };
@@ -173,7 +181,7 @@ fn request(m: &ArgMatches) -> Result<CodeRequest, Fault> {
         cwd: None,
         env: env(m)?,
         limits,
-        queue_ms: time("queue")?,
+        queue_ms: if no_queue { Some(0) } else { time("queue")? },
     })
 }
 
@@ -185,7 +193,10 @@ fn env(m: &ArgMatches) -> Result<BTreeMap<String, String>, Fault> {
     let given = m.get_many::<String>("env").into_iter().flatten();
     let pair = |word: &String| match word.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(Fault::invalid(format!("--env {word:?}: not NAME=VALUE")).phase(Phase::Admission)),
+        _ => {
+            let fault = Fault::invalid(format!("--env {word:?}: not NAME=VALUE")).phase(Phase::Admission);
+            Err(fault.hint("write for example --env MODE=fast"))
+        }
     };
     given.map(pair).collect()
 }
@@ -223,7 +234,8 @@ fn context(m: &ArgMatches, inner: &ArgMatches, engine: &Engine, json: bool) -> R
         }
         Some("interrupt") => {
             let grace = inner.get_one::<String>("grace").map(|word| {
-                quantity::time(word).map_err(|why| Fault::invalid(format!("--grace {why}")).phase(Phase::Admission))
+                let wrong = |why| Fault::invalid(format!("--grace {why}")).phase(Phase::Admission);
+                quantity::time(word).map_err(|why| wrong(why).hint("write for example --grace 2s"))
             });
             let ask = ContextInterrupt { grace_ms: grace.transpose()? };
             let done = engine.context_interrupt(word, name(), &ask)?;
@@ -246,14 +258,14 @@ fn context(m: &ArgMatches, inner: &ArgMatches, engine: &Engine, json: bool) -> R
 
 fn tell(json: bool, document: &impl serde::Serialize, line: impl FnOnce() -> String) {
     match json {
-        true => render::print_json(document),
+        true => drop(render::print_document(document)),
         false => render::say(&line()),
     }
 }
 
 fn ls(contexts: &[ContextStatus], json: bool) {
     if json {
-        render::print_json(&serde_json::json!({ "contexts": contexts }));
+        render::print_document(serde_json::json!({ "contexts": contexts }));
         return;
     }
     let now = terms::clock::now_ms();

@@ -191,7 +191,16 @@ const CRATES: &[Crate] = &[
     Crate {
         name: "cli",
         uses: &["api", "bench", "client", "host", "node", "server", "terms"],
-        libraries: &["clap", "clap_complete", "clap_mangen", "rustix", "serde", "serde_json", "unicode-width"],
+        libraries: &[
+            "clap",
+            "clap_complete",
+            "clap_mangen",
+            "rustix",
+            "rustyline",
+            "serde",
+            "serde_json",
+            "unicode-width",
+        ],
         test_libraries: &["base64", "serde_json"],
     },
 ];
@@ -227,6 +236,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("rustix", "safe calls for code that may allocate: poll, pipes, terminals, openat2"),
     ("rustls-native-certs", "the authorities that the host trusts, wherever its system keeps them"),
     ("rustls-webpki", "why a certificate is not trusted, as a value: the daemon's own may be one for signing others"),
+    ("rustyline", "lines with history and several rows at a terminal, which an interpreter judges to be whole"),
     ("serde", "documents that leave the product, and policies that enter it, as types"),
     ("serde_json", "JSON: outcomes, faults, policies"),
     ("serde_path_to_error", "a mistake in a policy is told with the key it is at"),

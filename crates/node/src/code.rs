@@ -103,6 +103,16 @@ fn live(node: &Node, caller: &Caller, word: &str) -> Result<Option<Keeper>, Faul
     }
 }
 
+/// Returns the keeper of a live sandbox that has this context.
+fn with_context(node: &Node, caller: &Caller, word: &str, name: &str) -> Result<Keeper, Fault> {
+    let mut keeper = live(node, caller, word)?.ok_or_else(|| no_context(word, name))?;
+    keeper.check_contexts()?;
+    match keeper.contexts()?.iter().any(|status| status.name == name) {
+        true => Ok(keeper),
+        false => Err(no_context(word, name)),
+    }
+}
+
 fn named(node: &Node, word: &str, caller: &Caller) -> Result<(PathBuf, Kept<Sandbox>), Fault> {
     let state = node.states.lend(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word).filter(|word| !word.is_empty()), caller))?;

@@ -54,7 +54,7 @@ const { isProxy, isNativeError } = util.types;
 const runTicks = process._tickCallback;
 const exitNow = process.reallyExit.bind(process);
 
-const HELLO = 0x01, EXECUTE = 0x02, COMPLETENESS = 0x03, SHUTDOWN = 0x04;
+const HELLO = 0x01, EXECUTE = 0x02, COMPLETENESS = 0x03;
 const READY = 0x10, STDOUT = 0x11, STDERR = 0x12, DISPLAY = 0x13, RESULT = 0x14, ERROR = 0x15, END = 0x16, COMPLETE = 0x17;
 const FRAME_HEADER = 16;
 const MAX_PAYLOAD = 262144;
@@ -297,7 +297,6 @@ function unwind() {
 
 function nextRequest() {
   while (input.length > 0) {
-    if (input[0].type === SHUTDOWN) exitNow(0);
     if (cell) return;
     const next = input[0];
     input = input.length === 1 ? [] : input.slice(1);

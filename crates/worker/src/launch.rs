@@ -15,9 +15,11 @@ const PYTHON: &str = include_str!("python.py");
 const JAVASCRIPT: &str = include_str!("javascript.js");
 /// Runs the worker's source, which is on an inherited descriptor: no file of it is needed inside. The worker knows its own frames by this
 /// file name.
-const PYTHON_LINE: &str = "import os;exec(compile(os.pread(102,os.fstat(102).st_size,0),'<cofferdam worker>','exec'),\
+const PYTHON_LINE: &str = "import os,sys;sys.version_info>=(3,8) or sys.exit('python3 is version %s; 3.8 or newer is needed'%sys.version.split()[0]);\
+    exec(compile(os.pread(102,os.fstat(102).st_size,0),'<cofferdam worker>','exec'),\
     {'__name__':'cofferdam_worker'})";
-const JAVASCRIPT_LINE: &str = "{const f=require('fs'),n=+process.env.COFFERDAM_WORKER.split(',')[2],\
+const JAVASCRIPT_LINE: &str = "+process.versions.node.split('.')[0]<18&&(console.error('node is version '+process.versions.node+'; 18 or newer is needed'),process.exit(1));\
+    {const f=require('fs'),n=+process.env.COFFERDAM_WORKER.split(',')[2],\
     b=Buffer.alloc(f.fstatSync(n).size);f.readSync(n,b,0,b.length,0);\
     require('vm').runInThisContext('(function(require){'+b+'\\n})',{filename:'cofferdam-worker.js'})(require)}";
 /// An interactive shell without a terminal: only such a one goes on with the next command after an interruption. Its commands come on

@@ -28,7 +28,7 @@ from errno import EBADF, ECONNRESET, ENOTSOCK, EPIPE
 
 FILE = (lambda: 0).__code__.co_filename
 
-HELLO, EXECUTE, COMPLETENESS, SHUTDOWN = 0x01, 0x02, 0x03, 0x04
+HELLO, EXECUTE, COMPLETENESS = 0x01, 0x02, 0x03
 READY, STDOUT, STDERR, DISPLAY, RESULT, ERROR, END, COMPLETE = range(0x10, 0x18)
 CONTINUES = 1
 NEVER = 1 << 64
@@ -1433,8 +1433,6 @@ class Worker:
             self.judge(payload)
         elif kind == HELLO:
             self.greet(payload)
-        elif kind == SHUTDOWN:
-            self.shut_down()
 
     def greet(self, payload):
         hello = decode_json(payload.decode("utf-8", "replace"))

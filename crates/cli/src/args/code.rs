@@ -16,7 +16,7 @@ fn sandbox() -> Arg {
 }
 
 fn language() -> Arg {
-    let help = "python, javascript or bash [default: the file's, else python]";
+    let help = "python, javascript or bash [default: by FILE's name]";
     Arg::new("lang").short('l').long("lang").visible_alias("language").value_name("LANGUAGE").help(help)
 }
 
@@ -49,11 +49,11 @@ fn code() -> Command {
         .arg(path("file").long(None::<&str>).value_name("FILE").help("File of this host with the code; - is standard input"))
         .arg(flag("interactive").short('i').help("Read code line by line, with history"))
         .arg(language())
-        .arg(Arg::new("context").long("context").value_name("NAME").help("Context with its own state [default: the language's]"))
+        .arg(Arg::new("context").long("context").value_name("NAME").help("Context to run in [default: one for the language]"))
         .arg(sandbox())
         .arg(Arg::new("timeout").short('t').long("timeout").value_name("TIME").help("Limit on the time of the call, e.g. 30s"))
         .arg(Arg::new("output").long("max-output").value_name("SIZE").help("Limit on the output of the call, e.g. 10m"))
-        .arg(Arg::new("queue").long("queue").value_name("TIME").help("Wait so long for another call in the context [default: 30s]"))
+        .arg(Arg::new("queue").long("queue").value_name("TIME").help("Wait so long for another call in the context, or 0 [default: 30s]"))
         .arg(workdir().help("Directory of a context that is made, from the sandbox's"))
         .arg(env().help("Set a variable in a context that is made"))
         .arg(flag("json").help("Print the whole call as one JSON document").conflicts_with("interactive"))
@@ -72,7 +72,7 @@ fn context() -> Command {
         .subcommand(
             Command::new("create")
                 .about("Make a context and start its interpreter")
-                .arg(Arg::new("name").value_name("CONTEXT").help("Name of the context [default: the language's]"))
+                .arg(Arg::new("name").value_name("CONTEXT").help("Name of the context [default: the language]"))
                 .arg(language())
                 .arg(workdir().help("Working directory, from the sandbox's"))
                 .arg(env().help("Set a variable"))

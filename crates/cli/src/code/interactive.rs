@@ -128,6 +128,6 @@ fn save_history(editor: &mut Editor<Judge<'_>, DefaultHistory>, file: &std::path
     let kept = editor.history_mut().set_max_len(HISTORY).and_then(|()| editor.save_history(file));
     let private = kept.is_ok().then(|| std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)));
     if private.is_none_or(|done| done.is_err()) {
-        render::note("the history of this session could not be kept");
+        render::note("the history of what was typed could not be kept");
     }
 }

@@ -28,6 +28,8 @@ use worker::{Broken, Channel, EndStatus, Event, Received};
 
 /// Bound on the source text of a call.
 const LONGEST_CODE: usize = 8 << 20;
+/// Time that an earlier call without a client has to end when it is interrupted for a later one.
+const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 /// Time that the end of an interpreter which is gone may take to be recorded.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time that an interpreter has to judge code, which it does between two calls.
@@ -50,6 +52,8 @@ pub struct CodeCall {
     output: u64,
     execution_count: u64,
     failed: bool,
+    /// An earlier call whose client is gone was interrupted, and has until then to end.
+    displaced_until: Option<Instant>,
     stage: Stage,
 }
 
@@ -97,8 +101,7 @@ impl CodeCall {
             resume: true,
             ..super::open_context(caller, &Default::default())?
         };
-        let mut keeper = super::live(node, caller, word)?.ok_or_else(|| super::no_context(word, context))?;
-        keeper.check_contexts()?;
+        let mut keeper = super::with_context(node, caller, word, context)?;
         let Some((opened, ends)) = keeper.open_context(&named)? else { return Err(super::no_context(word, context)) };
         let mut link = Link::over(keeper, &opened, ends)?;
         link.unfinished = None;
@@ -120,6 +123,7 @@ impl CodeCall {
             output: 0,
             execution_count: calls + 1,
             failed: false,
+            displaced_until: None,
             stage: Stage::Running,
         }
     }
@@ -136,6 +140,7 @@ impl CodeCall {
     /// Returns when the call has to be stepped in any case.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.stage {
+            Stage::Running if !self.counts => self.displaced_until.or_else(|| self.patience_ends()),
             Stage::Running => self.wall_deadline(),
             Stage::Ending { kill_at, .. } => Some(*kill_at),
             Stage::Over => None,
@@ -143,10 +148,13 @@ impl CodeCall {
     }
 
     fn wall_deadline(&self) -> Option<Instant> {
-        let wall = Duration::from_millis(self.limits.max_wall_ms?);
-        // An earlier call that goes on has the time that calls wait for one another.
-        let waited = if self.counts { Duration::ZERO } else { QUEUED };
-        self.begun.checked_add(wall)?.checked_add(waited)
+        self.begun.checked_add(Duration::from_millis(self.limits.max_wall_ms?))
+    }
+
+    /// Returns when an earlier call, whose client is gone, is interrupted for this one.
+    fn patience_ends(&self) -> Option<Instant> {
+        let wall = self.limits.max_wall_ms.map_or(QUEUED, Duration::from_millis);
+        self.begun.checked_add(wall.min(QUEUED))
     }
 
     /// Returns descriptors that become readable when there is more.
@@ -189,6 +197,7 @@ impl CodeCall {
     fn check_time(&mut self, events: &mut Vec<CodeEvent>) {
         let now = Instant::now();
         match self.stage {
+            Stage::Running if !self.counts => self.displace(now, events),
             Stage::Running if self.wall_deadline().is_some_and(|at| now >= at) => {
                 self.interrupt(Reason::Limit(LimitKind::WallMs));
             }
@@ -197,6 +206,23 @@ impl CodeCall {
                 let mut outcome = self.ended_for(reason);
                 outcome.context_lost = lost;
                 self.finish(outcome, events);
+            }
+            _ => {}
+        }
+    }
+
+    /// Interrupts an earlier call that has no reader any more and goes on for too long.
+    fn displace(&mut self, now: Instant, events: &mut Vec<CodeEvent>) {
+        match self.displaced_until {
+            None if self.patience_ends().is_some_and(|at| now >= at) => {
+                let _ = self.link.keeper.interrupt_context(&self.link.name); // the next step finds a keeper that is gone
+                self.displaced_until = Some(now + DISPLACED_GRACE);
+            }
+            Some(until) if now >= until => {
+                let _ = self.link.keeper.restart_context(&self.link.name, Some(self.link.request)); // the same
+                let message = "an earlier call, whose client is gone, did not let go of the interpreter";
+                let outcome = CodeOutcome { message: Some(message.into()), ..self.outcome(Verdict::Lost) };
+                self.finish(CodeOutcome { context_lost: true, ..outcome }, events);
             }
             _ => {}
         }
@@ -370,7 +396,8 @@ impl CodeCall {
         }
         let how = ended.exit.as_ref().map_or_else(|| "ended".to_owned(), how_it_ended);
         let reason = self.link.last_errors(&ended);
-        let message = match self.link.is_ready || reason.is_empty() {
+        let was_killed = matches!(ended.exit, Some(terms::Exit::Signal { .. }));
+        let message = match self.link.is_ready || was_killed || reason.is_empty() {
             true => format!("the interpreter {how} during the call"),
             false => format!("the interpreter did not start: {reason}"),
         };
@@ -382,7 +409,7 @@ impl CodeCall {
         // A keeper that is gone knows nothing more of the call; what the worker said holds.
         let closed = self.link.keeper.close_context(&self.link.name, true).unwrap_or_default();
         let ContextClosed { interrupted, denials } = closed;
-        if interrupted && outcome.verdict == Verdict::Failed {
+        if interrupted && self.displaced_until.is_none() && outcome.verdict == Verdict::Failed {
             outcome = CodeOutcome { message: Some("the call was interrupted".into()), ..outcome };
             outcome.verdict = Verdict::Cancelled;
         }
@@ -502,11 +529,7 @@ fn check_request(request: &CodeRequest) -> Result<(), Fault> {
 pub fn check(node: &Node, caller: &Caller, word: &str, name: &str, request: &CodeCheck) -> Result<CodeChecked, Fault> {
     check_request(&CodeRequest { code: request.code.clone(), ..CodeRequest::default() })?;
     let ask = OpenContext { name: Some(name.to_owned()), ..super::open_context(caller, &Default::default())? };
-    let mut keeper = super::live(node, caller, word)?.ok_or_else(|| super::no_context(word, name))?;
-    keeper.check_contexts()?;
-    if !keeper.contexts()?.iter().any(|status| status.name == name) {
-        return Err(super::no_context(word, name));
-    }
+    let mut keeper = super::with_context(node, caller, word, name)?;
     let Some((opened, ends)) = keeper.open_context(&ask)? else { return Err(super::no_context(word, name)) };
     let mut link = Link::over(keeper, &opened, ends)?;
     link.channel.check(link.request, &request.code).map_err(|broken| link.no_channel(&broken))?;
