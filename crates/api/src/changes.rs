@@ -14,13 +14,14 @@ pub struct ChangeSide {
     #[schema(value_type = terms::octal::FileMode)]
     pub mode: u32,
     pub size: u64,
-    /// SHA-256 of the bytes of a regular file, or of where a symbolic link leads; hex.
+    /// SHA-256 of the bytes of a regular file, or of the target of a symbolic link; hex.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<String>,
     /// Target of a symbolic link, spelled as a `Rel` is; it may hold any bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<PathText>,
-    /// Extended attributes of the user's and `security.capability`, `system.posix_acl_*`; never overlayfs's own. Values hex.
+    /// User extended attributes, `security.capability` and `system.posix_acl_*`, with hex values; attributes of
+    /// overlayfs are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub xattrs: BTreeMap<String, String>,
 }
@@ -31,7 +32,7 @@ pub enum ChangeKind {
     Added,
     Modified,
     Deleted,
-    /// Moved here from another path, whose bytes are the same or nearly so; `before` is what stood there.
+    /// Moved here from another path with equal or similar content; `before` is the file at that path.
     Renamed {
         from: Rel,
     },
@@ -39,7 +40,7 @@ pub enum ChangeKind {
     Mode,
     /// Only extended attributes differ.
     Xattr,
-    /// A file became a link, a directory a file, and the like.
+    /// The type changed, for example from a file to a link.
     Type,
 }
 
@@ -89,15 +90,15 @@ pub enum ChangeClass {
 pub enum ChangeFlag {
     /// Set-user-id, set-group-id: shown, and taken off when it lands.
     SetId,
-    /// File capabilities: shown, and taken off when it lands.
+    /// File capabilities: shown, and removed when it lands.
     Capabilities,
     /// Has other names in the workspace; lands as a file of its own.
     HardLink,
     /// Another name in the same directory differs only in case or in how its characters are composed.
     Twin,
-    /// The name holds characters that cannot be seen.
+    /// The name contains invisible characters.
     HiddenName,
-    /// Text that was added holds characters that cannot be seen or that reorder it.
+    /// Added text contains invisible characters, or characters that reorder it.
     HiddenText,
     /// The name, or text that was added, has words in which letters of another script pass for Latin ones.
     LookAlike,
@@ -127,7 +128,7 @@ pub struct Change {
     pub after: Option<ChangeSide>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub flags: Vec<ChangeFlag>,
-    /// The base's file was changed since the workspace last saw it; such a change cannot land before a rebase.
+    /// The file changed in the base since the workspace last read it; such a change cannot land before a rebase.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub drifted: bool,
 }
@@ -140,7 +141,7 @@ pub enum LineKind {
     Added,
 }
 
-/// A line of a hunk, with its end of line if it has one. Bytes that are no UTF-8 make a file binary, so a line is text.
+/// A line of a hunk, with its end of line if it has one. A file that is not UTF-8 is binary and has no hunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffLine {
     pub kind: LineKind,
@@ -150,10 +151,10 @@ pub struct DiffLine {
 /// A place where two texts differ, with three lines around it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hunk {
-    /// The same as long as the lines that differ are the same, wherever they stand and whatever else lands: eight hex digits
-    /// or more, unique in the diff.
+    /// Stable as long as the changed lines are the same, wherever they are in the file: eight hex digits or
+    /// more, unique in the diff.
     pub id: String,
-    /// Lines are counted from 1; as `diff -u` counts, 0 where there are none.
+    /// First line, counted from 1; 0 for an empty side, as in `diff -u`.
     pub old_start: u64,
     pub old_lines: u64,
     pub new_start: u64,
@@ -178,7 +179,7 @@ pub struct FileDiff {
     pub body: ChangeBody,
 }
 
-/// A path that is kept out of review: build artefacts and caches, whole directories where they are such.
+/// A path that is withheld from review: a build artefact or cache, or a directory of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Withheld {
     pub path: Rel,
@@ -190,7 +191,7 @@ pub struct Withheld {
 /// The changes of a workspace, sorted by path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Diff {
-    /// Over everything in `files`: who approves it says what was seen.
+    /// Digest over everything in `files`; an approval names it to confirm what was reviewed.
     pub digest: String,
     pub files: Vec<FileDiff>,
     pub withheld: Vec<Withheld>,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct FilesMkdir {
     pub path: PathText,
-    /// Also those above it; one that is there already is fine then.
+    /// Creates missing parents; an existing directory is no error.
     #[serde(default)]
     pub parents: bool,
     /// Permission bits in octal, as text [default: "755"].
@@ -30,7 +30,7 @@ pub struct FilesRename {
 #[serde(deny_unknown_fields)]
 pub struct FilesRemove {
     pub path: PathText,
-    /// A directory with all that is in it.
+    /// Removes a directory with its contents.
     #[serde(default)]
     pub recursive: bool,
 }
@@ -48,10 +48,10 @@ pub struct FilesChmod {
 pub struct FilesCopy {
     pub from: PathText,
     pub to: PathText,
-    /// A directory with all that is in it.
+    /// Copies a directory with its contents.
     #[serde(default)]
     pub recursive: bool,
-    /// A file that stands there already is replaced; a directory never.
+    /// Replaces an existing file; a directory is never replaced.
     #[serde(default)]
     pub replace: bool,
 }
@@ -112,25 +112,25 @@ pub enum FileMovedHow {
     Copied,
 }
 
-/// Counts of what was removed.
+/// Counts of removed files and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FilesRemoved {
     pub files: u64,
     pub dirs: u64,
-    /// The space that they took.
+    /// Disk space that they used, in bytes.
     pub bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchResult {
     pub matches: Vec<SearchMatch>,
-    /// Files and directories that were looked at.
+    /// Number of files and directories visited.
     pub entries: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
     /// True if every file was searched.
     pub complete: bool,
-    /// Which bound ended it.
+    /// Limit that ended the search.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stopped_by: Option<SearchBound>,
     /// Files with a zero byte near their beginning, which are not searched.
@@ -138,23 +138,23 @@ pub struct SearchResult {
     /// Files that could not be searched.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub skipped: Vec<SearchSkipped>,
-    /// Further ones.
+    /// Number of further files that are not listed.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub skipped_more: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchMatch {
-    /// From the workspace's top.
+    /// Path relative to the workspace's top.
     pub path: Rel,
     pub kind: FileKind,
-    /// Counted from 1; none where only the name was searched for.
+    /// Line number, counted from 1; absent if only names were searched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub line: Option<u64>,
-    /// Byte of the line at which the match begins, counted from 1.
+    /// First byte of the match in its line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub column: Option<u64>,
-    /// The line, or what is around the match in a long one.
+    /// The line, or the part around the match if it is long.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<PathText>,
 }
@@ -189,14 +189,14 @@ pub struct SearchSkipped {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileListing {
-    /// The directory, links followed.
+    /// Path of the directory, with links resolved.
     pub path: Rel,
-    /// In the order of their bytes; what is in a directory follows it.
+    /// Entries in byte order; the contents of a directory follow it.
     pub entries: Vec<FileEntry>,
     /// Cursor of the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
-    /// Directories that the guest may not look into.
+    /// Number of directories that the guest may not read.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub shut: u64,
 }
@@ -204,7 +204,7 @@ pub struct FileListing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FilesUnpacked {
     pub entries: u64,
-    /// Of all files together.
+    /// Size of all files together, in bytes.
     pub bytes: u64,
     /// Entries that lost their set-user-id or set-group-id bit.
     pub stripped: u64,
@@ -213,7 +213,7 @@ pub struct FilesUnpacked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEvent {
     pub what: FileEventKind,
-    /// From the workspace's top.
+    /// Path relative to the workspace's top.
     pub path: Rel,
     /// The new path of a renamed file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -254,7 +254,7 @@ impl FileEventKind {
     }
 }
 
-/// Counts of what was copied.
+/// Counts of copied files and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FilesCopied {
     pub files: u64,
@@ -264,14 +264,14 @@ pub struct FilesCopied {
     /// Files that could not be copied: sockets, FIFOs, and files that the guest may not read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub left_out: Vec<FileLeftOut>,
-    /// Further ones.
+    /// Number of further files that are not listed.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub left_out_more: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileLeftOut {
-    /// From the directory that was copied.
+    /// Path relative to the copied directory.
     pub path: Rel,
     pub why: String,
 }
@@ -279,7 +279,7 @@ pub struct FileLeftOut {
 /// A file, directory or other node of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEntry {
-    /// From the workspace's top.
+    /// Path relative to the workspace's top.
     pub path: Rel,
     pub kind: FileKind,
     /// Permission bits with set-id and sticky, in octal.
@@ -294,7 +294,7 @@ pub struct FileEntry {
     /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<PathText>,
-    /// Of a regular file: another whenever its content is another.
+    /// Entity tag of a regular file; it changes with the content.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub etag: Option<String>,
 }

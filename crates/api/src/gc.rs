@@ -64,7 +64,7 @@ pub struct GcCollected {
 pub struct DiskUsage {
     pub bytes: u64,
     pub files: u64,
-    /// Some could not be looked at, or there were too many.
+    /// Incomplete: some files could not be read, or there were too many.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partial: bool,
 }

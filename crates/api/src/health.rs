@@ -32,10 +32,10 @@ impl Capability {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`, always: a daemon that is not well answers with a fault, or not at all.
+    /// Always `ok`: a daemon that is not ready responds with a fault, or not at all.
     pub status: String,
     pub version: String,
-    /// The capabilities of this daemon. Readers skip words that they do not know.
+    /// Capabilities of this daemon. Clients ignore unknown ones.
     #[serde(default)]
     #[schema(value_type = Vec<Capability>)]
     pub capabilities: Vec<String>,

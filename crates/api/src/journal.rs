@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Some entries, and how to ask for those that follow.
+/// A page of journal entries, with the cursor of the next one.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JournalPage {
     pub protocol_version: u32,
     /// Oldest first.
     pub entries: Vec<JournalEntry>,
-    /// There may be more: what `after` takes for them.
+    /// Value of `after` for the next page, if there may be one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<u64>,
-    /// Entries up to this number are no longer in the store, but in files of their own.
+    /// Entries up to this number are in segment files, not in the store.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub archived: Option<u64>,
 }
@@ -21,7 +21,7 @@ pub struct JournalPage {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JournalChecked {
     pub protocol_version: u32,
-    /// Every entry is as it was written, and none is missing as far as is remembered outside.
+    /// No entry was changed, and none is missing up to the one that `journal.head` records.
     pub sound: bool,
     #[serde(flatten)]
     pub verified: JournalVerified,
@@ -30,19 +30,19 @@ pub struct JournalChecked {
 /// Result of verifying the whole chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JournalVerified {
-    /// Number of entries that are as they were written, from the first on, archived ones included.
+    /// Number of unchanged entries from the first on, including archived ones.
     pub entries: u64,
-    /// Hash of the last of them.
+    /// Hash of the last of these entries.
     pub head: String,
-    /// Last entry that `journal.head` remembers. It may lag behind; it never leads.
+    /// Last entry recorded in `journal.head`, which may lag behind the journal.
     pub anchored: u64,
-    /// Number of entries at the beginning that were moved to segment files; they were as written at that time.
+    /// Number of entries at the beginning that were moved to segment files; they were verified before.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub archived: u64,
-    /// Number of archived entries that are still in the state directory, as they were written.
+    /// Number of archived entries that are still in the state directory, unchanged.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub archived_here: u64,
-    /// First entry that is not as it was written.
+    /// First entry that was changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub broken: Option<JournalBroken>,
 }
@@ -54,7 +54,7 @@ pub struct JournalBroken {
     pub why: String,
 }
 
-/// Progress of the operation that an entry tells of.
+/// Progress of the operation that an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalStep {

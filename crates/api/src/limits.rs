@@ -87,10 +87,10 @@ impl LimitAmounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitBounds {
-    /// For sandboxes that name no value.
+    /// Value for sandboxes that set none.
     #[serde(skip_serializing_if = "LimitAmounts::is_empty")]
     pub default: LimitAmounts,
-    /// The most that can be asked for; the default as well, where that is not set or larger.
+    /// Maximum that a request may set; also the default, if no default is set or it is larger.
     #[serde(skip_serializing_if = "LimitAmounts::is_empty")]
     pub ceiling: LimitAmounts,
 }

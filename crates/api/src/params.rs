@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for DurationParam {
     }
 }
 
-/// Longest time to wait for the answer: `?wait=30s`. More than ten minutes is refused.
+/// Maximum time to wait for the response: `?wait=30s`, at most ten minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[schema(value_type = String, examples("5m"), pattern = "^[0-9]{1,9}(ms|s|m|h|d)$")]
 pub struct WaitParam(pub Duration);

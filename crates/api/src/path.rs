@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 const BASE64: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD;
 
-/// A name, or where a symbolic link leads, byte for byte: text, or base64 where it is none.
+/// A file name or link target, byte for byte: a string, or base64 if it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum PathText {

@@ -33,7 +33,7 @@ pub struct PolicyDecision {
 pub struct PolicyMatch {
     pub rule: String,
     pub action: String,
-    /// The rule as the document has it.
+    /// The rule as written in the document.
     pub text: String,
 }
 
@@ -62,7 +62,7 @@ pub struct PolicyList {
     pub policies: Vec<PolicyPreset>,
 }
 
-/// A policy that is built in.
+/// A built-in policy.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyPreset {
     pub name: String,
@@ -74,7 +74,7 @@ pub struct PolicyPreset {
 pub struct Policy {
     pub protocol_version: u32,
     pub name: String,
-    /// As it is written, its `extends` included.
+    /// The document as written, with its `extends`.
     #[schema(value_type = Object)]
     pub policy: serde_json::Value,
 }
@@ -91,12 +91,12 @@ pub enum PolicySource {
 pub struct PolicyChecked {
     pub protocol_version: u32,
     pub success: bool,
-    /// Of the policy as it would hold, with all that it extends.
+    /// Digest of the effective policy, with everything that it extends.
     pub digest: String,
     pub notes: Vec<String>,
 }
 
-/// A question about a policy: that of a sandbox, a built-in one, or a document.
+/// A question about the policy of a sandbox, a built-in policy, or a document.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyExplain {
@@ -104,16 +104,16 @@ pub struct PolicyExplain {
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox: Option<String>,
-    /// The name of one that is built in [default].
+    /// Name of a built-in policy [default].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub preset: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub policy: Option<serde_json::Value>,
-    /// Several of either kind, merged; instead of `preset` and `policy`.
+    /// Several built-in policies and documents, which are merged; instead of `preset` and `policy`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub policies: Vec<PolicySource>,
-    /// The directory that commands would work in; with `sandbox` it is the sandbox's own.
+    /// Working directory of commands; with `sandbox`, the sandbox's own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dir: Option<String>,
 }

@@ -3,23 +3,23 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// An operation that a rule says `ask` of, and that waits for an answer.
+/// An operation that waits for an answer because a rule says `ask`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
-    /// Counted from 1 by each run or live sandbox.
+    /// Number of the question, counted from 1 in each run or live sandbox.
     pub number: u64,
     /// `net.resolve`, `net.connect`, `net.request`, `fs.read`, `fs.write`, `fs.read_write`, `fs.create` or `exec`.
     pub op: String,
     /// `host:port`, a name, a method with a URL that has no query, `unix:` with a path, or a path.
     pub target: String,
     pub rule: String,
-    /// Process that asks, if it was found.
+    /// Process that waits, if it is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     pub asked_ms: u64,
-    /// Time at which it is refused for want of an answer.
+    /// Time at which it is refused if no answer was given.
     pub deadline_ms: u64,
 }
 
@@ -41,7 +41,7 @@ pub enum Remember {
     Run,
 }
 
-/// A question of a live sandbox, under an id that says whose it is.
+/// A question of a live sandbox; the id includes that of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OpenQuestion {
     /// `qst_…`
@@ -60,7 +60,7 @@ impl OpenQuestion {
 
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct QuestionList {
-    /// The oldest first; there are never many.
+    /// Open questions, the oldest first.
     pub questions: Vec<OpenQuestion>,
 }
 

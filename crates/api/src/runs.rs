@@ -16,11 +16,11 @@ pub struct EndedRun {
     pub killed: bool,
 }
 
-/// A run that goes on.
+/// A run that has not ended.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LiveRun {
     pub run: String,
-    /// Absent while it is not known whether the run leaves changes to keep.
+    /// Sandbox of the run; absent while it is not known whether the run leaves changes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -31,7 +31,7 @@ pub struct LiveRun {
     pub pid: Option<u32>,
     pub command: Vec<String>,
     pub started_ms: u64,
-    /// Which keeper did not answer, where that of its sandbox is silent: whether the run goes on is not known.
+    /// The keeper that did not respond, if that of its sandbox is silent; it is then not known whether the run is still running.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub silent: Option<String>,
 }
@@ -43,7 +43,7 @@ pub struct PastRun {
     pub record: Run,
 }
 
-/// A command to be run. The sandbox becomes live for it where it is not.
+/// A command to run. The sandbox becomes live for it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunCreate {
@@ -53,10 +53,10 @@ pub struct RunCreate {
     pub shell: Option<PathText>,
     /// Variables to set.
     pub env: BTreeMap<String, PathText>,
-    /// More of them, each `NAME=VALUE`: for names that are no text.
+    /// More variables, each `NAME=VALUE`; for names that are not UTF-8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<PathText>,
-    /// Values of secrets that the sandbox was made to be brought, by name. They hold as long as the command runs, and are kept nowhere.
+    /// Values of secrets with the source `brought:run`, by name. They are valid while the command runs and are not stored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, SecretValue>,
     /// Working directory, relative to the sandbox's directory.
@@ -69,7 +69,7 @@ pub struct RunCreate {
     pub input: bool,
     /// A terminal of its own.
     pub terminal: Option<TerminalSize>,
-    /// Refused reads are reported, too. All commands of a sandbox are watched alike: one that was made without this refuses it.
+    /// Also reports refused reads. This is a property of the sandbox: one that was created without it refuses the command.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub report_reads: bool,
     /// Timeout of the command's questions; it must equal that of the sandbox.
@@ -100,10 +100,10 @@ pub struct RunStatus {
     pub ended_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verdict: Option<Verdict>,
-    /// The status that the command line would exit with.
+    /// Exit status that the command line would have.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u8>,
-    /// The service that it is, by name.
+    /// Name of the service, if the run is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
     /// An earlier request under the same key started it.
@@ -156,9 +156,9 @@ pub struct RunSignal {
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct RunInputTaken {
     pub run: String,
-    /// Bytes of the body that the command's side has.
+    /// Number of bytes of the body that were accepted.
     pub bytes: u64,
-    /// Of all that this writer has sent, so much was taken.
+    /// Number of bytes of this writer that were accepted so far.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub offset: Option<u64>,
     /// True once its input is closed.
@@ -178,7 +178,7 @@ pub struct RunOutput {
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RunExplained {
-    /// The whole policy that the command would run under.
+    /// The complete policy that the command would run under.
     #[schema(value_type = Object)]
     pub policy: serde_json::Value,
     pub notes: Vec<String>,
@@ -197,7 +197,7 @@ pub struct LiveRunList {
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct RunSignalled {
     pub run: String,
-    /// False when it was gone already.
+    /// False if it had ended already.
     pub changed: bool,
 }
 
@@ -219,7 +219,7 @@ pub struct RunExplain {
 pub struct Run {
     pub sandbox: String,
     pub command: Vec<String>,
-    /// The process that supervises it, with its start time in ticks since boot, and which boot that was.
+    /// Process that supervises it, with its start time in ticks since boot and the id of that boot.
     pub pid: u32,
     pub pid_start: u64,
     pub boot: String,
@@ -231,10 +231,10 @@ pub struct Run {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u8>,
-    /// The service that it is, by name.
+    /// Name of the service, if the run is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
-    /// A digest of the request that started it under a key; another request under that key is another run's.
+    /// Digest of the request that started it under an idempotency key, to detect another request under the same key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub request: Option<String>,
 }

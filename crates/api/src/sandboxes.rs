@@ -9,33 +9,34 @@ use std::path::PathBuf;
 use terms::Limits;
 use utoipa::ToSchema;
 
-/// A change of a sandbox. A field that is left out stays as it is; `null` takes it away: of `net` all rules, of `limits` all that were given. `publish` is a change
-/// itself, and has no `null`.
+/// A change of a sandbox. An absent field stays unchanged; `null` removes the value: all rules of `net`, all given
+/// limits. `publish` accepts no `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxChange {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub name: Option<Option<String>>,
-    /// May be collected after so long, from now on.
+    /// Time from now after which it may be collected.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub ttl_ms: Option<Option<u64>>,
-    /// May be collected when unused for so long.
+    /// Time without use after which it may be collected.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub idle_ms: Option<Option<u64>>,
-    /// The network rules from now on, in place of all that there are. They can only take away, but for an operator.
+    /// New network rules, which replace all rules. Only an operator can allow more than before.
     #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub net: Option<Vec<serde_json::Value>>,
-    /// The limits from now on, in place of all that were given with it; those of its policy hold as well.
+    /// New limits, which replace all given ones; those of its policy still apply.
     #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 0.01, maximum = 4096)]
     pub cpus: Option<Option<f64>>,
-    /// Ports of the host that lead inside as long as it is live. An operator of the host adds some; who runs commands can remove them.
+    /// Ports of the host that are forwarded inside while it is live. An operator of the host can add ports; an
+    /// agent can only remove them.
     #[serde(default, deserialize_with = "stated", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub publish: Option<PublishChange>,
@@ -47,7 +48,7 @@ pub struct SandboxChange {
 pub struct PublishChange {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<String>,
-    /// Connections to them are broken off. The port inside can be left out.
+    /// Ports to close, with their connections. The port inside can be left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
 }
@@ -62,21 +63,21 @@ pub struct SandboxChanged {
     pub expires_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
-    /// Counts changes of its network rules and limits.
+    /// Number of the current rules and limits.
     pub revision: u64,
-    /// Ports of the host that lead inside.
+    /// Ports of the host that are forwarded inside.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
     /// True if the sandbox is live; the change then applies to running commands, too.
     pub live: bool,
-    /// False when it was so already.
+    /// False if nothing had to be changed.
     pub changed: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SandboxRemoved {
     pub id: String,
-    /// False when it was removed already.
+    /// False if it was removed already.
     pub changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ended: Vec<EndedRun>,
@@ -89,7 +90,7 @@ pub struct SandboxCreated {
     pub version: u64,
     #[schema(value_type = String)]
     pub base: PathBuf,
-    /// An earlier request under the same key made it.
+    /// An earlier request under the same key created it.
     pub existed: bool,
     /// True if a warm spare was used; the sandbox is then live.
     #[serde(default)]
@@ -102,7 +103,7 @@ pub struct SandboxStateChanged {
     pub id: String,
     pub version: u64,
     pub state: Lifecycle,
-    /// False when it was so already.
+    /// False if nothing had to be changed.
     pub changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ended: Vec<EndedRun>,
@@ -114,13 +115,13 @@ pub struct SandboxSummary {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub state: SandboxState,
-    /// A keeper holds it: commands start in it at once, several at a time. Also true while that keeper is `silent`.
+    /// A keeper holds it: commands start at once, several at a time. Also true while that keeper is `silent`.
     #[serde(default)]
     pub live: bool,
-    /// Reason for which it lost its keeper.
+    /// Reason why it lost its keeper.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lost: Option<String>,
-    /// Which keeper did not answer and for how long it was waited for, where its state is `silent`.
+    /// The keeper that did not respond, and the time waited, if its state is `silent`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub silent: Option<String>,
     #[schema(value_type = String)]
@@ -130,18 +131,18 @@ pub struct SandboxSummary {
     pub used_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
-    /// Reason for which `gc` would collect it now.
+    /// Reason why `gc` would collect it now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expired: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    /// Command of its last run, where details were asked for.
+    /// Command of its last run, if details were requested.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub command: Vec<String>,
-    /// Changes to review, where details were asked for and they can be counted now.
+    /// Changes to review, if details were requested and they can be counted now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<PendingChanges>,
-    /// Disk usage of its layers, where details were asked for.
+    /// Disk usage of its layers, if details were requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub disk: Option<DiskUsage>,
 }
@@ -162,13 +163,13 @@ pub struct SandboxDetails {
     pub id: String,
     pub version: u64,
     pub standing: SandboxState,
-    /// A keeper holds it: commands start in it at once, several at a time. Also true while that keeper is `silent`.
+    /// A keeper holds it: commands start at once, several at a time. Also true while that keeper is `silent`.
     #[serde(default)]
     pub live: bool,
-    /// Reason for which it lost its keeper.
+    /// Reason why it lost its keeper.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lost: Option<String>,
-    /// Which keeper did not answer and for how long it was waited for, where it stands as `silent`.
+    /// The keeper that did not respond, and the time waited, if its state is `silent`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub silent: Option<String>,
     #[serde(flatten)]
@@ -181,7 +182,8 @@ pub struct SandboxDetails {
     /// State of its services.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services_now: Vec<ServiceStatus>,
-    /// Number of changes against the base, counted without reading files unless the base drifted; absent if it cannot be counted now.
+    /// Number of changes against the base, counted without reading files unless the base drifted; absent if it
+    /// cannot be counted now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pending: Option<PendingChanges>,
     /// Disk usage of its layers.
@@ -194,12 +196,12 @@ pub struct SandboxDetails {
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PendingChanges {
-    /// Changes, as a diff counts them.
+    /// Number of changes in the diff.
     pub changes: u64,
-    /// Files that a diff withholds.
+    /// Number of files that the diff withholds.
     #[serde(default)]
     pub withheld: u64,
-    /// Of these, on files that were changed in the base since. One that was only touched counts if its former content is unknown.
+    /// Number of these whose file also changed in the base. A file that was only touched counts if its former content is unknown.
     pub drifted: u64,
 }
 
@@ -215,12 +217,12 @@ pub struct SandboxSuspended {
     pub id: String,
     pub version: u64,
     pub reached: Tier,
-    /// False when it was so already.
+    /// False if nothing had to be changed.
     pub changed: bool,
     /// Mechanism that froze it: "cgroup" or "signals".
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub with: Option<String>,
-    /// Bytes of its memory that the kernel took back; none where it cannot be asked to.
+    /// Bytes of its memory that the kernel reclaimed; absent if it cannot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub paged_out: Option<u64>,
     /// Runs that were ended for it.
@@ -235,7 +237,7 @@ pub struct SandboxResumed {
     /// Tier at which it was suspended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub was: Option<Tier>,
-    /// False when it was not suspended.
+    /// False if it was not suspended.
     pub changed: bool,
     /// Runs of services that were started for it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -262,7 +264,7 @@ pub enum Lifecycle {
     Stopped,
 }
 
-/// Depth of a suspension. A tier keeps whatever the tiers below it keep.
+/// Depth of a suspension. A tier keeps everything that the tiers below it keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -278,7 +280,7 @@ pub enum Tier {
 pub struct Sharing {
     /// Permits other sandboxes with this setting to reserve the same paths.
     pub shared: bool,
-    /// Let go by `stop` already, not only by `rm`.
+    /// True if `stop` ends the reservation, not only `rm`.
     pub until_stop: bool,
 }
 
@@ -341,7 +343,7 @@ impl SandboxState {
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct SandboxList {
     pub sandboxes: Vec<SandboxSummary>,
-    /// The value of `after` for the next page; none on the last page.
+    /// Value of `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
 }
@@ -350,40 +352,40 @@ pub struct SandboxList {
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxCreate {
-    /// The directory to cover, by its absolute path; an empty one of its own where none is given.
+    /// Absolute path of the directory to cover; without one, the sandbox gets an empty directory of its own.
     #[schema(value_type = Option<String>)]
     pub dir: Option<PathBuf>,
     pub name: Option<String>,
-    /// A template to begin from.
+    /// Template to create it from.
     pub template: Option<String>,
-    /// Built-in policies by name, or whole documents; several are merged, and `default` is meant where there are none.
+    /// Built-in policies by name, or documents; several are merged [default: `default`].
     pub policies: Vec<PolicySource>,
     pub limits: Limits,
     #[schema(minimum = 0.01, maximum = 4096)]
     pub cpus: Option<f64>,
-    /// May be collected after so long.
+    /// Time after which it may be collected.
     pub ttl_ms: Option<u64>,
-    /// May be collected when unused for so long.
+    /// Time without use after which it may be collected.
     pub idle_ms: Option<u64>,
     /// Paths below the directory that no other sandbox may reserve meanwhile.
     pub reserve: Vec<String>,
     pub sharing: Sharing,
-    /// The driver that keeps changes apart; the best that works where none is given.
+    /// Storage driver; default: the best available.
     pub driver: Option<Driver>,
-    /// Commands that run as long as it is live.
+    /// Commands that run while it is live.
     #[serde(default)]
     pub services: Vec<Service>,
     /// Makes the directory read-only inside.
     pub read_only: bool,
-    /// Sources of secrets of the policies that are not kept under their own name: `NAME=store:OTHER`, for operators only, or
-    /// `NAME=brought:run` with the runs themselves.
+    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, for operators only, or
+    /// `NAME=brought:run` for values in each run's request.
     pub secrets: Vec<String>,
-    /// The largest size of the log of its network events in bytes [64 MiB]; `network/events` reads it.
+    /// Maximum size of its network event log in bytes [default: 64 MiB]; `network/events` reads it.
     pub events_max: Option<u64>,
-    /// Refused reads of its commands are reported, too; every open then waits for the keeper.
+    /// Also reports refused reads of its commands; every open then waits for the keeper.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub report_reads: bool,
-    /// The time that its questions wait for an answer, in milliseconds [60000].
+    /// Time that its questions wait for an answer, in milliseconds [default: 60000].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000, maximum = 600_000)]
     pub ask_timeout_ms: Option<u64>,
@@ -392,10 +394,10 @@ pub struct SandboxCreate {
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxSuspend {
-    /// The tier to reach; the answer has the one that was reached.
+    /// Tier to reach; the response has the tier that was reached.
     #[serde(default = "frozen")]
     pub tier: Tier,
-    /// The time that commands get to end where they must, in milliseconds [default: 10000].
+    /// Time that commands have to end, if the tier requires it, in milliseconds [default: 10000].
     pub grace_ms: Option<u64>,
 }
 
@@ -404,7 +406,7 @@ pub struct SandboxSuspend {
 pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// The token that made it, where it is one of those that have only what they made.
+    /// Token that created it, if that token may use only its own sandboxes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub owner: Option<String>,
     /// The directory it covers: canonical, UTF-8.
@@ -413,7 +415,7 @@ pub struct Sandbox {
     /// Device and inode of the base, so that another directory under its name is noticed.
     #[schema(value_type = Vec<u64>)]
     pub base_id: (u64, u64),
-    /// The directory was made for it, and goes when nothing stands on it any more.
+    /// The directory was created for it, and is removed when no record refers to it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub own_base: bool,
     pub driver: Driver,
@@ -423,12 +425,12 @@ pub struct Sandbox {
     #[schema(value_type = Vec<i64>)]
     pub since: (i64, u32),
     pub state: Lifecycle,
-    /// The whole policy document that its runs are made under, as JSON.
+    /// The complete policy document of its runs, as JSON.
     pub policy: serde_json::Value,
-    /// Counts how often its network rules or limits were changed, from 1 on.
+    /// Number of the current rules and limits, counted from 1.
     #[serde(default = "first")]
     pub revision: u64,
-    /// The most that its policy may be changed to by those who may not have everything: what it was made with, once it was changed.
+    /// Ceiling for changes of its policy by callers without full access: the policy at creation, once it was changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ceiling: Option<serde_json::Value>,
     #[serde(default)]
@@ -442,7 +444,7 @@ pub struct Sandbox {
     pub sharing: Sharing,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub template: Option<String>,
-    /// The commit that the base stood on when the sandbox was made or last rebased.
+    /// Commit of the base when the sandbox was created or last rebased.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git_head: Option<String>,
     pub created_ms: u64,
@@ -451,26 +453,26 @@ pub struct Sandbox {
     /// Time at which it may be collected; absent for never.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
-    /// Collected when unused for so long.
+    /// Time without use after which it is collected.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
-    /// Stays live between start and stop, also while no command runs.
+    /// Keeps it live between start and stop, also without commands.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stays: bool,
-    /// Commands that run in it as long as it is live.
+    /// Commands that run while it is live.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services: Vec<Service>,
-    /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
+    /// Ports of the host that are forwarded to ports inside while it is live: `ADDRESS:HOST:GUEST`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
-    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, or `NAME=brought:run` for values
-    /// that the caller of a command brings. Never a value.
+    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
+    /// for values that each command's request provides. Never a value.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub secrets: Vec<String>,
     /// Size limit of the network event log, in bytes; absent if no log is kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_max: Option<u64>,
-    /// Refused reads of its commands are reported, too.
+    /// Also reports refused reads of its commands.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub report_reads: bool,
     /// Timeout of its questions, if it is not the default.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// A value for a secret. Read by hand: a fault of derived code would repeat the value.
 #[derive(ToSchema)]
 pub struct SecretSet {
-    /// Goes into a header: one line, at most 64 KiB.
+    /// The value: one line, at most 64 KiB, because it goes into a header.
     #[schema(write_only, max_length = 65536)]
     pub value: String,
 }
@@ -37,7 +37,7 @@ pub struct SecretSummary {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SecretList {
     pub protocol_version: u32,
-    /// In the order of their names.
+    /// Secrets, sorted by name.
     pub secrets: Vec<SecretSummary>,
 }
 
@@ -45,7 +45,7 @@ pub struct SecretList {
 pub struct SecretChanged {
     pub protocol_version: u32,
     pub name: String,
-    /// There was one of that name before.
+    /// True if a secret of that name existed before.
     pub existed: bool,
 }
 

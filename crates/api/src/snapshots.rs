@@ -10,16 +10,16 @@ use utoipa::{IntoParams, ToSchema};
 pub struct SnapshotSummary {
     pub id: String,
     pub name: Option<String>,
-    /// The sandbox that it was taken of; it may be gone.
+    /// Sandbox that it was taken of, which may no longer exist.
     pub sandbox: String,
-    /// ForkedSandbox on the way to something else, and collected when nothing needs it.
+    /// Taken by another verb on the way, and collected when no record needs it.
     pub automatic: bool,
     #[schema(value_type = String)]
     pub base: PathBuf,
-    /// Over the digests of all its layers.
+    /// Digest over the digests of all its layers.
     pub digest: String,
     pub layers: usize,
-    /// Of files in all its layers.
+    /// Size of the files in all its layers.
     pub bytes: u64,
     pub created_ms: u64,
 }
@@ -46,7 +46,7 @@ pub struct SandboxImported {
     /// Description of its origin, from the file. A repeated request under the same key returns it only if it is short.
     #[schema(value_type = Object)]
     pub about: serde_json::Value,
-    /// An earlier request under the same key made it.
+    /// An earlier request under the same key created it.
     #[serde(skip)]
     #[schema(ignore)]
     pub existed: bool,
@@ -55,7 +55,7 @@ pub struct SandboxImported {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SandboxForked {
     pub protocol_version: u32,
-    /// The snapshot that the forks begin from.
+    /// Snapshot that was forked.
     pub snapshot: String,
     pub sandboxes: Vec<ForkedSandbox>,
     /// An earlier request under the same key made them.
@@ -64,7 +64,7 @@ pub struct SandboxForked {
     pub existed: bool,
 }
 
-/// A sandbox that a fork made.
+/// A sandbox that a fork created.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ForkedSandbox {
     pub id: String,
@@ -94,7 +94,7 @@ pub struct SnapshotTaken {
     pub sandbox: String,
     pub digest: String,
     pub layers: usize,
-    /// Of the layer that was frozen now.
+    /// Number of entries of the layer that was frozen.
     pub entries: u64,
     pub bytes: u64,
     /// Time for which the guest was frozen.
@@ -117,24 +117,24 @@ pub struct Snapshot {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ImportQuery {
-    /// The directory that the sandbox covers, by its whole path; an empty one of its own where none is given.
+    /// Absolute path of the directory that the sandbox covers; without one, the sandbox gets an empty directory of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub dir: Option<PathBuf>,
-    /// A name for the sandbox.
+    /// Name of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The built-in policies of its commands, with commas between [default]. What the file says of a policy is told and never obeyed.
+    /// Built-in policies of its commands, separated by commas [default]. The policy in the file is returned, but not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// Policy documents beside them: a JSON list.
+    /// Policy documents to merge with them: a JSON list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<String>,
-    /// Most bytes that may come out of the file, however small it is itself [default: 16 GiB].
+    /// Maximum unpacked size in bytes [default: 16 GiB].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1)]
     pub max_bytes: Option<u64>,
-    /// Driver of the workspace; the best that works by default.
+    /// Storage driver of the workspace [default: the best available].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(inline)]
     pub driver: Option<Driver>,
@@ -144,7 +144,7 @@ pub struct ImportQuery {
 pub struct SnapshotList {
     pub protocol_version: u32,
     pub snapshots: Vec<SnapshotSummary>,
-    /// The value of `after` for the next page; none on the last page.
+    /// Value of `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
 }
@@ -152,10 +152,10 @@ pub struct SnapshotList {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotTake {
-    /// A name for the snapshot.
+    /// Name of the snapshot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Answer when it is on the disk, so that it outlives a power failure.
+    /// Wait until it is on disk, so that it survives a power failure.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub sync: bool,
 }
@@ -163,9 +163,9 @@ pub struct SnapshotTake {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxRestore {
-    /// The snapshot: an id, its beginning, or a name.
+    /// Snapshot, by id, id prefix or name.
     pub snapshot: String,
-    /// Drop what changed since; else it is kept as a snapshot of its own.
+    /// Discards later changes; otherwise they are kept as a snapshot.
     #[serde(default)]
     pub discard: bool,
 }
@@ -173,10 +173,10 @@ pub struct SandboxRestore {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxFork {
-    /// A snapshot of the sandbox to begin from; one is taken where none is named.
+    /// Snapshot of the sandbox to fork; by default, a new one is taken.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub snapshot: Option<String>,
-    /// A name for the new sandbox; of several, each gets a number behind it.
+    /// Name of the new sandbox; with several, each gets a number appended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     #[serde(default = "one")]

@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 pub struct TemplateCreated {
     pub protocol_version: u32,
     pub id: String,
-    /// `NAME@sha256:DIGEST`, which never means anything else.
+    /// `NAME@sha256:DIGEST`, which always refers to this content.
     pub address: String,
-    /// There was the same one already.
+    /// True if the same template existed already.
     pub unchanged: bool,
-    /// An earlier request under the same key made it.
+    /// An earlier request under the same key created it.
     #[serde(skip)]
     #[schema(ignore)]
     pub existed: bool,
@@ -25,7 +25,7 @@ pub struct TemplateCreated {
 pub struct TemplateSummary {
     pub id: String,
     pub name: String,
-    /// `NAME@sha256:DIGEST`, which never means anything else.
+    /// `NAME@sha256:DIGEST`, which always refers to this content.
     pub address: String,
     #[schema(value_type = String)]
     pub base: std::path::PathBuf,
@@ -33,13 +33,13 @@ pub struct TemplateSummary {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prepared: Option<String>,
     pub layers: usize,
-    /// Of files in all its layers.
+    /// Size of the files in all its layers.
     pub bytes: u64,
     pub created_ms: u64,
-    /// Policy of sandboxes made from it, unless they are given a narrower one.
+    /// Policy of sandboxes created from it, unless the request has a narrower one.
     #[schema(value_type = Object)]
     pub policy: serde_json::Value,
-    /// Sandboxes that stand ready for it, where some shall.
+    /// Its pool of warm sandboxes, if it has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub warm: Option<WarmPool>,
 }
@@ -51,19 +51,19 @@ pub struct TemplateWarmed {
     pub address: String,
     #[serde(flatten)]
     pub warm: WarmPool,
-    /// False when it was so already.
+    /// False if nothing had to be changed.
     pub changed: bool,
     pub notes: Vec<String>,
 }
 
-/// Sandboxes that stand ready for a template.
+/// The pool of warm sandboxes of a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarmPool {
-    /// So many shall.
+    /// Number of sandboxes to keep.
     pub keep: u32,
-    /// So many do.
+    /// Number of sandboxes that are ready.
     pub ready: u32,
-    /// Reason for which there are fewer.
+    /// Reason why fewer are ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
 }
@@ -71,9 +71,9 @@ pub struct WarmPool {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TemplateList {
     pub protocol_version: u32,
-    /// In the order of their names.
+    /// Secrets, sorted by name.
     pub templates: Vec<TemplateSummary>,
-    /// The value of `after` for the next page; none on the last page.
+    /// Value of `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
 }
@@ -82,13 +82,13 @@ pub struct TemplateList {
 #[serde(deny_unknown_fields)]
 pub struct TemplateCreate {
     pub name: String,
-    /// The snapshot or the sandbox that it shall hold.
+    /// Snapshot or sandbox whose content the template gets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<String>,
-    /// The command that prepared what it is made from, to be told of it.
+    /// Command that prepared the content, for the record.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prepared: Option<String>,
-    /// Or how it is prepared.
+    /// Command that prepares the content; instead of `from`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prepare: Option<TemplatePrepare>,
 }
@@ -104,9 +104,9 @@ pub struct Template {
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TemplateWarm {
-    /// Their number, at most 64; 0 keeps none.
+    /// Number of warm sandboxes, at most 64; 0 removes the pool.
     pub keep: u32,
-    /// As those of the sandboxes that shall be had so: what differs is made as it is asked for.
+    /// Policies of the warm sandboxes. A request with other policies gets a sandbox that is created as usual.
     #[serde(default)]
     pub policies: Vec<PolicySource>,
     #[serde(default)]
@@ -121,11 +121,11 @@ pub struct TemplateWarm {
 pub struct TemplatePrepare {
     /// Text for a shell; it must succeed, within an hour unless `limits.max_wall_ms` says less.
     pub command: String,
-    /// The directory to prepare for, by its absolute path; an empty one of its own where none is given.
+    /// Absolute path of the directory to prepare for; default: a new empty directory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>)]
     pub dir: Option<PathBuf>,
-    /// Of the command, and of sandboxes that begin from it.
+    /// Policies of the command, and of sandboxes created from the template.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub policies: Vec<PolicySource>,
     #[serde(default)]

@@ -34,7 +34,7 @@ impl Scope {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenCreate {
-    /// For people, and for the journal.
+    /// Name for people and for the journal.
     pub name: String,
     #[serde(default = "default_tenant")]
     pub tenant: String,
@@ -44,18 +44,17 @@ pub struct TokenCreate {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub dirs: Vec<PathBuf>,
-    /// Built-in policies that its sandboxes may have; those that open neither files of the host nor a network, where none is
-    /// given.
+    /// Built-in policies that its sandboxes may use [default: those that allow neither files of the host nor a network].
     #[serde(default)]
     pub policies: Vec<String>,
-    /// Sandboxes of its tenant that it may use, by id or name. An agent's token has these and those that it makes itself, and for it there
-    /// are no others; a reviewer's has all where none is given.
+    /// Sandboxes of its tenant that it may use, by id or name. An agent's token sees only these and those that
+    /// it created; a reviewer's token sees all if none is given.
     #[serde(default)]
     pub sandboxes: Vec<String>,
     /// Defaults and ceilings for the limits of its sandboxes, beside those of its tenant and of the node.
     #[serde(default)]
     pub limits: LimitBounds,
-    /// Good for so long; until it is revoked, where none is given.
+    /// Time until it expires; by default it is valid until it is revoked.
     #[serde(default)]
     pub ttl_ms: Option<u64>,
 }
@@ -72,7 +71,7 @@ pub struct Token {
     pub policies: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sandboxes: Vec<String>,
-    /// Defaults and ceilings for the limits of its sandboxes, as they were given with it.
+    /// Defaults and ceilings for the limits of its sandboxes, as in the request that created it.
     #[serde(skip_serializing_if = "LimitBounds::is_empty", default)]
     pub limits: LimitBounds,
     pub created_ms: u64,
@@ -96,14 +95,14 @@ pub struct TokenCreated {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TokenRevoked {
     pub id: String,
-    /// False when there was none any more.
+    /// False if it no longer existed.
     pub changed: bool,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
     pub tokens: Vec<Token>,
-    /// The value of `after` for the next page; none on the last page.
+    /// Value of `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
 }

@@ -11,14 +11,14 @@ pub struct TopSandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub state: SandboxState,
-    /// A keeper holds it.
+    /// True if a keeper holds it.
     pub live: bool,
-    /// Which keeper did not answer, where its state is `silent`: figures are then what the kernel knows of its processes.
+    /// The keeper that did not respond, if its state is `silent`; the figures then come from the kernel only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub silent: Option<String>,
     pub runs: u64,
     pub processes: u64,
-    /// Processors' worth of time since the look before, in percent of one; none at the first look.
+    /// Processor time since the previous measurement, in percent of one processor; absent at the first.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_percent: Option<f64>,
     pub cpu_us: u64,

@@ -24,15 +24,15 @@ pub struct WorkspaceRebased {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Provenance {
     pub protocol_version: u32,
-    /// The whole path that was asked for.
+    /// Absolute path of the request.
     pub path: PathText,
-    /// The last first.
+    /// Batches, the last one first.
     pub batches: Vec<LandedBatch>,
-    /// There are more, which are older.
+    /// True if older batches are not listed.
     pub more: bool,
 }
 
-/// An approval, or one that was taken back.
+/// An approval, or the undo of one.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LandedBatch {
     /// Id for `undo`.
@@ -41,7 +41,7 @@ pub struct LandedBatch {
     pub record: Batch,
     /// Paths of the batch at or below the requested one.
     pub paths: Vec<Rel>,
-    /// Further ones that are not listed.
+    /// Number of further items that are not listed.
     pub paths_more: u64,
 }
 
@@ -63,12 +63,12 @@ pub struct WorkspacePruned {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Conflicts {
     pub protocol_version: u32,
-    /// The directory that all of them are in.
+    /// Directory that all listed paths are below.
     #[schema(value_type = String)]
     pub base: PathBuf,
     /// Files that more than one sandbox changed.
     pub contested: Vec<ContestedFile>,
-    /// Files that a sandbox changed and its base did, too.
+    /// Files that changed both in a sandbox and in its base.
     pub drifted: Vec<DisputedFile>,
     /// Conflicts of a rebase that are not resolved yet.
     pub unresolved: Vec<DisputedFile>,
@@ -80,7 +80,7 @@ pub struct Conflicts {
 pub struct ContestedFile {
     /// Below `base`.
     pub path: Rel,
-    /// Sandboxes that changed it, the earliest first as far as the layers tell.
+    /// Sandboxes that changed it, the earliest first as far as known.
     pub by: Vec<ContestedBy>,
 }
 
@@ -113,7 +113,7 @@ pub struct WorkspaceRejected {
     pub rejected: Vec<LandedChange>,
     /// Changes that stay, with the reason.
     pub left: Vec<LeftChange>,
-    /// Further ones that stay and are not listed.
+    /// Number of further changes that stay and are not listed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub left_more: Option<u64>,
 }
@@ -124,13 +124,13 @@ pub struct CommitMadeInside {
     pub commit: String,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub parents: Vec<String>,
-    /// `NAME <EMAIL>`, as the commit says; a guest may write any.
+    /// `NAME <EMAIL>` from the commit; a guest can choose it freely.
     pub author: String,
     /// First line of the message.
     pub subject: String,
     /// Paths that differ from the first parent.
     pub paths: Vec<Rel>,
-    /// Further ones that are not listed.
+    /// Number of further items that are not listed.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub paths_more: u64,
 }
@@ -138,20 +138,20 @@ pub struct CommitMadeInside {
 /// Git history of a workspace, if it differs from that of the base.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceHistory {
-    /// The branch inside, or that HEAD is on none.
+    /// Branch inside; absent if HEAD is detached.
     pub branch: String,
     /// The commit inside.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
-    /// The branch of the base, or that HEAD is on none.
+    /// Branch of the base; absent if its HEAD is detached.
     pub base_branch: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub base_commit: Option<String>,
-    /// Another branch is checked out inside than in the base: the diff has what the two differ in as well.
+    /// The branch inside is not that of the base, so the diff includes the difference between the two.
     pub switched: bool,
     /// Commits that no branch or tag of the base has, parents first; the last ones where there are many.
     pub commits: Vec<CommitMadeInside>,
-    /// Earlier ones that are not listed.
+    /// Number of earlier commits that are not listed.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub commits_more: u64,
 }
@@ -162,7 +162,7 @@ pub struct OtherSandbox {
     pub sandbox: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// A process holds it, and may be changing it.
+    /// A process uses it and may be changing it.
     pub running: bool,
 }
 
@@ -196,17 +196,17 @@ pub struct WorkspaceDiff {
     pub name: Option<String>,
     #[schema(value_type = String)]
     pub base: PathBuf,
-    /// A command is running in it, and may be changing more.
+    /// A command is running in it and may change more.
     pub running: bool,
     #[serde(flatten)]
     pub diff: Diff,
     /// Git history inside, if it differs from that of the base.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git: Option<WorkspaceHistory>,
-    /// Only these paths are in `files`; the digest is over all.
+    /// Only these paths are in `files`; the digest covers all changes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub only: Vec<Rel>,
-    /// There are further files: what `after` takes for them.
+    /// Value of `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
     /// Sandboxes over the same directory besides this one, the last used first.
@@ -226,18 +226,18 @@ pub struct Receipt {
     pub landed: Vec<LandedChange>,
     /// Changes that stay in the workspace, with the reason.
     pub left: Vec<LeftChange>,
-    /// Further ones that stay and are not listed.
+    /// Number of further changes that stay and are not listed.
     #[serde(skip_serializing_if = "crate::is_zero", default)]
     pub left_more: u64,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    /// The commit that it was recorded as.
+    /// Commit of the landed changes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
-    /// Commits in submodules, which the commit leads to.
+    /// Commits in submodules, which the commit refers to.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub inside: Vec<SubmoduleCommit>,
-    /// The batch that was taken back.
+    /// The batch that was undone.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<String>,
 }
@@ -258,7 +258,7 @@ pub struct LandedChange {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceUndo {
-    /// The batch to take back; the last one of the sandbox where none is named.
+    /// Batch to undo [default: the last one of the sandbox].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub batch: Option<String>,
 }
@@ -269,11 +269,11 @@ pub struct WorkspaceUndo {
 pub enum RebaseFate {
     /// Merged: the file has the changes of both sides.
     Merged,
-    /// Unchanged: the base's changes are in it already, or there were none.
+    /// Unchanged: the file has the base's changes already, or there were none.
     Kept,
     /// Dropped: the file equals the base and is no change any more.
     Dropped,
-    /// The sides do not go together. With `marks` both stand in the file; otherwise it stays as it is.
+    /// Conflict. With `marks` the file has both sides between markers; otherwise it is unchanged.
     Conflict { why: String, marks: bool },
 }
 
@@ -287,7 +287,7 @@ pub struct RebasedFile {
     pub digest: Option<String>,
 }
 
-/// A change that is not meant, and why it stays.
+/// A change that was not selected, with the reason why it stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeftChange {
     pub path: Rel,
@@ -308,10 +308,10 @@ pub enum CommitAuthor {
 /// A commit in a submodule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmoduleCommit {
-    /// The submodule, as a path of the base.
+    /// Path of the submodule in the base.
     pub path: Rel,
     pub commit: String,
-    /// The branch, or that HEAD is on none.
+    /// The branch; absent if HEAD is detached.
     pub branch: String,
 }
 
@@ -331,32 +331,33 @@ impl BatchVerb {
     }
 }
 
-/// The changes to land. At least one must be chosen: all, paths or hunks, or those that run on the reviewer's machine.
+/// The changes to land. At least one must be selected: all, paths or hunks, or those that run on the reviewer's machine.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceApprove {
-    /// The digest of the diff that was reviewed. If the workspace or its base moved since, nothing lands.
+    /// Digest of the diff that was reviewed. If the workspace or its base changed since, nothing lands.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<String>,
-    /// The evidence of the review, where no digest is given.
+    /// Evidence of the review, if no digest is given.
     #[serde(default)]
     pub seen: SeenBy,
-    /// Chooses every ordinary change; no path or hunk is then given.
+    /// Selects every ordinary change; then no path or hunk may be given.
     #[serde(default)]
     pub all: bool,
-    /// Each a file, a directory with all below it, or a pattern.
+    /// Files, directories with everything below them, or patterns.
     #[serde(default)]
     #[schema(max_items = 10000)]
     pub paths: Vec<Rel>,
-    /// Each the change at that path alone. What would run on the reviewer's machine lands when it is named so, or in `paths`.
+    /// Paths whose own change is selected, without those below. A change that would run on the reviewer's
+    /// machine lands only when it is named here or in `paths`.
     #[serde(default)]
     #[schema(max_items = 10000)]
     pub exact: Vec<Rel>,
-    /// Ids of hunks, or beginnings of ids that no other hunk has.
+    /// Ids of hunks, or unique prefixes of them.
     #[serde(default)]
     #[schema(max_items = 10000)]
     pub hunks: Vec<String>,
-    /// Among what is chosen, also what would run on the reviewer's machine; with nothing else chosen, all of that.
+    /// Includes selected changes that would run on the reviewer's machine; if nothing else is selected, selects exactly those.
     #[serde(default)]
     pub runs_on_host: bool,
     /// Commit what lands, if the base is in a git repository.
@@ -386,15 +387,15 @@ pub struct CommitRequest {
     pub author: CommitAuthor,
 }
 
-/// The changes to discard. At least one must be chosen.
+/// The changes to discard. At least one must be selected.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceReject {
-    /// The digest of the diff that was reviewed: if the workspace moved since, nothing is thrown away.
+    /// Digest of the diff that was reviewed. If the workspace changed since, nothing is discarded.
     pub digest: String,
     #[serde(default)]
     pub all: bool,
-    /// Each a file, a directory with all below it, or a pattern.
+    /// Files, directories with everything below them, or patterns.
     #[serde(default)]
     #[schema(max_items = 10000)]
     pub paths: Vec<Rel>,
@@ -406,11 +407,11 @@ pub struct WorkspaceReject {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchUndo {
-    /// A batch; or the sandbox whose last one is meant; or the directory, by its whole path, in which the last one landed.
+    /// A batch; or a sandbox, for its last batch; or the absolute path of a directory, for the last batch that landed there.
     pub of: String,
 }
 
-/// Answer to whether a person was shown the present diff as a whole.
+/// Whether a person was shown the whole current diff.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceShown {
     pub protocol_version: u32,
@@ -420,12 +421,12 @@ pub struct WorkspaceShown {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceRebase {
-    /// Only tell what would become of each file.
+    /// Only report the result for each file.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// An approval that landed, or one that was taken back. Ids are `bat_…`.
+/// An approval that landed, or the undo of one. Ids are `bat_…`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Batch {
     pub verb: BatchVerb,
@@ -442,19 +443,19 @@ pub struct Batch {
     /// Name of the approver.
     pub actor: String,
     pub at_ms: u64,
-    /// Of the diff that was reviewed.
+    /// Digest of the diff that was reviewed.
     pub digest: String,
     pub files: u64,
-    /// The batch that this one took back.
+    /// Batch that this one undid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<String>,
-    /// The batch that took this one back.
+    /// Batch that undid this one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undone_by: Option<String>,
-    /// The commit that it was recorded as.
+    /// Commit of the landed changes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
-    /// The commits in submodules that it was recorded as.
+    /// Commits of the landed changes in submodules.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub inside: Vec<SubmoduleCommit>,
 }

@@ -8,7 +8,7 @@ mod usage;
 use super::statistics::{Quantiles, Samples};
 use super::work::WorkDir;
 use super::{BenchConfig, Progress, load, round, time};
-use client::{Client, lost};
+use client::{BenchClient, lost};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -125,8 +125,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn client(&self) -> Result<Client, Fault> {
-        Client::connect(&self.daemon.socket)
+    fn client(&self) -> Result<BenchClient, Fault> {
+        BenchClient::connect(&self.daemon.socket)
     }
 
     fn row(&self, name: &'static str, clients: u32, unit: &Quantiles) -> Result<LoadRow, Fault> {
@@ -182,7 +182,7 @@ impl Bench<'_> {
         Ok(all)
     }
 
-    fn exec(&self, client: &mut Client, id: &str) -> Result<(), Fault> {
+    fn exec(&self, client: &mut BenchClient, id: &str) -> Result<(), Fault> {
         let body = json!({"command": [self.nothing]});
         let shown = client.ask("POST", &format!("/v1/sandboxes/{id}/runs?wait=60s"), Some(&body))?;
         match shown["outcome"]["verdict"].as_str() {
@@ -248,12 +248,12 @@ fn timed(work: impl FnOnce() -> Result<(), Fault>) -> Result<Duration, Fault> {
     work().map(|()| begun.elapsed())
 }
 
-fn create(client: &mut Client) -> Result<String, Fault> {
+fn create(client: &mut BenchClient) -> Result<String, Fault> {
     let made = client.ask("POST", "/v1/sandboxes", Some(&json!({})))?;
     made["id"].as_str().map(str::to_owned).ok_or_else(|| lost("a sandbox without an id"))
 }
 
-fn remove(client: &mut Client, id: &str) -> Result<(), Fault> {
+fn remove(client: &mut BenchClient, id: &str) -> Result<(), Fault> {
     client.ask("DELETE", &format!("/v1/sandboxes/{id}?force=true"), None).map(drop)
 }
 
@@ -294,7 +294,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         // Keepers would outlive the daemon, so they are ended first.
         let node = node::Node::for_command();
-        for id in node::keeper::place::Place::all(&self.state) {
+        for id in node::keeper::place::KeeperDir::all(&self.state) {
             let keeper = node::keeper::Keeper::find(&node, &self.state, &id);
             let _ = keeper.map(|keeper| keeper.end(&node.keepers, Duration::ZERO));
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
 pub use daemon::{Amount, Count, DaemonReport, Growth, Idle, LoadRow, Weight, daemon};
-pub use net::{Held, NetContender, NetRatio, NetReport, net};
+pub use net::{HeldConnections, NetContender, NetRatio, NetReport, net};
 pub use soak::{Census, SoakReport, soak};
 pub use statistics::Quantiles;
 pub use work::Work;
@@ -101,7 +101,7 @@ pub fn bench(config: &BenchConfig, progress: Progress<'_>) -> Result<StartReport
         entry.try_out();
     }
     measure(&mut entries, config.rounds, "start-up", progress)?;
-    let contenders: Vec<Contender> = entries.into_iter().map(Entry::finish).collect();
+    let contenders: Vec<Contender> = entries.into_iter().map(Measurement::finish).collect();
     let (ratios, own_start_us) = (ratios(&contenders), own_start(&contenders));
     let work = if config.work { work::compare(config, progress)? } else { Vec::new() };
     Ok(StartReport {
@@ -132,7 +132,7 @@ fn load() -> f64 {
 }
 
 /// A contender under measurement.
-struct Entry {
+struct Measurement {
     name: &'static str,
     words: Vec<OsString>,
     directory: Option<PathBuf>,
@@ -140,13 +140,13 @@ struct Entry {
     absent: Option<String>,
 }
 
-impl Entry {
-    fn new(name: &'static str, words: Vec<OsString>) -> Entry {
-        Entry { name, words, directory: None, samples: Samples::default(), absent: None }
+impl Measurement {
+    fn new(name: &'static str, words: Vec<OsString>) -> Measurement {
+        Measurement { name, words, directory: None, samples: Samples::default(), absent: None }
     }
 
-    fn absent(name: &'static str, why: &str) -> Entry {
-        Entry { absent: Some(why.to_owned()), ..Entry::new(name, Vec::new()) }
+    fn absent(name: &'static str, why: &str) -> Measurement {
+        Measurement { absent: Some(why.to_owned()), ..Measurement::new(name, Vec::new()) }
     }
 
     fn command(&self) -> Command {
@@ -187,8 +187,8 @@ fn time(command: &mut Command) -> std::io::Result<(Duration, ExitStatus)> {
     Ok((started.elapsed(), status))
 }
 
-fn measure(entries: &mut [Entry], rounds: u32, what: &str, progress: Progress<'_>) -> Result<(), Fault> {
-    let mut running: Vec<(&mut Entry, Command)> = entries
+fn measure(entries: &mut [Measurement], rounds: u32, what: &str, progress: Progress<'_>) -> Result<(), Fault> {
+    let mut running: Vec<(&mut Measurement, Command)> = entries
         .iter_mut()
         .filter(|e| e.absent.is_none())
         .map(|entry| {
@@ -240,7 +240,7 @@ fn nothing() -> Result<&'static str, Fault> {
     nothing.ok_or_else(|| Fault::new(ErrorKind::UnsupportedHost, "there is no /bin/true to start"))
 }
 
-fn entries(config: &BenchConfig) -> Result<Vec<Entry>, Fault> {
+fn entries(config: &BenchConfig) -> Result<Vec<Measurement>, Fault> {
     let nothing = nothing()?;
     let ours = |flags: &[&str]| {
         // The other contenders have no workspace, either.
@@ -249,15 +249,15 @@ fn entries(config: &BenchConfig) -> Result<Vec<Entry>, Fault> {
         words.chain(flags.iter().map(OsString::from)).chain(["--".into(), nothing.into()]).collect()
     };
     let bubblewrap = match find("bwrap", config.path.as_deref()) {
-        Some(path) => Entry::new(BUBBLEWRAP, bubblewrap(&path, &config.shown, &config.cwd, nothing)),
-        None => Entry::absent(BUBBLEWRAP, "bwrap is not on PATH"),
+        Some(path) => Measurement::new(BUBBLEWRAP, bubblewrap(&path, &config.shown, &config.cwd, nothing)),
+        None => Measurement::absent(BUBBLEWRAP, "bwrap is not on PATH"),
     };
     Ok(vec![
-        Entry::new(BARE, vec![nothing.into()]),
-        Entry::new(VERSION, vec![config.exe.clone().into(), "--version".into()]),
+        Measurement::new(BARE, vec![nothing.into()]),
+        Measurement::new(VERSION, vec![config.exe.clone().into(), "--version".into()]),
         bubblewrap,
-        Entry::new(LIMITED, ours(&["-m", "256m", "--pids", "64", "-t", "60s"])),
-        Entry::new(UNLIMITED, ours(&[])),
+        Measurement::new(LIMITED, ours(&["-m", "256m", "--pids", "64", "-t", "60s"])),
+        Measurement::new(UNLIMITED, ours(&[])),
     ])
 }
 

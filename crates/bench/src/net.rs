@@ -18,7 +18,7 @@ use std::time::Duration;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use upstream::Upstream;
 
-pub use held::Held;
+pub use held::HeldConnections;
 
 pub const NATIVE: &str = "native";
 pub const RELAYED: &str = "cofferdam";
@@ -48,7 +48,7 @@ pub struct NetReport {
     pub bulk_bytes: u64,
     pub contenders: Vec<NetContender>,
     pub ratios: Vec<NetRatio>,
-    pub held: Vec<Held>,
+    pub held: Vec<HeldConnections>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -92,8 +92,8 @@ pub fn net(config: &BenchConfig, bulk_mib: u64, progress: Progress<'_>) -> Resul
     let upstream = Upstream::start().map_err(|e| unsupported(&format!("no server can listen on 127.0.0.1: {e}")))?;
     let mut lanes = lanes(config, &place, upstream.port(), &curl)?;
     let small =
-        Job { url: upstream.url(&format!("/small?[1-{CONNECTIONS}]")), transfers: CONNECTIONS, says: FIRST_BYTE };
-    let bulk = Job { url: upstream.url(&format!("/bulk/{bulk_bytes}")), transfers: 1, says: TOTAL };
+        Transfer { url: upstream.url(&format!("/small?[1-{CONNECTIONS}]")), transfers: CONNECTIONS, says: FIRST_BYTE };
+    let bulk = Transfer { url: upstream.url(&format!("/bulk/{bulk_bytes}")), transfers: 1, says: TOTAL };
     lanes.iter_mut().for_each(|lane| lane.try_out(&small));
     measure(&mut lanes, &small, rounds, "connections", progress);
     measure(&mut lanes, &bulk, bulk_rounds, "bulk", progress);
@@ -119,7 +119,7 @@ fn unsupported(message: &str) -> Fault {
 }
 
 /// A transfer of curl, and the time that it reports.
-struct Job {
+struct Transfer {
     url: String,
     transfers: usize,
     says: &'static str,
@@ -202,7 +202,7 @@ fn inspected(place: &WorkDir, ports: &[u16]) -> Result<Vec<OsString>, Fault> {
 }
 
 impl Lane {
-    fn words(&self, job: &Job) -> Vec<OsString> {
+    fn words(&self, job: &Transfer) -> Vec<OsString> {
         let curl = self.curl.iter().map(String::as_str).chain(["-w", job.says, &job.url]);
         let mut words = self.before.clone();
         match self.shell {
@@ -214,7 +214,7 @@ impl Lane {
 
     /// Runs the transfers; returns the times that curl measured, and the number of missing ones. An error if there are
     /// none.
-    fn fetch(&self, job: &Job) -> Result<(Vec<Duration>, usize), String> {
+    fn fetch(&self, job: &Transfer) -> Result<(Vec<Duration>, usize), String> {
         let words = self.words(job);
         let mut command = Command::new(&words[0]);
         let output = command.args(&words[1..]).current_dir(&self.directory).stdin(Stdio::null()).output();
@@ -230,13 +230,13 @@ impl Lane {
         Ok((times, missing))
     }
 
-    fn try_out(&mut self, job: &Job) {
+    fn try_out(&mut self, job: &Transfer) {
         if self.absent.is_none() {
             self.absent = self.fetch(job).err();
         }
     }
 
-    fn finish(self, small: &Job, bulk_bytes: u64) -> NetContender {
+    fn finish(self, small: &Transfer, bulk_bytes: u64) -> NetContender {
         let command = self.words(small).iter().map(|w| w.to_string_lossy().into_owned()).collect();
         let Lane { name, version, samples: [first_byte, bulk], failed, absent, .. } = self;
         let measured = absent.is_none();
@@ -261,7 +261,7 @@ fn quoted(word: &str) -> String {
 
 /// Measures rounds of all lanes, each once a round in shuffled order; the first round does not count. A lane that fails
 /// is left out from there on.
-fn measure(lanes: &mut [Lane], job: &Job, rounds: u32, what: &str, progress: Progress<'_>) {
+fn measure(lanes: &mut [Lane], job: &Transfer, rounds: u32, what: &str, progress: Progress<'_>) {
     let slot = usize::from(job.says == TOTAL);
     let mut order: Vec<usize> = (0..lanes.len()).collect();
     let mut shuffle = Shuffle(0x2545_f491_4f6c_dd1d);

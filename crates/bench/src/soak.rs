@@ -2,7 +2,7 @@
 //! make are counted, so that other work on the machine does not show as a leak.
 
 use super::work::WorkDir;
-use super::{BenchConfig, Entry, LIMITED, Progress, UNLIMITED, entries};
+use super::{BenchConfig, LIMITED, Measurement, Progress, UNLIMITED, entries};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -86,7 +86,7 @@ pub fn soak(config: &BenchConfig, runs: u32, progress: Progress<'_>) -> Result<S
     })
 }
 
-fn pick(config: &BenchConfig, directory: &Path) -> Result<Entry, Fault> {
+fn pick(config: &BenchConfig, directory: &Path) -> Result<Measurement, Fault> {
     let mut why = String::new();
     let ours = entries(config)?.into_iter().filter(|e| [LIMITED, UNLIMITED].contains(&e.name));
     for mut entry in ours {

@@ -2,7 +2,7 @@
 //! All files are made in one directory, which is removed in every case.
 
 use super::statistics::Samples;
-use super::{BenchConfig, Entry, Progress, find, measure, round};
+use super::{BenchConfig, Measurement, Progress, find, measure, round};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
@@ -69,7 +69,7 @@ fn single_calls(config: &BenchConfig, place: &WorkDir, variant: Variant, script:
         let program = interpreter(config)?;
         let directory = place.dir(variant.name)?;
         fs::write(directory.join("file"), "some bytes").map_err(|e| e.to_string())?;
-        Ok(Job { words: vec![program.into(), "-c".into(), script.into()], directory })
+        Ok(TimedCommand { words: vec![program.into(), "-c".into(), script.into()], directory })
     };
     Task { rounds: rounds(config), job: make(), variants: vec![variant] }
 }
@@ -86,7 +86,7 @@ struct Task {
     rounds: u32,
     variants: Vec<Variant>,
     /// The job, or the reason why it cannot be done.
-    job: Result<Job, String>,
+    job: Result<TimedCommand, String>,
 }
 
 /// A row of the table: its name, and the flags of its run.
@@ -95,7 +95,7 @@ struct Variant {
     flags: Vec<OsString>,
 }
 
-struct Job {
+struct TimedCommand {
     words: Vec<OsString>,
     directory: PathBuf,
 }
@@ -105,7 +105,7 @@ fn run(config: &BenchConfig, task: Task, progress: Progress<'_>) -> Result<Vec<W
     let Task { rounds, variants, job } = task;
     let none = |name, why| Work { name, rounds, outside_us: None, inside_us: None, ratio: None, absent: Some(why) };
     let all = |why: &str| variants.iter().map(|variant| none(variant.name, why.to_owned())).collect();
-    let Job { words, directory } = match job {
+    let TimedCommand { words, directory } = match job {
         Ok(job) => job,
         Err(why) => return Ok(all(&why)),
     };
@@ -113,9 +113,10 @@ fn run(config: &BenchConfig, task: Task, progress: Progress<'_>) -> Result<Vec<W
         let ours = [config.exe.clone().into(), "run".into(), "--read-only".into()]
             .into_iter()
             .chain(variant.flags.iter().cloned());
-        Entry::new(variant.name, ours.chain(["--".into()]).chain(words.iter().cloned()).collect())
+        Measurement::new(variant.name, ours.chain(["--".into()]).chain(words.iter().cloned()).collect())
     });
-    let mut entries: Vec<Entry> = [Entry::new("outside", words.clone())].into_iter().chain(enclosed).collect();
+    let mut entries: Vec<Measurement> =
+        [Measurement::new("outside", words.clone())].into_iter().chain(enclosed).collect();
     for entry in &mut entries {
         entry.directory = Some(directory.clone());
         entry.try_out();
@@ -154,7 +155,7 @@ fn repeated(times: u32, words: &[OsString]) -> Vec<OsString> {
 }
 
 fn python(config: &BenchConfig, place: &WorkDir) -> Task {
-    let job = interpreter(config).map(|program| Job {
+    let job = interpreter(config).map(|program| TimedCommand {
         words: repeated(40, &[program.into(), "-c".into(), "pass".into()]),
         directory: place.root.clone(),
     });
@@ -171,7 +172,7 @@ fn compile(config: &BenchConfig, place: &WorkDir) -> Task {
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let script = format!("printf '%s\\n' *.c | \"$0\" -P {jobs} -n {UNITS_OF_A_CALL} \"$1\" -c");
         let words = vec!["/bin/sh".into(), "-c".into(), script.into(), xargs.into(), cc.into()];
-        Ok(Job { words, directory: directory.clone() })
+        Ok(TimedCommand { words, directory: directory.clone() })
     };
     let job = make();
     let write = || vec!["--write".into(), directory.clone().into()];
@@ -214,7 +215,7 @@ fn git_status_writable(config: &BenchConfig, place: &WorkDir) -> Task {
     Task { rounds: rounds(config), variants: vec![Variant { name: "the-same-writable", flags }], job }
 }
 
-fn repository(config: &BenchConfig, place: &WorkDir, name: &str) -> Result<Job, String> {
+fn repository(config: &BenchConfig, place: &WorkDir, name: &str) -> Result<TimedCommand, String> {
     let git = find("git", config.path.as_deref()).ok_or("there is no git")?;
     let directory = place.dir(name)?;
     for i in 0..REPOSITORY_FILES {
@@ -232,7 +233,7 @@ fn repository(config: &BenchConfig, place: &WorkDir, name: &str) -> Result<Job, 
     }
     // Git re-reads files as old as the index ("racy git"): wait for the next second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    Ok(Job { words: repeated(60, &[git.into(), "status".into(), "--porcelain".into()]), directory })
+    Ok(TimedCommand { words: repeated(60, &[git.into(), "status".into(), "--porcelain".into()]), directory })
 }
 
 /// A directory for work files, removed when this is dropped, and soon after the process ends in any other way.

@@ -92,7 +92,7 @@ pub fn workspace(config: &BenchConfig, files: u32, progress: Progress<'_>) -> Re
     let place = WorkDir::make(config)?;
     let sizes = [(files / 100).max(LANDED), files.max(LANDED)];
     let rounds = (config.rounds / 20).clamp(3, 10);
-    let mut table = Table::default();
+    let mut table = SampleTable::default();
     let mut testbeds = Vec::new();
     for size in BTreeSet::from(sizes) {
         progress(&format!("{size} files, the tree is made"), 0, rounds);
@@ -121,9 +121,9 @@ pub fn workspace(config: &BenchConfig, files: u32, progress: Progress<'_>) -> Re
 
 /// Samples by step, contender and size, in order of first appearance.
 #[derive(Default)]
-struct Table(Vec<(&'static str, &'static str, u32, Result<Samples, String>)>);
+struct SampleTable(Vec<(&'static str, &'static str, u32, Result<Samples, String>)>);
 
-impl Table {
+impl SampleTable {
     fn add(&mut self, step: &'static str, who: &'static str, files: u32, took: Result<Duration, String>) {
         let at = self.0.iter().position(|(s, w, f, _)| (*s, *w, *f) == (step, who, files));
         let at = at.unwrap_or_else(|| {
@@ -208,7 +208,7 @@ impl Testbed {
         Ok(Testbed { exe, git, unshare, tree, beside, state, aside: AtomicU32::new(0) })
     }
 
-    fn round(&self, size: u32, slow: bool, table: &mut Table, say: &mut dyn FnMut(&str)) -> Result<(), Fault> {
+    fn round(&self, size: u32, slow: bool, table: &mut SampleTable, say: &mut dyn FnMut(&str)) -> Result<(), Fault> {
         say(RUN);
         for _ in 0..RUNS {
             table.add(RUN, PLAIN, size, self.timed(&self.tree, &["run", "--read-only", "--", "/bin/true"]));
@@ -383,7 +383,7 @@ impl Testbed {
 
     /// Measures a loop of reads and writes inside, on a file that is already in the layer; inside without a layer, to
     /// show the layer's share of the difference; and outside.
-    fn blocks(&self, id: &str, size: u32, table: &mut Table) -> Result<(), Fault> {
+    fn blocks(&self, id: &str, size: u32, table: &mut SampleTable) -> Result<(), Fault> {
         let outside = |script: &str| call(Path::new(PYTHON), &["-c", script], &self.beside);
         let plain = self.beside.join("plain");
         fs::create_dir_all(&plain).map_err(|e| failed("a directory", &e.to_string()))?;

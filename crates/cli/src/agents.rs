@@ -4,7 +4,7 @@ use crate::args::Runs;
 use crate::sandboxes::table::Table;
 use crate::{connection, policy, render};
 use clap::ArgMatches;
-use node::policies::{self, Document, Source};
+use node::policies::{self, Document, RequestedPolicy};
 use node::policies::{AGENTS, Agent, agent_of_command};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ pub fn main(m: &ArgMatches) -> ExitCode {
 }
 
 /// Returns the agent whose preset applies to a run: the command has its name, and no policy is given.
-pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[Source]) -> Option<&'static Agent> {
+pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[RequestedPolicy]) -> Option<&'static Agent> {
     let is_open = verb == Runs::Run && policies.is_empty() && !m.get_flag("no-preset") && !m.contains_id("sandbox");
     let command = crate::args::all(m, "command").next().filter(|_| is_open)?;
     agent_of_command(Path::new(command).file_name().and_then(OsStr::to_str)?)
@@ -51,7 +51,7 @@ fn show(m: &ArgMatches) -> Result<(), Fault> {
     let name = m.get_one::<String>("name").map_or("", String::as_str);
     let agent = AGENTS.iter().find(|agent| agent.name == name || agent.commands.contains(&name)).ok_or_else(|| {
         let known: Vec<&str> = AGENTS.iter().map(|agent| agent.name).collect();
-        let fault = Fault::invalid(format!("there is no preset for an agent {name:?}")).phase(Phase::Admission);
+        let fault = Fault::invalid(format!("no preset exists for an agent {name:?}")).phase(Phase::Admission);
         fault.hint(format!("agents: {}", known.join(", ")))
     })?;
     policy::print_document(&document(agent)?, m.get_flag("toml"));
@@ -59,7 +59,7 @@ fn show(m: &ArgMatches) -> Result<(), Fault> {
 }
 
 fn document(agent: &Agent) -> Result<Document, Fault> {
-    Ok(policies::load(&Source::Preset(agent.name.to_owned()))?.document)
+    Ok(policies::load(&RequestedPolicy::Preset(agent.name.to_owned()))?.document)
 }
 
 /// Grants of an agent's preset beyond those of `default`.

@@ -2,7 +2,7 @@
 
 use crate::surroundings;
 use clap::ArgMatches;
-use client::transport::{Address, Client, Server, Token};
+use client::transport::{Address, BearerToken, Client, Server};
 use client::{Engine, Remote};
 use node::{Caller, Node};
 use std::ffi::OsString;
@@ -16,12 +16,13 @@ pub fn open(m: &ArgMatches) -> Result<Engine, Fault> {
     let Some(named) = named(m, &caller)? else { return Ok(Engine::Local(Node::for_command(), caller)) };
     let address = Address::parse(&named)?;
     if caller.var("COFFERDAM_TOKEN").is_some() {
-        let fault = Fault::invalid("COFFERDAM_TOKEN: a token in the environment is seen by all that is started there");
+        let fault = Fault::invalid("COFFERDAM_TOKEN: every program started there can read a token in the environment");
         return Err(fault
-            .hint("put it into a file of mode 600 and name that in COFFERDAM_TOKEN_FILE")
+            .hint("put it into a file of mode 600 and name the file in COFFERDAM_TOKEN_FILE")
             .phase(Phase::Admission));
     }
-    let token = file(m, "token-file", "COFFERDAM_TOKEN_FILE", &caller).map(|file| Token::read(&file)).transpose()?;
+    let token =
+        file(m, "token-file", "COFFERDAM_TOKEN_FILE", &caller).map(|file| BearerToken::read(&file)).transpose()?;
     // The variable is ignored for addresses without TLS; the flag is an error there.
     let ca = match &address {
         Address::Https { .. } => file(m, "server-ca", "COFFERDAM_SERVER_CA", &caller),
@@ -46,7 +47,7 @@ pub fn local(m: &ArgMatches, verb: &str) -> Result<Caller, Fault> {
     match named(m, &caller)? {
         None => Ok(caller),
         Some(server) => {
-            let message = format!("`{verb}` is about this host and is not done by a daemon, and {server} was named");
+            let message = format!("`{verb}` works on this host only and cannot run at the daemon {server}");
             let hint = "leave --server out, or unset COFFERDAM_SERVER";
             Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission))
         }
@@ -63,7 +64,7 @@ fn timeout(m: &ArgMatches, caller: &Caller) -> Result<Option<Duration>, Fault> {
     let wrong = |why: String| Fault::invalid(format!("--server-timeout {why}")).phase(Phase::Admission);
     let timeout = Duration::from_millis(terms::quantity::time(&word).map_err(wrong)?);
     match timeout.is_zero() {
-        true => Err(wrong(format!("{word:?}: no time at all")).hint("give e.g. 30s")),
+        true => Err(wrong(format!("{word:?}: the time is zero")).hint("give e.g. 30s")),
         false => Ok(Some(timeout)),
     }
 }
@@ -71,7 +72,7 @@ fn timeout(m: &ArgMatches, caller: &Caller) -> Result<Option<Duration>, Fault> {
 /// Prints a note where a daemon is named for a verb that only reads documents, and does not ask one.
 pub fn note_local(m: &ArgMatches, verb: &str) {
     if m.try_get_one::<String>("server").ok().flatten().is_some() {
-        crate::render::note(&format!("`{verb}` is done here, and the daemon is not asked"));
+        crate::render::note(&format!("`{verb}` runs here, not at the daemon"));
     }
 }
 
@@ -84,7 +85,7 @@ fn named(m: &ArgMatches, caller: &Caller) -> Result<Option<String>, Fault> {
         None => Ok(None),
         Some(value) => match value.to_str() {
             Some(text) => Ok(Some(text.to_owned())),
-            None => Err(Fault::invalid("COFFERDAM_SERVER is no text").phase(Phase::Admission)),
+            None => Err(Fault::invalid("COFFERDAM_SERVER is not UTF-8").phase(Phase::Admission)),
         },
     }
 }

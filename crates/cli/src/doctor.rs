@@ -3,7 +3,7 @@
 use crate::connection;
 use crate::render;
 use clap::ArgMatches;
-use host::doctor::{Check, Level, Report};
+use host::doctor::{Check, DoctorReport, Level};
 use node::doctor::examine;
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn main(m: &ArgMatches) -> ExitCode {
     if json {
         render::print_json(&report);
     } else {
-        let text = Page { colours: colours() }.render(&report);
+        let text = DoctorPage { colours: colours() }.render(&report);
         // A reader that left early is no error of ours.
         let _ = crate::stdout::lock().write_all(text.as_bytes());
     }
@@ -34,14 +34,14 @@ fn colours() -> bool {
     render::takes_colours(&std::io::stdout())
 }
 
-struct Page {
+struct DoctorPage {
     colours: bool,
 }
 
-impl Page {
-    fn render(&self, report: &Report) -> String {
+impl DoctorPage {
+    fn render(&self, report: &DoctorReport) -> String {
         let mut text = String::new();
-        self.table(&mut text, "Walls and surroundings", &report.checks);
+        self.table(&mut text, "Enforcement and surroundings", &report.checks);
         self.table(&mut text, "Limits", &report.limits);
         self.fixes(&mut text, report);
         text.push_str(&self.conclusion(report));
@@ -64,7 +64,7 @@ impl Page {
     }
 
     /// Writes an entry per distinct fix, with everything that it would repair.
-    fn fixes(&self, text: &mut String, report: &Report) {
+    fn fixes(&self, text: &mut String, report: &DoctorReport) {
         let mut fixes: Vec<(&str, Vec<&str>)> = Vec::new();
         for check in report.checks.iter().chain(&report.limits) {
             let Some(fix) = check.fix.as_deref() else { continue };
@@ -86,20 +86,14 @@ impl Page {
         text.push('\n');
     }
 
-    fn conclusion(&self, report: &Report) -> String {
+    fn conclusion(&self, report: &DoctorReport) -> String {
         let (colour, says) = match report.level {
-            Level::Full => ("32", "all walls stand".to_owned()),
+            Level::Full => ("32", "everything can be enforced".to_owned()),
             Level::Partial => {
                 let names: Vec<String> = report.degrade.iter().map(|d| format!("{d:?}")).collect();
-                (
-                    "33",
-                    format!(
-                        "only for a policy that consents with \"degrade\": [{}], and then without",
-                        names.join(", ")
-                    ),
-                )
+                ("33", format!("only with a policy that has \"degrade\": [{}], and then without", names.join(", ")))
             }
-            Level::None => ("31", "nothing can be run here, for want of".to_owned()),
+            Level::None => ("31", "nothing can run here; missing".to_owned()),
         };
         let level = self.paint(colour, &format!("enforcement: {}", report.level.name()));
         let mut text = format!("{level}: {}\n", render::safe(&says));
@@ -108,7 +102,7 @@ impl Page {
         }
         let unheld: Vec<&str> = report.limits.iter().filter(|c| !c.ok).map(|c| c.name).collect();
         text.push_str(&if unheld.is_empty() {
-            "limits: each can be held\n".to_owned()
+            "limits: each can be enforced\n".to_owned()
         } else {
             format!("limits: none on {}; a run that asks for one is refused\n", unheld.join(", "))
         });
@@ -131,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_page_tells_walls_limits_and_each_fix_once() {
-        let report = Report {
+        let report = DoctorReport {
             protocol_version: 1,
             level: Level::Partial,
             missing: vec!["landlock.scope".into()],
@@ -143,7 +137,7 @@ mod tests {
             ],
             limits: vec![check("memory_mb", false, false, None)],
         };
-        let text = Page { colours: false }.render(&report);
+        let text = DoctorPage { colours: false }.render(&report);
         let expected = "\
 Walls and surroundings
   ok       kernel          works
@@ -163,6 +157,6 @@ enforcement: partial: only for a policy that consents with \"degrade\": [\"landl
 limits: none on memory_mb; a run that asks for one is refused
 ";
         assert_eq!(text, expected);
-        assert!(Page { colours: true }.render(&report).contains("\x1b[31mmissing\x1b[0m"));
+        assert!(DoctorPage { colours: true }.render(&report).contains("\x1b[31mmissing\x1b[0m"));
     }
 }

@@ -6,7 +6,7 @@ use crate::render::Document;
 use api::JournalEntry;
 use clap::ArgMatches;
 use client::EventQuery;
-use node::audit::Wanted;
+use node::audit::JournalFilter;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use terms::Fault;
@@ -27,7 +27,7 @@ fn tell(m: &ArgMatches, json: bool) -> Result<(), Fault> {
         return connection::open(m)?
             .network(&sandbox, from, follow, &mut |behind, line| print_line(behind, line, json).is_ok());
     }
-    let wanted = Wanted { subject: text("sandbox"), verb: text("verb"), ..Wanted::default() };
+    let wanted = JournalFilter { subject: text("sandbox"), verb: text("verb"), ..JournalFilter::default() };
     let tell = EventQuery { wanted, from: m.get_one::<u64>("from").copied(), follow: m.get_flag("follow") };
     // A reader that left early is no error of ours.
     connection::open(m)?.events(&tell, &mut |entries| print(entries, json).is_ok())

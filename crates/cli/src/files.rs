@@ -8,7 +8,7 @@ use crate::render::{print_document, say};
 use crate::sandboxes::table::{Table, bytes};
 use api::{FileEntry, FileEvent, FileKind, PathText, Rel, SearchResult};
 use clap::ArgMatches;
-use client::{Engine, Place};
+use client::{Engine, SandboxPath};
 use node::files::Interest;
 use node::files::search;
 use serde_json::json;
@@ -37,8 +37,8 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
 }
 
 /// Returns the place that a verb is about.
-fn place(m: &ArgMatches) -> Result<Place, Fault> {
-    Place::with_sandbox(&m.get_one::<OsString>("place").cloned().unwrap_or_default())
+fn place(m: &ArgMatches) -> Result<SandboxPath, Fault> {
+    SandboxPath::with_sandbox(&m.get_one::<OsString>("place").cloned().unwrap_or_default())
 }
 
 fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
@@ -46,7 +46,7 @@ fn ls(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let path = engine.rel(&place)?;
     let (all, shut) = engine.files_list(&place, m.get_one::<u32>("depth").map_or(1, |n| *n as usize))?;
     if shut > 0 {
-        render::note(&format!("{shut} directories may not be looked into"));
+        render::note(&format!("{shut} directories are not readable"));
     }
     if json {
         return Ok(print_document(json!({ "path": path, "entries": all })));
@@ -167,7 +167,7 @@ fn rm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
 }
 
 fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
-    let ask = search::Ask {
+    let ask = search::SearchOptions {
         globs: m.get_many::<String>("glob").unwrap_or_default().cloned().collect(),
         content: m.get_one::<String>("content").cloned(),
         fixed: m.get_flag("fixed"),
@@ -195,7 +195,7 @@ fn find(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
 /// Notes what a search skipped.
 fn note_skipped(found: &SearchResult) {
     if let Some(bound) = found.stopped_by {
-        render::note(&format!("stopped early, by its bound on {}", bound.name()));
+        render::note(&format!("stopped early by the limit on {}", bound.name()));
     }
     let skipped = found.skipped.len() as u64 + found.skipped_more;
     if let Some(first) = found.skipped.first() {

@@ -7,7 +7,7 @@ use api::TopReport;
 use clap::ArgMatches;
 use client::Engine;
 use node::bounds::BuiltIn;
-use node::config::{Config, KEYS, Kind, Setting};
+use node::config::{Config, KEYS, Setting, ValueKind};
 use node::{Caller, Node, backup, fsck, top};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -57,7 +57,7 @@ fn show(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     }
     let mut table = Table::new(&["KEY", "VALUE", "ORIGIN"]);
     for setting in config.settings() {
-        let kind = node::config::keys::of(&setting.key).map_or(Kind::Text, |key| key.kind);
+        let kind = node::config::keys::of(&setting.key).map_or(ValueKind::Text, |key| key.kind);
         table.row(vec![setting.key.clone(), kind.show(&setting.value), setting.origin.to_string()]);
     }
     table.print();
@@ -72,7 +72,7 @@ fn check(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault>
         return Ok(ExitCode::SUCCESS);
     }
     let source = config.file.as_ref().map_or("no file".into(), |file| file.display().to_string());
-    let set = config.settings().iter().filter(|s| s.origin != node::config::Origin::Default).count();
+    let set = config.settings().iter().filter(|s| s.origin != node::config::ValueOrigin::Default).count();
     let line = format!("sound: {source}; {set} of {} values are set", KEYS.len());
     say(&line);
     Ok(ExitCode::SUCCESS)
@@ -90,8 +90,8 @@ fn copy(node: &Node, caller: &Caller, m: &ArgMatches, json: bool) -> Result<Exit
         if json {
             return Ok(print_document(done));
         }
-        say(&format!("restored: {entries} entries of the journal; what was there before is in {before}"));
-        render::note("see what is left of what came after the copy with `cofferdam fsck` and `cofferdam gc --dry-run`");
+        say(&format!("restored: {entries} entries of the journal; the former store is in {before}"));
+        render::note("check for leftovers newer than the backup with `cofferdam fsck` and `cofferdam gc --dry-run`");
         return Ok(ExitCode::SUCCESS);
     }
     let made = backup::make(node, &caller, &file)?;
@@ -101,7 +101,7 @@ fn copy(node: &Node, caller: &Caller, m: &ArgMatches, json: bool) -> Result<Exit
     let copied = &made.copied;
     say(&format!("{}: {} bytes, {} entries of the journal", made.file.display(), copied.bytes, copied.entries));
     if !made.tenants.is_empty() {
-        render::note(&format!("not in it: the stores of tenants {} (--tenant)", made.tenants.join(", ")));
+        render::note(&format!("not included: the stores of tenants {} (--tenant)", made.tenants.join(", ")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +124,7 @@ fn examine(node: &Node, caller: &Caller, m: &ArgMatches, json: bool) -> Result<E
         report.sandboxes, report.layers, report.runs_going_on, report.keepers, report.journal_entries
     );
     match report.problems.len() {
-        0 => say(&format!("all is well: {looked}")),
+        0 => say(&format!("no problems: {looked}")),
         n => say(&format!("{n} problems: {looked}")),
     }
     Ok(status)

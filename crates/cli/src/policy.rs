@@ -2,8 +2,8 @@
 
 use crate::{args, connection, options, render};
 use clap::ArgMatches;
-use node::policies::{self, Source};
-use node::run::{Learn, Place, RunRequest, Stdio};
+use node::policies::{self, RequestedPolicy};
+use node::run::{ChangeDestination, Learn, RunRequest, Stdio};
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn word<'a>(m: &'a ArgMatches, name: &str) -> &'a OsStr {
 /// Checks that a policy is well formed and can be enforced here, by planning as a run would.
 fn check(m: &ArgMatches) -> Result<ExitCode, Fault> {
     let file = word(m, "file");
-    let loaded = if file == "-" { from_stdin()? } else { policies::load(&Source::of(file))? };
+    let loaded = if file == "-" { from_stdin()? } else { policies::load(&RequestedPolicy::of(file))? };
     let (digest, more) = connection::open(m)?.policy_check(&loaded.document)?;
     let notes: Vec<&String> = loaded.notes.iter().chain(&more).collect();
     if m.get_flag("json") {
@@ -69,9 +69,9 @@ fn show(m: &ArgMatches) -> Result<ExitCode, Fault> {
             policies::presets().for_each(|(name, about)| print(&format!("{name:<wide$}  {about}")));
         }
         // A single source is printed as written, with its `extends`.
-        [one] => print_document(&policies::load(&Source::of(one))?.document, toml),
+        [one] => print_document(&policies::load(&RequestedPolicy::of(one))?.document, toml),
         several => {
-            let sources: Vec<Source> = several.iter().map(|n| Source::of(n)).collect();
+            let sources: Vec<RequestedPolicy> = several.iter().map(|n| RequestedPolicy::of(n)).collect();
             let document = policies::merged(&sources)?;
             print_document(&document, toml);
         }
@@ -84,7 +84,7 @@ pub fn print_document(document: &policies::Document, toml: bool) {
 }
 
 fn explain(m: &ArgMatches) -> Result<ExitCode, Fault> {
-    let sources: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
+    let sources: Vec<RequestedPolicy> = args::all(m, "policy").map(RequestedPolicy::of).collect();
     let explanation = connection::open(m)?.explain(word(m, "what"), &sources, &options::flags(m))?;
     if m.get_flag("json") {
         render::print_json(&explanation);
@@ -114,7 +114,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
         cpus: None,
         env: Vec::new(),
         workdir: None,
-        place: Place::Plain,
+        place: ChangeDestination::Plain,
         publish: Vec::new(),
         secrets: Vec::new(),
         events: false,
@@ -142,7 +142,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
     }
     lesson.learned.notes.iter().for_each(|n| render::note(n));
     if !lesson.outcome.success {
-        render::note("the command failed while it was watched; the policy allows what it did until then");
+        render::note("the command failed while it was watched; the policy covers its operations until then");
         // Network refusals have become rules and notes already.
         let others = lesson.outcome.denials.iter().filter(|d| !d.op.starts_with("net."));
         others.for_each(render::print_denial);
@@ -152,7 +152,7 @@ fn learn(m: &ArgMatches) -> Result<ExitCode, Fault> {
 
 /// Like `diff`: 0 when they allow the same, 1 when they differ.
 fn diff(m: &ArgMatches) -> Result<ExitCode, Fault> {
-    let diff = policies::diff(&Source::of(word(m, "old")), &Source::of(word(m, "new")))?;
+    let diff = policies::diff(&RequestedPolicy::of(word(m, "old")), &RequestedPolicy::of(word(m, "new")))?;
     if m.get_flag("json") {
         print(&diff.to_json());
     } else if !diff.changes.is_empty() {

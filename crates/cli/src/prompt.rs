@@ -48,10 +48,10 @@ impl Terminal {
 
     fn prompt(&self) {
         let yes = match self.is_irrevocable {
-            true => "[y] yes, as long as this runs",
-            false => "[y] yes, once  [a] yes, as long as this runs",
+            true => "[y] yes, until this ends",
+            false => "[y] yes, once  [a] yes, until this ends",
         };
-        self.say(&format!("{yes}  [n] no, not now  [never] no, as long as this runs: "));
+        self.say(&format!("{yes}  [n] no, once  [never] no, until this ends: "));
     }
 
     /// Takes one character; returns the line once it is complete.
@@ -130,6 +130,6 @@ impl Person for Terminal {
 
     fn never_mind(&mut self) {
         self.line.clear();
-        self.say("\ncofferdam: no answer is needed any more\n");
+        self.say("\ncofferdam: the question was withdrawn\n");
     }
 }

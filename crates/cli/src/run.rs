@@ -11,9 +11,11 @@ use node::Node;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::AttachOutcome;
 use node::output::Output;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::run::hidden::{self, Words};
-use node::run::{Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, RunPlan, RunRequest, TTL_MS};
+use node::run::{
+    ChangeDestination, Fresh, Groundwork, Keep, Learn, Observed, Observer, Refused, RunPlan, RunRequest, TTL_MS,
+};
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +36,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
         Err(error) => return render::usage_error(&error),
     };
     let json = matches.get_flag("json");
-    let mut report = match Report::open(&matches) {
+    let mut report = match OutcomeFiles::open(&matches) {
         Ok(report) => report,
         Err(fault) => return render::fault(&fault, json),
     };
@@ -43,8 +45,8 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
         Err(fault) => return render::fault(&fault, json),
     };
     match carry_out(verb, &matches, ground, events) {
-        Ok(Done::Explained | Done::Left) => ExitCode::SUCCESS,
-        Ok(Done::Ran(outcome)) => {
+        Ok(RunEnd::Explained | RunEnd::Left) => ExitCode::SUCCESS,
+        Ok(RunEnd::Ran(outcome)) => {
             if json {
                 render::print_json(&*outcome);
             }
@@ -64,7 +66,7 @@ pub fn main(verb: Runs, words: &[OsString], slip: Option<&OsString>) -> ExitCode
             }
             if is_inside() && matches!(refused.fault.error_kind, ErrorKind::UnsupportedHost | ErrorKind::Unavailable) {
                 let reason = std::mem::replace(&mut refused.fault.message, INSIDE.to_owned());
-                refused.fault.hint = Some(format!("start the command itself; what was missing here: {reason}"));
+                refused.fault.hint = Some(format!("run the command without cofferdam; missing here: {reason}"));
             }
             let written = report.write(&refused.fault);
             let code = render::fault(&refused.fault, json);
@@ -83,13 +85,13 @@ fn is_tty_by_slip(words: &[OsString], m: &ArgMatches) -> bool {
 }
 
 /// Message inside an enclosure, where the usual ones do not help.
-const INSIDE: &str = "this is a sandbox already (COFFERDAM=1), and none can be made inside one";
+const INSIDE: &str = "this is a sandbox already (COFFERDAM=1), and sandboxes cannot be nested";
 
 fn is_inside() -> bool {
     std::env::var_os("COFFERDAM").is_some_and(|value| value == "1")
 }
 
-enum Done {
+enum RunEnd {
     Ran(Box<Outcome>),
     Explained,
     /// The run continues in the background.
@@ -103,7 +105,7 @@ fn carry_out(
     matches: &ArgMatches,
     ground: Option<Groundwork>,
     events: Option<EventFile>,
-) -> Result<Done, Refused> {
+) -> Result<RunEnd, Refused> {
     let (node, mut caller) = match ground {
         // No daemon was named, so its settings are not read.
         Some(_) => (Node::for_command(), surroundings::caller()?),
@@ -123,7 +125,7 @@ fn carry_out(
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
         continue_in(&mut request, matches, wish, found)?;
     }
-    if let Place::Sandbox(word) = &request.place
+    if let ChangeDestination::Sandbox(word) = &request.place
         && let Some(done) = live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
@@ -131,7 +133,7 @@ fn carry_out(
     let mut plan = RunPlan::new(&node, &caller, &request, ground)?;
     if matches.get_flag("explain") {
         explain(&plan.explained()?)?;
-        return Ok(Done::Explained);
+        return Ok(RunEnd::Explained);
     }
     let live = matches.get_flag("verbose");
     let told = tells(matches);
@@ -159,17 +161,18 @@ fn carry_out(
             words.hidden(&request, &caller).iter().for_each(render::hidden);
         }
         if live && outcome.verdict == Verdict::Failed && !request.report_reads {
-            render::note("nothing was refused, as far as is heard; --report-reads also tells of refused reads");
+            render::note("no refusals were reported; --report-reads also reports refused reads");
         }
     }
     // A caller who names a sandbox knows where the changes are, and is reminded on a terminal only: many commands may follow one another.
-    let is_news = matches!(request.place, Place::Fresh(_)) || outcome.sandbox.is_none() || live || continues;
+    let is_news =
+        matches!(request.place, ChangeDestination::Fresh(_)) || outcome.sandbox.is_none() || live || continues;
     let is_told = is_news || std::io::stderr().is_terminal();
     if is_told && !matches.get_flag("quiet") && !matches.get_flag("json") {
         let waiting = |id: &str| node::list::waiting(&node, &caller, id).ok().flatten();
         kept(&outcome, &request.place, waiting).iter().for_each(|line| render::note(line));
     }
-    Ok(Done::Ran(Box::new(outcome)))
+    Ok(RunEnd::Ran(Box::new(outcome)))
 }
 
 /// Returns whether notes about the run are printed to stderr: also into a pipe, where a script or an agent reads them; but not beside a
@@ -209,19 +212,19 @@ fn continue_in(
 ) -> Result<(), Fault> {
     let (id, name) = match (wish, found) {
         (Wish::Flag(name), _) if !name.is_empty() => {
-            request.place = Place::Sandbox(name);
+            request.place = ChangeDestination::Sandbox(name);
             return Ok(());
         }
         (Wish::Configured, Err(fault)) if fault.error_kind == ErrorKind::NotFound => return Ok(()),
         (Wish::Flag(_), Err(fault)) if fault.error_kind == ErrorKind::NotFound => {
-            return Err(fault.hint("begin with a run without --continue: what it changes is kept as a sandbox"));
+            return Err(fault.hint("start with a run without --continue: its changes are kept as a sandbox"));
         }
         (_, found) => found?,
     };
     if tells(m) {
-        render::note(&format!("going on in {}", name.unwrap_or_else(|| short(&id).to_owned())));
+        render::note(&format!("continuing in {}", name.unwrap_or_else(|| short(&id).to_owned())));
     }
-    request.place = Place::Sandbox(id);
+    request.place = ChangeDestination::Sandbox(id);
     Ok(())
 }
 
@@ -239,26 +242,26 @@ fn live(
     m: &ArgMatches,
     request: &RunRequest,
     word: &str,
-) -> Result<Option<Done>, Fault> {
+) -> Result<Option<RunEnd>, Fault> {
     if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
         let run = node::keeper::exec::detached(node, caller, request, word)?;
         // A reader that left early is no error of ours.
         let _ = writeln!(stdout::lock(), "{run}");
-        return Ok(Some(Done::Left));
+        return Ok(Some(RunEnd::Left));
     }
     if m.get_flag("explain") {
         return Ok(None);
     }
     Ok(match runs::exec_live(node, caller, request, word)? {
         None => None,
-        Some(AttachOutcome::Detached) => Some(Done::Left),
+        Some(AttachOutcome::Detached) => Some(RunEnd::Left),
         Some(AttachOutcome::Ended(outcome)) => {
             if tells(m) {
                 // The keeper reports refusals with the outcome, so none has been shown yet.
                 render::summary(&outcome, false);
                 tell_hidden(node, caller, &outcome, request, word);
             }
-            Some(Done::Ran(outcome))
+            Some(RunEnd::Ran(outcome))
         }
     })
 }
@@ -283,16 +286,20 @@ fn answer_by_person(plan: &mut RunPlan, patience: Option<Duration>) -> Result<()
         }
         (None, None) => Ok(()),
         (None, Some(_)) => Err(bad("ask-timeout", "needs a terminal to ask on, and there is none")
-            .hint("leave it out: what asks is refused")),
+            .hint("leave it out: operations that would ask are refused")),
     }
 }
 
 /// Returns the note on changes to review. `waiting` counts them as `diff` does, if it can.
-fn kept(outcome: &Outcome, place: &Place, waiting: impl FnOnce(&str) -> Option<PendingChanges>) -> Option<String> {
+fn kept(
+    outcome: &Outcome,
+    place: &ChangeDestination,
+    waiting: impl FnOnce(&str) -> Option<PendingChanges>,
+) -> Option<String> {
     let Some(sandbox) = outcome.sandbox.as_deref() else { return unrecorded(outcome, place) };
     let Changes { added, modified, deleted } = outcome.changes;
     let all = added + modified + deleted;
-    let is_new = matches!(place, Place::Fresh(_));
+    let is_new = matches!(place, ChangeDestination::Fresh(_));
     // Changes in frozen layers are not counted here, so there is no note for an existing sandbox.
     if all == 0 && !is_new {
         return None;
@@ -309,14 +316,14 @@ fn kept(outcome: &Outcome, place: &Place, waiting: impl FnOnce(&str) -> Option<P
         _ => format!("{}, {withheld} withheld", count(changes, "changed")),
     };
     let name = match place {
-        Place::Fresh(fresh) => fresh.name.as_deref(),
-        Place::Sandbox(word) if !word.starts_with(ID_PREFIX) && !word.is_empty() => Some(word.as_str()),
+        ChangeDestination::Fresh(fresh) => fresh.name.as_deref(),
+        ChangeDestination::Sandbox(word) if !word.starts_with(ID_PREFIX) && !word.is_empty() => Some(word.as_str()),
         _ => None,
     };
     let is_named = name.is_some();
     let name = name.unwrap_or_else(|| short(sandbox));
     files.push_str(&format!(" in {name}"));
-    if let Place::Fresh(fresh) = place {
+    if let ChangeDestination::Fresh(fresh) = place {
         files.push_str(&format!(" (kept {})", quantity::spell(fresh.ttl_ms.unwrap_or(TTL_MS))));
     }
     Some(match is_named {
@@ -333,11 +340,11 @@ fn short(id: &str) -> &str {
 }
 
 /// Returns a note on changes that should be in a named sandbox, and are in none.
-fn unrecorded(outcome: &Outcome, place: &Place) -> Option<String> {
+fn unrecorded(outcome: &Outcome, place: &ChangeDestination) -> Option<String> {
     let wanted = match place {
-        Place::Fresh(fresh) => fresh.keep != Keep::Never,
-        Place::Sandbox(_) => true,
-        Place::Plain | Place::ReadOnly | Place::Direct => false,
+        ChangeDestination::Fresh(fresh) => fresh.keep != Keep::Never,
+        ChangeDestination::Sandbox(_) => true,
+        ChangeDestination::Plain | ChangeDestination::ReadOnly | ChangeDestination::Direct => false,
     };
     let Changes { added, modified, deleted } = outcome.changes;
     outcome.message.clone().filter(|_| wanted && added + modified + deleted > 0)
@@ -357,9 +364,9 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
     let mut out = stdout::lock();
     let mut say = |text: &str| text.lines().all(|line| writeln!(out, "{}", render::safe(line)).is_ok());
     let policy = node::policies::parse_text(&told.policy.to_string(), "policy.json").map_err(|fault| {
-        let message = format!("the policy that was told cannot be read: {}", fault.message);
+        let message = format!("the policy from the daemon cannot be read: {}", fault.message);
         let fault = Fault::new(ErrorKind::ProviderFailed, message).phase(Phase::Delivery);
-        fault.hint("see that --server names a daemon of the same version")
+        fault.hint("check that --server names a daemon of the same version")
     })?;
     say("# policy");
     say(&policy.document.to_json());
@@ -371,7 +378,7 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
         }
     }
     if told.setup.is_none() {
-        render::note("the steps of the setup name places of the daemon's host, and are told to its operator alone");
+        render::note("the setup steps name paths of the daemon's host and are shown to its operator only");
     }
     Ok(())
 }
@@ -379,11 +386,11 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
 fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunRequest, Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
-    let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
-    policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
+    let mut policies: Vec<RequestedPolicy> = words.into_iter().map(RequestedPolicy::of).collect();
+    policies.extend(args::all(m, "settings").map(|f| RequestedPolicy::File(PathBuf::from(f))));
     if let Some(agent) = agents::chosen(verb, m, &policies) {
         agents::tell_chosen(agent, m);
-        policies.push(Source::Preset(agent.name.to_owned()));
+        policies.push(RequestedPolicy::Preset(agent.name.to_owned()));
     }
     Ok(RunRequest {
         command: match verb {
@@ -411,21 +418,21 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
 }
 
 /// Returns the place where the command works, and what becomes of its changes.
-fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
+fn place(verb: Runs, m: &ArgMatches) -> Result<ChangeDestination, Fault> {
     if verb != Runs::Run {
-        return Ok(Place::Sandbox(value(m, "sandbox").cloned().unwrap_or_default()));
+        return Ok(ChangeDestination::Sandbox(value(m, "sandbox").cloned().unwrap_or_default()));
     }
     if let Some(sandbox) = value(m, "sandbox") {
         if sandbox.is_empty() {
             return Err(bad("sandbox", "is empty; name one (`cofferdam ls`)"));
         }
-        return Ok(Place::Sandbox(sandbox.clone()));
+        return Ok(ChangeDestination::Sandbox(sandbox.clone()));
     }
     if m.get_flag("read-only") {
-        return Ok(Place::ReadOnly);
+        return Ok(ChangeDestination::ReadOnly);
     }
     if m.get_flag("direct") {
-        return Ok(Place::Direct);
+        return Ok(ChangeDestination::Direct);
     }
     let ttl_ms = value(m, "ttl").map(|v| quantity::time(v).map_err(|e| bad("ttl", &e))).transpose()?;
     let name = value(m, "name").cloned();
@@ -435,7 +442,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<Place, Fault> {
         _ => Keep::Changed,
     };
     let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
-    Ok(Place::Fresh(Fresh { dir, keep, name, ttl_ms, driver: options::driver(m) }))
+    Ok(ChangeDestination::Fresh(Fresh { dir, keep, name, ttl_ms, driver: options::driver(m) }))
 }
 
 fn texts<'a>(m: &'a ArgMatches, name: &str) -> impl Iterator<Item = String> + 'a {
@@ -477,12 +484,12 @@ fn open_events(m: &ArgMatches) -> Result<Option<EventFile>, Fault> {
 }
 
 /// Files for the outcome. Opened before the run, so that a bad path fails early.
-struct Report {
+struct OutcomeFiles {
     targets: Vec<(String, Output)>,
 }
 
-impl Report {
-    fn open(m: &ArgMatches) -> Result<Report, Fault> {
+impl OutcomeFiles {
+    fn open(m: &ArgMatches) -> Result<OutcomeFiles, Fault> {
         let mut targets = Vec::new();
         if let Some(fd) = m.get_one::<u32>("status-fd") {
             let file = node::run::status_descriptor(*fd).map_err(|e| bad("status-fd", &format!("{fd}: {e}")))?;
@@ -493,7 +500,7 @@ impl Report {
             let file = Output::create(Path::new(name)).map_err(|e| bad("status-file", &format!("{shown}: {e}")))?;
             targets.push((format!("--status-file {shown}"), file));
         }
-        Ok(Report { targets })
+        Ok(OutcomeFiles { targets })
     }
 
     fn write(&mut self, document: &impl serde::Serialize) -> Result<(), Fault> {

@@ -4,11 +4,11 @@ use crate::tame::Tame;
 use crate::{connection, quantity, render, surroundings};
 use api::RunStreams;
 use clap::ArgMatches;
-use client::transport::{AttachEnd, RunOutput, Stream};
+use client::transport::{AttachEnd, OutputKind, RunOutput};
 use client::{Engine, Remote, RunRecord};
 use node::keeper::attach::{AttachOptions, AttachOutcome, OutputSink, attach, attach_owner, terminal};
-use node::keeper::spool::{Kind, Record};
-use node::keeper::wire::Word;
+use node::keeper::spool::{Record, RecordKind};
+use node::keeper::wire::WireText;
 use node::keeper::{self, exec, runs};
 use node::run::RunRequest;
 use node::{Caller, Node};
@@ -117,13 +117,15 @@ impl Shown {
 
     fn put(&mut self, record: &Record) -> std::io::Result<()> {
         match record.kind {
-            Kind::Stdout | Kind::Terminal => write(&mut crate::stdout::lock(), self.out.as_mut(), &record.bytes),
-            Kind::Stderr => write(&mut std::io::stderr(), self.err.as_mut(), &record.bytes),
-            Kind::Dropped => {
+            RecordKind::Stdout | RecordKind::Terminal => {
+                write(&mut crate::stdout::lock(), self.out.as_mut(), &record.bytes)
+            }
+            RecordKind::Stderr => write(&mut std::io::stderr(), self.err.as_mut(), &record.bytes),
+            RecordKind::Dropped => {
                 render::note(&format!("{} bytes of output were not kept", record.dropped().unwrap_or(0)));
                 Ok(())
             }
-            Kind::End => Ok(()),
+            RecordKind::End => Ok(()),
         }
     }
 
@@ -149,14 +151,14 @@ fn put(document: &serde_json::Value) -> std::io::Result<()> {
 }
 
 fn document(record: &Record) -> serde_json::Value {
-    let text = || Word::of(OsStr::from_bytes(&record.bytes));
+    let text = || WireText::of(OsStr::from_bytes(&record.bytes));
     let (offset, at_ms) = (record.offset, record.at_ms);
     match record.kind {
-        Kind::Stdout => json!({ "offset": offset, "at_ms": at_ms, "stream": "stdout", "data": text() }),
-        Kind::Stderr => json!({ "offset": offset, "at_ms": at_ms, "stream": "stderr", "data": text() }),
-        Kind::Terminal => json!({ "offset": offset, "at_ms": at_ms, "stream": "terminal", "data": text() }),
-        Kind::Dropped => json!({ "offset": offset, "at_ms": at_ms, "dropped": record.dropped() }),
-        Kind::End => {
+        RecordKind::Stdout => json!({ "offset": offset, "at_ms": at_ms, "stream": "stdout", "data": text() }),
+        RecordKind::Stderr => json!({ "offset": offset, "at_ms": at_ms, "stream": "stderr", "data": text() }),
+        RecordKind::Terminal => json!({ "offset": offset, "at_ms": at_ms, "stream": "terminal", "data": text() }),
+        RecordKind::Dropped => json!({ "offset": offset, "at_ms": at_ms, "dropped": record.dropped() }),
+        RecordKind::End => {
             let outcome: Option<Outcome> = serde_json::from_slice(&record.bytes).ok();
             json!({ "offset": offset, "at_ms": at_ms, "outcome": outcome })
         }
@@ -195,15 +197,15 @@ fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
             Ok(ExitCode::from(outcome.status()))
         }
         (run, AttachOutcome::Detached) => {
-            render::note(&format!("left {run}; it goes on"));
+            render::note(&format!("detached from {run}; it keeps running"));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 fn not_attachable(run: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::Conflict, format!("{run} does not go on in a live sandbox"));
-    fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+    let fault = Fault::new(ErrorKind::Conflict, format!("{run} is not running in a live sandbox"));
+    fault.subject(run).phase(Phase::Admission).hint("`cofferdam logs` shows its output")
 }
 
 /// The treatment of a remote command whose output has no reader any more.
@@ -237,8 +239,8 @@ struct ProcessOutput {
 }
 
 impl RunOutput for ProcessOutput {
-    fn write(&mut self, stream: Stream, bytes: &[u8]) -> bool {
-        let is_read = self.sink.write(usize::from(stream == Stream::Stderr), bytes);
+    fn write(&mut self, stream: OutputKind, bytes: &[u8]) -> bool {
+        let is_read = self.sink.write(usize::from(stream == OutputKind::Stderr), bytes);
         is_read || self.on_reader_gone == OnReaderGone::Continue
     }
 
@@ -253,7 +255,7 @@ impl RunOutput for ProcessOutput {
 
 /// Notes that a run was detached from.
 pub fn note_detached(run: &str) {
-    render::note(&format!("left {run}; it goes on (`cofferdam attach {run}`)"));
+    render::note(&format!("detached from {run}; it keeps running (`cofferdam attach {run}`)"));
 }
 
 fn wait(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
@@ -312,7 +314,7 @@ fn number(word: &str) -> Result<i32, Fault> {
     let named = SIGNALS.iter().find(|(name, _)| *name == bare).map(|(_, number)| *number);
     named.or_else(|| bare.parse().ok().filter(|n| (1..=64).contains(n))).ok_or_else(|| {
         let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
-        let fault = Fault::invalid(format!("--signal {word:?}: there is none of that name"));
+        let fault = Fault::invalid(format!("--signal {word:?}: not a signal name"));
         fault.hint(format!("one of {}, or a number", names.join(", "))).phase(Phase::Admission)
     })
 }

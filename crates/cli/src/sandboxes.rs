@@ -52,7 +52,7 @@ pub fn main(verb: &str, matches: &ArgMatches) -> ExitCode {
 fn create_one(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let ask = ask::create(m)?;
     let made = {
-        let mut line = progress::Line::new();
+        let mut line = progress::ProgressLine::new();
         engine.create(&ask, &mut |now| line.show(now))?
     };
     let ports: Vec<String> = m.get_many("publish").unwrap_or_default().cloned().collect();
@@ -236,8 +236,8 @@ fn rm_all(m: &ArgMatches, engine: &Engine, force: Option<Duration>, json: bool) 
         .map_err(|why| refuse(ErrorKind::InvalidRequest, format!("--older {why}"), "give a time such as 12h or 7d"))?;
     let is_watched = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     if force.is_none() && !is_watched {
-        let message = "removing several sandboxes wants a yes, and there is no terminal to ask on".to_owned();
-        return Err(refuse(ErrorKind::InvalidRequest, message, "add --force to remove them without a question"));
+        let message = "removing several sandboxes needs a confirmation, and there is no terminal to ask on".to_owned();
+        return Err(refuse(ErrorKind::InvalidRequest, message, "add --force to remove them without confirmation"));
     }
     let now = terms::clock::now_ms();
     let mut rows = engine.list_described(false)?;
@@ -359,7 +359,7 @@ fn collect(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
     }
     collected.failed.iter().for_each(|why| render::note(why));
     let verb = if dry { "would be" } else { "were" };
-    say(&format!("{} things, {} {verb} collected", collected.items.len(), bytes(collected.bytes)));
+    say(&format!("{} items, {} {verb} collected", collected.items.len(), bytes(collected.bytes)));
     Ok(code)
 }
 
@@ -382,11 +382,11 @@ fn verify(engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     }
     match &found.broken {
         None if found.archived > 0 => say(&format!(
-            "{} entries, all as they were written; {} of them are archived, {} in the state directory",
+            "{} entries, all unchanged; {} of them are archived, {} in the state directory",
             found.entries, found.archived, found.archived_here
         )),
-        None => say(&format!("{} entries, all as they were written", found.entries)),
-        Some(broken) => say(&format!("entry {} is not as it was written: {}", broken.seq, broken.why)),
+        None => say(&format!("{} entries, all unchanged", found.entries)),
+        Some(broken) => say(&format!("entry {} was changed: {}", broken.seq, broken.why)),
     }
     Ok(code)
 }

@@ -98,7 +98,7 @@ fn restore(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Faul
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(kept) = &done.kept {
-        render::note(&format!("what it had until now is kept as {kept}"));
+        render::note(&format!("its former state is kept as {kept}"));
     }
     say(&done.sandbox);
     Ok(ExitCode::SUCCESS)

@@ -146,6 +146,7 @@ const CRATES: &[Crate] = &[
             "hyper",
             "hyper-util",
             "rustix",
+            "rustls-webpki",
             "serde",
             "serde_json",
             "serde_path_to_error",
@@ -565,6 +566,77 @@ fn documents_link_to_what_is_there() {
         }
     }
     assert!(links > 20, "the links are found");
+}
+
+/// Type names that more than three files define, with the reason why each may.
+const REPEATED_TYPE_NAMES: &[(&str, &str)] =
+    &[("Inner", "the shared state behind a handle that is cheap to clone, private to the file of the handle")];
+
+/// A type name that many files define says little about any of them. Associated types of a trait keep the trait's names, and
+/// tests may choose freely.
+#[test]
+fn no_type_name_is_defined_in_many_files() {
+    let mut files_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in CRATES.iter().filter(|row| row.name != "testkit") {
+        for file in files_below(&root().join("crates").join(row.name).join("src"), &["rs"]) {
+            let name = file.display().to_string();
+            if name.ends_with("_test.rs") || name.contains("/tests/") {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+            for defined in code.lines().filter_map(defined_type) {
+                files_of.entry(defined.to_owned()).or_default().insert(name.clone());
+            }
+        }
+    }
+    let repeated: BTreeSet<&str> =
+        files_of.iter().filter(|(_, at)| at.len() > 3).map(|(name, _)| name.as_str()).collect();
+    let allowed: BTreeSet<&str> = REPEATED_TYPE_NAMES.iter().map(|(name, _)| *name).collect();
+    for name in repeated.difference(&allowed) {
+        panic!("rename some types {name}, which more than three files define: {:#?}", files_of[*name]);
+    }
+    assert_eq!(repeated, allowed, "REPEATED_TYPE_NAMES lists names that are no longer repeated");
+    assert!(REPEATED_TYPE_NAMES.iter().all(|(_, reason)| reason.len() > 20));
+}
+
+/// The name of a type that a line defines outside of an `impl` or function.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.strip_prefix(' ')?,
+        None => line,
+    };
+    let rest = ["struct ", "enum ", "trait ", "type "].iter().find_map(|kind| line.strip_prefix(kind))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+/// Openers that hide the subject of a message: the reader has to guess who or what is meant.
+const HIDDEN_SUBJECTS: [&str; 6] = ["somebody ", "someone ", "nobody ", "whoever ", "what is ", "what was "];
+
+/// Messages, hints and help name their subject, and carry no codes of the promises.
+#[test]
+fn messages_name_their_subject() {
+    let mut checked = 0;
+    for row in CRATES.iter().filter(|row| !["testkit", "bench"].contains(&row.name)) {
+        for file in files_below(&root().join("crates").join(row.name).join("src"), &["rs"]) {
+            let name = file.display().to_string();
+            if name.ends_with("_test.rs") || name.contains("/tests/") {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+            for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+                for literal in line.split('"').skip(1).step_by(2).filter(|literal| literal.contains(' ')) {
+                    checked += 1;
+                    let lower = literal.to_lowercase();
+                    let hidden = HIDDEN_SUBJECTS.iter().find(|opener| lower.starts_with(*opener));
+                    assert!(hidden.is_none(), "{name}:{}: name the subject: {literal:?}", number + 1);
+                }
+            }
+        }
+    }
+    assert!(checked > 2000, "the literals are found: {checked}");
 }
 
 /// A word of the glossary and the public types that carry its name agree: the entry names each of them, so that a second thing

@@ -67,7 +67,7 @@ fn the_command_line() {
 
 #[test]
 fn configuration() {
-    use node::config::{KEYS, Kind};
+    use node::config::{KEYS, ValueKind};
     let mut page = String::from(
         "# Configuration\n\nGenerated from `crates/state/src/config/keys.rs`; do not edit. Where the file is and who wins: \
          [guide/operations.md](../guide/operations.md).\n\n\
@@ -75,15 +75,15 @@ fn configuration() {
     );
     for key in KEYS.iter() {
         let form = match key.kind {
-            Kind::Path => "absolute path".to_owned(),
-            Kind::Text => "text".to_owned(),
-            Kind::Word(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
-            Kind::Texts => "list of texts".to_owned(),
-            Kind::Switch => "`true`, `false`".to_owned(),
-            Kind::Count => "whole number".to_owned(),
-            Kind::Number => "number".to_owned(),
-            Kind::Size => "bytes, or `\"64m\"`".to_owned(),
-            Kind::Time => "`\"30s\"`".to_owned(),
+            ValueKind::Path => "absolute path".to_owned(),
+            ValueKind::Text => "text".to_owned(),
+            ValueKind::Word(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+            ValueKind::Texts => "list of strings".to_owned(),
+            ValueKind::Switch => "`true`, `false`".to_owned(),
+            ValueKind::Count => "whole number".to_owned(),
+            ValueKind::Number => "number".to_owned(),
+            ValueKind::Size => "bytes, or `\"64m\"`".to_owned(),
+            ValueKind::Time => "`\"30s\"`".to_owned(),
         };
         let default = key.default.filter(|text| !text.is_empty()).map_or(String::new(), |text| format!("`{text}`"));
         let variables = match key.is_of_tenants() {
@@ -185,7 +185,7 @@ fn about(kind: ErrorKind) -> (&'static str, &'static str, &'static str) {
         ErrorKind::UnsupportedHost => (
             "501",
             "The kernel, or what surrounds us, does not offer a wall that is needed. Nothing was started.",
-            "Run `cofferdam doctor`: it names what is missing and the smallest fix. A policy may consent to less under `degrade`.",
+            "Run `cofferdam doctor`: it names the missing mechanisms and the smallest fix. A policy may consent to less under `degrade`.",
         ),
         ErrorKind::Unavailable => (
             "503",

@@ -15,7 +15,7 @@ mod sandboxes;
 mod snapshots;
 
 pub use audit::EventQuery;
-pub use file_place::Place;
+pub use file_place::SandboxPath;
 pub use network::NetworkLog;
 pub use remote::Remote;
 pub use runs::{RunRecord, SecretValues};
@@ -43,6 +43,6 @@ impl Engine {
 
 /// A fault for something that the HTTP API does not offer.
 pub fn unsupported_by_daemon(what: &str, why: &str, hint: &str) -> Fault {
-    let message = format!("{what} cannot be had over a daemon: {why}");
+    let message = format!("{what} is not available over a daemon: {why}");
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }

@@ -13,4 +13,4 @@ mod engine;
 pub mod transport;
 pub mod trust;
 
-pub use engine::{Engine, EventQuery, NetworkLog, Place, Remote, RunRecord, SecretValues, unsupported_by_daemon};
+pub use engine::{Engine, EventQuery, NetworkLog, Remote, RunRecord, SandboxPath, SecretValues, unsupported_by_daemon};

@@ -16,10 +16,10 @@ mod run_input;
 mod server;
 
 pub use address::Address;
-pub use attach::{AttachEnd, AttachOptions, RunOutput, Stream, backwards};
-pub use event_stream::{Event, Next};
-pub use request::{Body, Request};
-pub use server::{Server, Token};
+pub use attach::{AttachEnd, AttachOptions, OutputKind, RunOutput, backwards};
+pub use event_stream::{Next, ServerSentEvent};
+pub use request::{Request, RequestBody};
+pub use server::{BearerToken, Server};
 
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
@@ -63,7 +63,11 @@ impl Client {
     }
 
     /// Reads a stream of events until `each` stops it (true) or the stream ends (false).
-    pub fn events(&self, request: Request, each: &mut dyn FnMut(Event) -> Result<Next, Fault>) -> Result<bool, Fault> {
+    pub fn events(
+        &self,
+        request: Request,
+        each: &mut dyn FnMut(ServerSentEvent) -> Result<Next, Fault>,
+    ) -> Result<bool, Fault> {
         self.runtime.block_on(async {
             let response = connection::send(&self.server, request).await?;
             let mut events: event_stream::Events<Incoming> = event_stream::Events::of(&self.server, response)?;
@@ -95,7 +99,7 @@ fn unreachable(server: &Server, why: impl std::fmt::Display) -> Fault {
 
 /// A fault for a connection that is lost in the middle of a request or its response.
 fn unavailable(server: &Server, why: impl std::fmt::Display) -> Fault {
-    let message = format!("the daemon at {} cannot be spoken to: {why}", server.address);
+    let message = format!("cannot talk to the daemon at {}: {why}", server.address);
     let fault = Fault::new(ErrorKind::Unavailable, message).phase(Phase::Delivery).retry(Retry::Later);
-    fault.hint("see whether it runs (`cofferdam serve`) and --server or COFFERDAM_SERVER names it")
+    fault.hint("check that it runs (`cofferdam serve`) and that --server or COFFERDAM_SERVER names it")
 }

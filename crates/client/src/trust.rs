@@ -33,7 +33,7 @@ pub fn connector(ca: Option<&Path>, setting: &str, whose: &str) -> Result<TlsCon
         None => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                let fault = Fault::new(ErrorKind::UnsupportedHost, "this system has no certificates to believe");
+                let fault = Fault::new(ErrorKind::UnsupportedHost, "this system has no trusted certificates");
                 return Err(fault.hint(format!("name the {whose}'s own with {setting}")).phase(Phase::Admission));
             }
         }
@@ -57,13 +57,13 @@ pub fn secret_text(file: &Path, most: u64) -> Result<String, String> {
         return Err("not a regular file".into());
     }
     if meta.mode() & 0o077 != 0 {
-        return Err("others may read or change it; `chmod 600` it".into());
+        return Err("other users can read or change it; run `chmod 600` on it".into());
     }
     if meta.uid() != rustix::process::geteuid().as_raw() && meta.uid() != 0 {
         return Err("it belongs to another user".into());
     }
     let mut text = String::new();
-    opened.take(most + 1).read_to_string(&mut text).map_err(|_| "it is no text")?;
+    opened.take(most + 1).read_to_string(&mut text).map_err(|_| "it is not UTF-8 text")?;
     match text.len() as u64 > most {
         true => Err(format!("it is larger than {} KiB", most >> 10)),
         false => Ok(text),

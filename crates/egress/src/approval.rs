@@ -11,14 +11,14 @@ use terms::Actor;
 pub trait Approvals: Send + Sync {
     /// Returns an earlier answer that still covers the subject. `whole` says that the subject's rule treats all
     /// requests alike.
-    fn known(&self, subject: &Subject, whole: bool) -> Option<bool>;
+    fn known(&self, subject: &AskedAccess, whole: bool) -> Option<bool>;
 
     /// Asks a person, or joins an open question about the same subject; `reply` is called with the answer. `actor`
     /// looks up the process that caused the question, and is called for a new question only. `Err` is the reason why no
     /// person is asked.
     fn ask(
         &self,
-        subject: &Subject,
+        subject: &AskedAccess,
         actor: &mut dyn FnMut() -> Option<Actor>,
         reply: AnswerCallback,
     ) -> Result<OpenQuestion, String>;
@@ -37,18 +37,18 @@ pub struct OpenQuestion {
     pub is_new: bool,
     /// Process that caused the question, if the question is new and the process was found.
     pub actor: Option<Actor>,
-    pub waiter: Box<dyn Waiter>,
+    pub waiter: Box<dyn AnswerWaiter>,
 }
 
 /// A waiter for an answer. Dropping the last waiter of a question withdraws it.
-pub trait Waiter: Send {
+pub trait AnswerWaiter: Send {
     /// Closes the question because its deadline has passed without an answer.
     fn expire(&mut self);
 }
 
 /// Subject of a question: a use of the network, and the rule that says `ask` about it. Answers are keyed by subject.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subject {
+pub struct AskedAccess {
     pub rule: String,
     pub access: Access,
 }
@@ -61,14 +61,14 @@ pub enum Access {
     Request { host: String, at: SocketAddr, method: String, path: String },
 }
 
-impl Subject {
-    pub(crate) fn resolve(rule: &str, name: &str) -> Subject {
-        Subject { rule: rule.to_owned(), access: Access::Resolve(name.to_owned()) }
+impl AskedAccess {
+    pub(crate) fn resolve(rule: &str, name: &str) -> AskedAccess {
+        AskedAccess { rule: rule.to_owned(), access: Access::Resolve(name.to_owned()) }
     }
 
-    pub(crate) fn connect(rule: &str, proto: Proto, host: Option<&str>, at: SocketAddr) -> Subject {
+    pub(crate) fn connect(rule: &str, proto: Proto, host: Option<&str>, at: SocketAddr) -> AskedAccess {
         let access = Access::Connect { proto: proto.name(), host: host.map(str::to_owned), at };
-        Subject { rule: rule.to_owned(), access }
+        AskedAccess { rule: rule.to_owned(), access }
     }
 
     pub fn op(&self) -> Op {
@@ -98,7 +98,7 @@ impl Subject {
     /// Returns true if an answer to this subject also answers `other`. An answer about a name covers connections under
     /// that name by the same rule, and an answer about an address covers every host name used there. `whole` says that
     /// the rule treats all requests alike.
-    pub fn covers(&self, other: &Subject, whole: bool) -> bool {
+    pub fn covers(&self, other: &AskedAccess, whole: bool) -> bool {
         if self == other {
             return true;
         }
@@ -131,16 +131,16 @@ impl Subject {
 
 /// Subjects that a person approved for one flow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ApprovedSubjects(Vec<Subject>);
+pub(crate) struct ApprovedSubjects(Vec<AskedAccess>);
 
 impl ApprovedSubjects {
-    pub fn add(&mut self, subject: Subject) {
+    pub fn add(&mut self, subject: AskedAccess) {
         if !self.0.contains(&subject) {
             self.0.push(subject);
         }
     }
 
-    pub fn covers(&self, subject: &Subject, whole: bool) -> bool {
+    pub fn covers(&self, subject: &AskedAccess, whole: bool) -> bool {
         self.0.iter().any(|given| given.covers(subject, whole))
     }
 }

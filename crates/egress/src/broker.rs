@@ -4,7 +4,7 @@ use crate::connection::Services;
 use crate::event::Event;
 use crate::gate::Gate;
 use crate::guest_ca::GuestCa;
-use crate::inspect::{Settings, Tls};
+use crate::inspect::{InspectorSettings, Tls};
 use crate::pending_connections::PendingConnections;
 use crate::resolver::Resolver;
 pub use crate::setup::{ProcessLookup, RunContext, RunLookup, SecretValue};
@@ -86,7 +86,7 @@ pub struct Tuning {
     /// Idle time after which a datagram flow ends.
     pub udp_idle: Duration,
     /// Timeouts of the request inspector, and extra root certificates for servers.
-    pub inspect: Settings,
+    pub inspect: InspectorSettings,
 }
 
 impl Default for Tuning {
@@ -95,7 +95,7 @@ impl Default for Tuning {
             upstream: Upstream::of_host(),
             connect_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
-            inspect: Settings::default(),
+            inspect: InspectorSettings::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Streaming decoder for chunked bodies. Each byte is read once and no part of the body is buffered, so a chunk may
 //! have any size; extensions and trailers are bounded.
 
-use crate::http1::{Fields, field, lines};
+use crate::http1::{HeaderFields, field, lines};
 use std::ops::Range;
 
 /// Limits on chunk extensions, for one chunk and for all of a body. No receiver uses them.
@@ -35,14 +35,14 @@ pub enum Piece {
 /// Decoder for one body. After `End` or `Bad` it returns the same result again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunked {
-    state: State,
+    state: ChunkState,
     extensions: usize,
     raw_trailers: Vec<u8>,
-    trailers: Fields,
+    trailers: HeaderFields,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size { digits: u8, size: u64 },
     Extension { len: usize, size: u64 },
     SizeEnd { size: u64 },
@@ -54,14 +54,14 @@ enum State {
     Failed(&'static str),
 }
 
-impl Default for State {
-    fn default() -> State {
-        State::START
+impl Default for ChunkState {
+    fn default() -> ChunkState {
+        ChunkState::START
     }
 }
 
-impl State {
-    const START: State = State::Size { digits: 0, size: 0 };
+impl ChunkState {
+    const START: ChunkState = ChunkState::Size { digits: 0, size: 0 };
 }
 
 impl Chunked {
@@ -74,12 +74,12 @@ impl Chunked {
         let mut used = 0;
         loop {
             match self.state {
-                State::Failed(reason) => return Piece::Bad(reason),
-                State::Ended => return Piece::End(used),
-                State::Data { left } if used < bytes.len() => {
+                ChunkState::Failed(reason) => return Piece::Bad(reason),
+                ChunkState::Ended => return Piece::End(used),
+                ChunkState::Data { left } if used < bytes.len() => {
                     let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - used);
                     let left = left - len as u64;
-                    self.state = if left == 0 { State::DataReturn } else { State::Data { left } };
+                    self.state = if left == 0 { ChunkState::DataReturn } else { ChunkState::Data { left } };
                     return Piece::Data(used..used + len);
                 }
                 _ => {}
@@ -87,41 +87,41 @@ impl Chunked {
             let Some(byte) = bytes.get(used) else {
                 return Piece::NeedMore;
             };
-            self.state = self.after(*byte).unwrap_or_else(State::Failed);
+            self.state = self.after(*byte).unwrap_or_else(ChunkState::Failed);
             used += 1;
         }
     }
 
     /// Returns the trailer fields, once the body has ended.
-    pub fn trailers(&self) -> &Fields {
+    pub fn trailers(&self) -> &HeaderFields {
         &self.trailers
     }
 
-    fn after(&mut self, byte: u8) -> Result<State, &'static str> {
+    fn after(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         match (self.state, byte) {
-            (State::Size { digits: 0, .. }, b'\r' | b';') => Err("the size of a chunk is missing"),
-            (State::Size { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
-            (State::Size { size, .. }, b';') => Ok(State::Extension { len: 0, size }),
-            (State::Size { digits: MAX_DIGITS, .. }, _) => Err("the size of a chunk has too many digits"),
-            (State::Size { digits, size }, byte) => match (byte as char).to_digit(16) {
-                Some(digit) => Ok(State::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }),
+            (ChunkState::Size { digits: 0, .. }, b'\r' | b';') => Err("the size of a chunk is missing"),
+            (ChunkState::Size { size, .. }, b'\r') => Ok(ChunkState::SizeEnd { size }),
+            (ChunkState::Size { size, .. }, b';') => Ok(ChunkState::Extension { len: 0, size }),
+            (ChunkState::Size { digits: MAX_DIGITS, .. }, _) => Err("the size of a chunk has too many digits"),
+            (ChunkState::Size { digits, size }, byte) => match (byte as char).to_digit(16) {
+                Some(digit) => Ok(ChunkState::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }),
                 None => Err("the size of a chunk is malformed"),
             },
-            (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
-            (State::Extension { len, size }, byte) => self.extension(byte, len + 1, size),
-            (State::SizeEnd { size: 0 }, b'\n') => Ok(State::Trailers),
-            (State::SizeEnd { size }, b'\n') => Ok(State::Data { left: size }),
-            (State::DataEnd, b'\n') => Ok(State::START),
-            (State::SizeEnd { .. } | State::DataEnd, _) => Err("a carriage return stands alone"),
-            (State::DataReturn, b'\r') => Ok(State::DataEnd),
-            (State::DataReturn, _) => Err("a chunk is longer than its size"),
-            (State::Trailers, byte) => self.trailer(byte),
+            (ChunkState::Extension { size, .. }, b'\r') => Ok(ChunkState::SizeEnd { size }),
+            (ChunkState::Extension { len, size }, byte) => self.extension(byte, len + 1, size),
+            (ChunkState::SizeEnd { size: 0 }, b'\n') => Ok(ChunkState::Trailers),
+            (ChunkState::SizeEnd { size }, b'\n') => Ok(ChunkState::Data { left: size }),
+            (ChunkState::DataEnd, b'\n') => Ok(ChunkState::START),
+            (ChunkState::SizeEnd { .. } | ChunkState::DataEnd, _) => Err("a carriage return stands alone"),
+            (ChunkState::DataReturn, b'\r') => Ok(ChunkState::DataEnd),
+            (ChunkState::DataReturn, _) => Err("a chunk is longer than its size"),
+            (ChunkState::Trailers, byte) => self.trailer(byte),
             // These states take no single bytes.
-            (state @ (State::Data { .. } | State::Ended | State::Failed(_)), _) => Ok(state),
+            (state @ (ChunkState::Data { .. } | ChunkState::Ended | ChunkState::Failed(_)), _) => Ok(state),
         }
     }
 
-    fn extension(&mut self, byte: u8, len: usize, size: u64) -> Result<State, &'static str> {
+    fn extension(&mut self, byte: u8, len: usize, size: u64) -> Result<ChunkState, &'static str> {
         self.extensions += 1;
         if byte != b'\t' && !(b' '..=b'~').contains(&byte) {
             return Err("the extension of a chunk holds a character that is not ASCII");
@@ -129,17 +129,17 @@ impl Chunked {
         if len > MAX_EXTENSION || self.extensions > MAX_EXTENSIONS {
             return Err("the extensions of chunks are too long");
         }
-        Ok(State::Extension { len, size })
+        Ok(ChunkState::Extension { len, size })
     }
 
-    fn trailer(&mut self, byte: u8) -> Result<State, &'static str> {
+    fn trailer(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         let after_return = self.raw_trailers.last() == Some(&b'\r');
         match byte {
             b'\n' if !after_return => return Err("a line feed stands alone"),
             b'\n' => {}
             _ if after_return => return Err("a carriage return stands alone"),
             b'\r' | b'\t' | b' '..=b'~' | 0x80.. => {}
-            _ => return Err("a trailer holds a control character"),
+            _ => return Err("a trailer contains a control character"),
         }
         if self.raw_trailers.len() == MAX_TRAILERS {
             return Err("the trailers are longer than 8 KiB");
@@ -147,12 +147,12 @@ impl Chunked {
         self.raw_trailers.push(byte);
         match self.raw_trailers == b"\r\n" || self.raw_trailers.ends_with(b"\r\n\r\n") {
             true => self.end(),
-            false => Ok(State::Trailers),
+            false => Ok(ChunkState::Trailers),
         }
     }
 
     /// Parses the trailers like header fields. Fields that only a head may carry are refused.
-    fn end(&mut self) -> Result<State, &'static str> {
+    fn end(&mut self) -> Result<ChunkState, &'static str> {
         const OF_HEADS: [&str; 4] = ["content-length", "transfer-encoding", "host", "trailer"];
         for line in lines(&std::mem::take(&mut self.raw_trailers)) {
             let field = field(line)?;
@@ -164,6 +164,6 @@ impl Chunked {
             }
             self.trailers.0.push(field);
         }
-        Ok(State::Ended)
+        Ok(ChunkState::Ended)
     }
 }

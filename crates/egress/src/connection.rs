@@ -12,11 +12,11 @@
 //! Bytes that no server can take for a request yet are passed on while detection continues, so that other protocols are not
 //! delayed. A connection that passed as another protocol under a host name is reset when its server answers in HTTP.
 
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use crate::first_bytes::{self, Detector, FirstBytes, MAX_KEPT, ServerProtocol, UnexpectedHttp};
 use crate::flow::{Direction, Flow, read_more, reset, write_all};
 use crate::forward;
-use crate::gate::{ApprovalOutcome, ConnectionJudge, Gate, QuestionContext, Remote, Ruling, State, StreamDecision};
+use crate::gate::{ApprovalOutcome, ConnectionJudge, Gate, GateState, QuestionContext, Remote, Ruling, StreamDecision};
 use crate::hello::MAX_HELLO;
 use crate::inspect::{self, Tls};
 use crate::pump::{Pump, relay};
@@ -59,7 +59,7 @@ pub(crate) struct GuestConnection<'a> {
     /// Ruling that allowed the connection so far.
     pub ruling: Option<Ruling>,
     /// Subscribed before the connection was judged, so that no change of the rules is missed.
-    pub state: watch::Receiver<State>,
+    pub state: watch::Receiver<GateState>,
 }
 
 /// Reason for the end of a connection other than both sides closing it.
@@ -113,7 +113,7 @@ async fn inspect_requests(connection: GuestConnection<'_>, first: Vec<u8>, names
         return reset(&guest);
     }
     let to = Destination { names, addr: remote.addr };
-    let judge: Arc<dyn RequestJudge> = Arc::new(ConnectionJudge::new(&services.gate, Socket::of(&guest)));
+    let judge: Arc<dyn RequestJudge> = Arc::new(ConnectionJudge::new(&services.gate, GuestSocket::of(&guest)));
     tokio::select! {
         () = inspect::serve(guest, first, to, judge, tls) => {}
         ruling = services.gate.until_forbidden(&remote, &mut state) => flow.refused(&ruling),
@@ -122,7 +122,7 @@ async fn inspect_requests(connection: GuestConnection<'_>, first: Vec<u8>, names
 
 impl<'a> GuestConnection<'a> {
     pub fn new(services: &'a Arc<Services>, guest: TcpStream, remote: Remote) -> GuestConnection<'a> {
-        let flow = Flow::new(&services.gate, Proto::Tcp, remote.addr, Socket::of(&guest));
+        let flow = Flow::new(&services.gate, Proto::Tcp, remote.addr, GuestSocket::of(&guest));
         GuestConnection { services, flow, guest, outside: None, remote, ruling: None, state: services.gate.watch() }
     }
 
@@ -261,7 +261,7 @@ impl<'a> GuestConnection<'a> {
     /// Holds the connection while a person is asked, and returns the decision after the answer.
     async fn await_approval(&mut self, first: &FirstBytes, mut decision: StreamDecision) -> StreamDecision {
         while let StreamDecision::Ask(subject, ruling) = &decision {
-            let context = QuestionContext::connection(&self.remote, Socket::of(&self.guest));
+            let context = QuestionContext::connection(&self.remote, GuestSocket::of(&self.guest));
             let outcome = tokio::select! {
                 outcome = self.services.gate.await_approval(subject, ruling, context) => outcome,
                 ruling = self.until_forbidden(None) => ApprovalOutcome::Refused(ruling),

@@ -2,7 +2,7 @@
 
 use crate::connection::{self, GuestConnection, Services};
 use crate::dial;
-use crate::gate::{Remote, Ruling, State};
+use crate::gate::{GateState, Remote, Ruling};
 use crate::proxy;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
     guest: TcpStream,
     endpoint: Endpoint,
     dialed: Option<(TcpStream, Ruling)>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<GateState>,
 ) {
     if guest.set_nodelay(true).is_err() {
         return;

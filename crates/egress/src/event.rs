@@ -29,7 +29,7 @@ impl Op {
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum EventStage {
     /// Held until a person answers.
     Asked,
     /// Allowed; a connection is open.
@@ -44,24 +44,24 @@ pub enum Stage {
 
 /// A socket of the guest, by its local and remote address as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Socket {
+pub struct GuestSocket {
     pub proto: Proto,
     pub own: SocketAddr,
     pub to: SocketAddr,
 }
 
-impl Socket {
+impl GuestSocket {
     /// Returns the guest's end of a connection that the broker accepted.
-    pub(crate) fn of(guest: &TcpStream) -> Option<Socket> {
+    pub(crate) fn of(guest: &TcpStream) -> Option<GuestSocket> {
         let (own, to) = (guest.peer_addr().ok()?, guest.local_addr().ok()?);
-        Some(Socket { proto: Proto::Tcp, own, to })
+        Some(GuestSocket { proto: Proto::Tcp, own, to })
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub op: Op,
-    pub stage: Stage,
+    pub stage: EventStage,
     pub action: Action,
     pub rule: String,
     /// Revision of the rules that decided.
@@ -80,7 +80,7 @@ pub struct Event {
     pub hint: Option<String>,
     /// Socket and process that it came from. The process is looked up for refusals and warnings only, and may not be
     /// found.
-    pub socket: Option<Socket>,
+    pub socket: Option<GuestSocket>,
     pub actor: Option<Actor>,
     /// Run of the guest that it came from, if known.
     pub run: Option<Arc<str>>,
@@ -89,7 +89,7 @@ pub struct Event {
 impl Event {
     /// Returns true for refusals and for operations that were allowed with a warning.
     pub fn is_notable(&self) -> bool {
-        let warned = self.action == Action::Warn && matches!(self.stage, Stage::Opened | Stage::Failed);
-        warned || self.stage == Stage::Refused
+        let warned = self.action == Action::Warn && matches!(self.stage, EventStage::Opened | EventStage::Failed);
+        warned || self.stage == EventStage::Refused
     }
 }

@@ -1,6 +1,6 @@
 //! Bounded queue of events, with an eventfd that is readable while the supervisor should take them.
 
-use crate::event::{Event, Stage};
+use crate::event::{Event, EventStage};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -43,7 +43,7 @@ impl EventQueue {
     }
 
     pub fn push(&self, event: Event) {
-        let urgent = event.stage == Stage::Refused || event.action != Action::Allow;
+        let urgent = event.stage == EventStage::Refused || event.action != Action::Allow;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         match queue.events.len() < MAX_EVENTS {
             true => queue.events.push_back(event),
@@ -102,7 +102,7 @@ mod test {
     fn event() -> Event {
         Event {
             op: Op::Connect,
-            stage: Stage::Refused,
+            stage: EventStage::Refused,
             action: terms::Action::Deny,
             rule: "defaults.net".to_owned(),
             revision: 1,
@@ -144,7 +144,7 @@ mod test {
     #[test]
     fn news_that_can_wait_is_told_a_little_later() {
         let queue = EventQueue::new().unwrap();
-        let opened = || Event { stage: Stage::Opened, action: Action::Allow, ..event() };
+        let opened = || Event { stage: EventStage::Opened, action: Action::Allow, ..event() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let waiting = async {

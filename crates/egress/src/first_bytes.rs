@@ -242,7 +242,7 @@ fn server_protocol(head: &[u8]) -> ServerProtocol {
 pub(crate) struct UnexpectedHttp;
 
 impl UnexpectedHttp {
-    pub const REASON: &str = "the server answers in HTTP, and what was sent to it names no host";
+    pub const REASON: &str = "the server answers in HTTP, but the first bytes of the client name no host";
 
     pub fn error() -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, UnexpectedHttp)

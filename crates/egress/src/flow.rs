@@ -1,6 +1,6 @@
 //! A flow of bytes between the guest and a server: byte counts, events, and helpers to read, write and close streams.
 
-use crate::event::{Op, Socket, Stage};
+use crate::event::{EventStage, GuestSocket, Op};
 use crate::gate::{Gate, Ruling};
 use crate::request_judge::RequestJudge;
 use policy::Proto;
@@ -72,7 +72,7 @@ pub(crate) struct Flow {
     pub gate: Arc<Gate>,
     proto: Proto,
     addr: SocketAddr,
-    socket: Option<Socket>,
+    socket: Option<GuestSocket>,
     /// Run that the flow belongs to, looked up at the first event: later the socket may be gone.
     run: OnceLock<Option<Arc<str>>>,
     to_guest: AtomicU64,
@@ -98,7 +98,7 @@ pub(crate) enum Direction {
 
 impl Flow {
     /// A flow to an address, from a socket of the guest.
-    pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr, socket: Option<Socket>) -> Flow {
+    pub fn new(gate: &Arc<Gate>, proto: Proto, addr: SocketAddr, socket: Option<GuestSocket>) -> Flow {
         let zero = AtomicU64::default;
         // Datagrams are relayed at once or dropped.
         let is_uploading = proto == Proto::Tcp;
@@ -143,7 +143,7 @@ impl Flow {
         self.addr
     }
 
-    pub fn socket(&self) -> Option<Socket> {
+    pub fn socket(&self) -> Option<GuestSocket> {
         self.socket
     }
 
@@ -162,25 +162,25 @@ impl Flow {
     pub fn opened(&self, ruling: &Ruling) {
         let before = self.state().opened.replace(ruling.clone());
         if before.is_none() {
-            self.record(ruling, Stage::Opened);
+            self.record(ruling, EventStage::Opened);
         }
     }
 
     pub fn refused(&self, ruling: &Ruling) {
         self.state().ended = true;
-        self.record(ruling, Stage::Refused);
+        self.record(ruling, EventStage::Refused);
     }
 
     pub fn failed(&self, ruling: &Ruling, reason: String) {
         self.state().ended = true;
-        self.record(&Ruling { reason: Some(reason), ..ruling.clone() }, Stage::Failed);
+        self.record(&Ruling { reason: Some(reason), ..ruling.clone() }, EventStage::Failed);
     }
 
     fn state(&self) -> MutexGuard<'_, FlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, ruling: &Ruling, stage: Stage) {
+    fn record(&self, ruling: &Ruling, stage: EventStage) {
         let mut event = ruling.event(Op::Connect, stage, self.proto, Some(self.addr));
         event.socket = self.socket;
         event.run = self.run.get_or_init(|| self.gate.run_of(self.socket)).clone();
@@ -195,7 +195,7 @@ impl Drop for Flow {
         self.finish_upload();
         let FlowState { opened, ended, .. } = std::mem::take(&mut *self.state());
         if let Some(ruling) = opened.filter(|_| !ended) {
-            self.record(&ruling, Stage::Closed);
+            self.record(&ruling, EventStage::Closed);
         }
     }
 }

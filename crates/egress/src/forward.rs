@@ -2,10 +2,10 @@
 //! that a connection to one host does not carry requests for another. Requests go one at a time; bodies are streamed.
 
 use crate::chunked::{Chunked, Piece};
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use crate::flow::{Direction, Flow, half_close, read_more, write_all};
 use crate::gate::{ApprovalOutcome, QuestionContext, Remote, Ruling, StreamDecision};
-use crate::http1::{self, Body, Connection, Head, HeadScan, MAX_HEAD, Request};
+use crate::http1::{self, BodyFraming, Connection, Head, HeadScan, MAX_HEAD, RequestHead};
 use crate::pump::{Pump, relay};
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(crate) async fn forward_requests(
             StreamDecision::Pass(_) => None,
             StreamDecision::Refuse(ruling) | StreamDecision::Ask(_, ruling) => Some((403, ruling)),
             StreamDecision::Inspect(_) => {
-                let reason = "requests to this host are read, and need a connection of their own";
+                let reason = "requests to this host are inspected, and need a connection of their own";
                 Some((421, flow.gate.refusal(Some(&request.host.to_string()), reason)))
             }
         };
@@ -86,7 +86,10 @@ async fn judge_with_approval(flow: &Flow, guest: &TcpStream, remote: &mut Remote
             StreamDecision::Ask(subject, ruling) => (subject, ruling),
             decision => return decision,
         };
-        match flow.gate.await_approval(&subject, &ruling, QuestionContext::connection(remote, Socket::of(guest))).await
+        match flow
+            .gate
+            .await_approval(&subject, &ruling, QuestionContext::connection(remote, GuestSocket::of(guest)))
+            .await
         {
             ApprovalOutcome::Approved => remote.approved.add(subject),
             ApprovalOutcome::Refused(ruling) => return StreamDecision::Refuse(ruling),
@@ -99,8 +102,8 @@ async fn judge_with_approval(flow: &Flow, guest: &TcpStream, remote: &mut Remote
 pub(crate) async fn read_head(
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
-    read: fn(&[u8], &mut HeadScan) -> Head<Request>,
-) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
+    read: fn(&[u8], &mut HeadScan) -> Head<RequestHead>,
+) -> Result<Option<Result<RequestHead, (u16, &'static str)>>, Error> {
     let mut seen = HeadScan::default();
     if bytes.is_empty() && read_more(guest, bytes, PIECE).await? == 0 {
         return Ok(None);
@@ -126,7 +129,7 @@ impl ServerStream<'_> {
         &mut self,
         guest: &TcpStream,
         head: &[u8],
-        request: &Request,
+        request: &RequestHead,
         bytes: &mut Vec<u8>,
     ) -> Result<AfterExchange, Error> {
         let (flow, stream, ahead) = (self.flow, self.stream, &mut self.ahead);
@@ -197,7 +200,7 @@ async fn forward_response(
             _ => {}
         }
         pass_body(flow, Direction::ToGuest, server, ahead, guest, response.body).await?;
-        let ends = response.body == Body::UntilClose || response.connection == Connection::Close;
+        let ends = response.body == BodyFraming::UntilClose || response.connection == Connection::Close;
         return Ok(if ends { AfterExchange::Close } else { AfterExchange::Again });
     }
 }
@@ -209,7 +212,7 @@ async fn pass_body(
     from: &TcpStream,
     ahead: &mut Vec<u8>,
     to: &TcpStream,
-    body: Body,
+    body: BodyFraming,
 ) -> Result<(), Error> {
     let mut end = BodyEnd::of(body);
     loop {
@@ -221,7 +224,7 @@ async fn pass_body(
             return Ok(());
         }
         if read_more(from, ahead, PIECE).await? == 0 {
-            return if body == Body::UntilClose { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) };
+            return if body == BodyFraming::UntilClose { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) };
         }
         // Two peers that are always ready would starve other tasks.
         consume_budget().await;
@@ -236,12 +239,12 @@ enum BodyEnd {
 }
 
 impl BodyEnd {
-    fn of(body: Body) -> BodyEnd {
+    fn of(body: BodyFraming) -> BodyEnd {
         match body {
-            Body::None => BodyEnd::After(0),
-            Body::Length(len) => BodyEnd::After(len),
-            Body::Chunked => BodyEnd::Chunked(Box::default()),
-            Body::UntilClose => BodyEnd::Never,
+            BodyFraming::None => BodyEnd::After(0),
+            BodyFraming::Length(len) => BodyEnd::After(len),
+            BodyFraming::Chunked => BodyEnd::Chunked(Box::default()),
+            BodyFraming::UntilClose => BodyEnd::Never,
         }
     }
 
@@ -282,7 +285,7 @@ pub(crate) async fn send_refusal(guest: &TcpStream, status: u16, ruling: &Ruling
     let hint = ruling.hint.as_deref().map(|hint| format!(r#","hint":{}"#, json_string(hint))).unwrap_or_default();
     let (rule, message) = (json_string(&ruling.rule), json_string(&message));
     let body = format!("{{\"error_kind\":\"{kind}\",\"rule\":{rule},\"message\":{message}{hint}}}\n");
-    let mut fields = http1::Fields::default();
+    let mut fields = http1::HeaderFields::default();
     fields.add("cofferdam-rule", ruling.rule.as_bytes());
     fields.add("content-type", "application/json");
     fields.add("content-length", body.len().to_string());

@@ -10,8 +10,8 @@ use self::approvals::extend_approval_to_address;
 pub(crate) use self::requests::ConnectionJudge;
 use self::ruling::Candidate;
 pub(crate) use self::ruling::{ApprovalOutcome, ConnectDecision, QuestionContext, Remote, Ruling, StreamDecision};
-use crate::approval::{Approvals, ApprovedSubjects, Subject};
-use crate::event::Socket;
+use crate::approval::{Approvals, ApprovedSubjects, AskedAccess};
+use crate::event::GuestSocket;
 use crate::event_queue::EventQueue;
 use crate::pins::Pins;
 use crate::setup::{RunContext, SecretValue};
@@ -39,7 +39,7 @@ pub(crate) struct Gate {
     pub pipes: Arc<Semaphore>,
     limit: Option<u64>,
     spent: AtomicU64,
-    state: watch::Sender<State>,
+    state: watch::Sender<GateState>,
     /// Number of connections that may still hold bytes of the guest that were not relayed.
     uploads: watch::Sender<usize>,
 }
@@ -60,7 +60,7 @@ impl Rules {
 
 /// State that every open flow watches: after each change the flow has to be judged again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct GateState {
     revision: u64,
     is_over_limit: bool,
 }
@@ -86,7 +86,7 @@ impl Gate {
             pipes: Arc::new(Semaphore::new(pipes)),
             limit,
             spent: AtomicU64::new(0),
-            state: watch::Sender::new(State { revision, ..State::default() }),
+            state: watch::Sender::new(GateState { revision, ..GateState::default() }),
             uploads: watch::Sender::new(0),
         })
     }
@@ -112,13 +112,13 @@ impl Gate {
     }
 
     /// Returns the run that a socket belongs to.
-    pub fn run_of(&self, socket: Option<Socket>) -> Option<Arc<str>> {
+    pub fn run_of(&self, socket: Option<GuestSocket>) -> Option<Arc<str>> {
         let mut run_context = self.run_context.lock().unwrap_or_else(PoisonError::into_inner);
         run_context.run_lookup.as_mut().and_then(|lookup| lookup(socket))
     }
 
     /// Subscribes to changes after which open flows have to be judged again.
-    pub fn watch(&self) -> watch::Receiver<State> {
+    pub fn watch(&self) -> watch::Receiver<GateState> {
         self.state.subscribe()
     }
 
@@ -152,7 +152,7 @@ impl Gate {
             return over_limit(&rules, Some(name));
         }
         let decision = rules.policy.resolves(name);
-        let subject = Subject::resolve(&decision.rule, name);
+        let subject = AskedAccess::resolve(&decision.rule, name);
         let (decision, _) = self.apply_approvals(&rules, decision, &subject, &ApprovedSubjects::default());
         Ruling::of(decision, Some(name), rules.revision)
     }
@@ -177,7 +177,7 @@ impl Gate {
         is_inspected: bool,
         (proto, addr, approved): (Proto, SocketAddr, &ApprovedSubjects),
     ) -> Candidate {
-        let subject = Subject::connect(&decision.rule, proto, name, addr);
+        let subject = AskedAccess::connect(&decision.rule, proto, name, addr);
         let (decision, is_approved) = self.apply_approvals(rules, decision, &subject, approved);
         let unanswered = (decision.action == Action::Ask && self.approvals.is_some()).then_some(subject);
         Candidate { name: name.map(str::to_owned), decision, is_inspected, unanswered, is_approved }
@@ -227,7 +227,7 @@ impl Gate {
             let rules = self.rules();
             let approved = self.candidates(&rules, remote).into_iter().filter(|c| c.is_approved);
             let approved =
-                approved.map(|c| Subject::connect(&c.decision.rule, Proto::Tcp, c.name.as_deref(), remote.addr));
+                approved.map(|c| AskedAccess::connect(&c.decision.rule, Proto::Tcp, c.name.as_deref(), remote.addr));
             approved.collect::<Vec<_>>().into_iter().for_each(|subject| remote.approved.add(subject));
         }
         self.judge_connect(remote)
@@ -305,7 +305,7 @@ impl Gate {
             (Some(candidate), _) => {
                 let name = candidate.name_or(remote.addr);
                 let reason = match candidate.is_inspected {
-                    true => format!("requests to {name} are read, and this is neither HTTP nor TLS"),
+                    true => format!("requests to {name} are inspected, and this is neither HTTP nor TLS"),
                     false => format!("the client names no host, and {name} has the same address"),
                 };
                 StreamDecision::Refuse(candidate.ruling(rules.revision).refused(reason))
@@ -349,7 +349,7 @@ impl Gate {
         proto: Proto,
         addr: SocketAddr,
         approved: &ApprovedSubjects,
-    ) -> (Ruling, Option<Subject>) {
+    ) -> (Ruling, Option<AskedAccess>) {
         let rules = self.rules();
         if self.is_over_limit() {
             return (over_limit(&rules, None), None);
@@ -365,8 +365,9 @@ impl Gate {
         let barred = all.iter().position(Candidate::is_barred);
         let chosen = barred.or_else(|| all.iter().position(|c| c.decision.allowed())).unwrap_or(0);
         let mut chosen = all.swap_remove(chosen);
-        let subject =
-            chosen.is_approved.then(|| Subject::connect(&chosen.decision.rule, proto, chosen.name.as_deref(), addr));
+        let subject = chosen
+            .is_approved
+            .then(|| AskedAccess::connect(&chosen.decision.rule, proto, chosen.name.as_deref(), addr));
         let subject = chosen.unanswered.take().or(subject);
         (chosen.ruling(rules.revision), subject)
     }

@@ -162,23 +162,23 @@ mod asking {
 
     /// Answers of a person for the whole run; `ask` finds no person.
     #[derive(Default)]
-    struct Given(Mutex<Vec<(Subject, bool)>>);
+    struct Given(Mutex<Vec<(AskedAccess, bool)>>);
 
     impl Given {
-        fn answer(&self, subject: Subject, allow: bool) {
+        fn answer(&self, subject: AskedAccess, allow: bool) {
             self.0.lock().unwrap().push((subject, allow));
         }
     }
 
     impl Approvals for Given {
-        fn known(&self, subject: &Subject, whole: bool) -> Option<bool> {
+        fn known(&self, subject: &AskedAccess, whole: bool) -> Option<bool> {
             let given = self.0.lock().unwrap();
             given.iter().find(|(given, _)| given.covers(subject, whole)).map(|(_, allow)| *allow)
         }
 
         fn ask(
             &self,
-            _: &Subject,
+            _: &AskedAccess,
             _: &mut dyn FnMut() -> Option<Actor>,
             _: AnswerCallback,
         ) -> Result<OpenQuestion, String> {
@@ -196,7 +196,7 @@ mod asking {
         (gate(rules, "", Vec::new(), None).with(around), given)
     }
 
-    fn subject(arrival: ConnectDecision) -> Subject {
+    fn subject(arrival: ConnectDecision) -> AskedAccess {
         match arrival {
             ConnectDecision::Ask(subject, _) => subject,
             other => panic!("{other:?}"),
@@ -248,7 +248,7 @@ mod asking {
     fn an_answer_about_a_name_is_not_about_its_neighbours() {
         let (gate, given) = with_person(r#"{"action":"ask","host":"*"}"#);
         assert!(gate.can_ask(&gate.judge_name("a.org")));
-        given.answer(Subject::resolve("net.rules[0]", "a.org"), true);
+        given.answer(AskedAccess::resolve("net.rules[0]", "a.org"), true);
         assert!(gate.judge_name("a.org").allowed() && gate.can_ask(&gate.judge_name("b.org")));
         pin(&gate, "a.org", "1.1.1.1");
         let mut at = remote("1.1.1.1:443", None);

@@ -14,9 +14,9 @@
 use crate::connection::Services;
 use crate::dial::{self, NO_ANSWER, reason_of};
 use crate::endpoint::{self, Endpoint};
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use crate::flow::{Flow, ReadableFd, reset, with_scratch};
-use crate::gate::{ConnectDecision, Ruling, State};
+use crate::gate::{ConnectDecision, GateState, Ruling};
 use crate::udp::Datagrams;
 use policy::Proto;
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ const GIVEN_UP: &str = "the client gave up";
 const NO_ROOM: &str = "too many connections";
 
 /// Address of the guest's socket, and the address it connects to.
-type Key = (SocketAddr, SocketAddr);
+type SocketPair = (SocketAddr, SocketAddr);
 
 /// An admitted connection: its permit, the guest's stream, and the server's stream if one was dialed.
 type Admitted = (OwnedSemaphorePermit, TcpStream, Option<TcpStream>);
@@ -61,7 +61,7 @@ pub(crate) struct PendingConnections {
     /// Listeners that accept admitted connections: to any address, and to single ports on the guest's loopback.
     anywhere: ReadableFd,
     loopback: BTreeMap<SocketAddr, ReadableFd>,
-    pending: Mutex<BTreeMap<Key, Pending>>,
+    pending: Mutex<BTreeMap<SocketPair, Pending>>,
     echoes: Arc<Datagrams>,
 }
 
@@ -169,7 +169,7 @@ impl PendingConnections {
         }
     }
 
-    fn is_known(&self, key: Key, syn: &Syn) -> bool {
+    fn is_known(&self, key: SocketPair, syn: &Syn) -> bool {
         let mut pending = self.pending();
         let Some(one) = pending.get_mut(&key) else { return false };
         one.last_syn = Instant::now();
@@ -188,10 +188,10 @@ impl PendingConnections {
     /// Takes one connection from its SYN to its end.
     async fn lead(
         self: Arc<PendingConnections>,
-        key: Key,
+        key: SocketPair,
         mut endpoint: Endpoint,
         (ruling, asks): (Option<Ruling>, bool),
-        state: watch::Receiver<State>,
+        state: watch::Receiver<GateState>,
     ) {
         let mut attempt = Attempt { services: &self.services, key, ruling, reason: NO_ROOM.into() };
         let admitted = {
@@ -228,7 +228,7 @@ impl PendingConnections {
     }
 
     /// Takes a permit, dials the server if there is one, and lets the guest's SYN through.
-    async fn admit(&self, key: Key, endpoint: &Endpoint, attempt: &mut Attempt<'_>) -> Option<Admitted> {
+    async fn admit(&self, key: SocketPair, endpoint: &Endpoint, attempt: &mut Attempt<'_>) -> Option<Admitted> {
         let slots = self.services.slots.clone();
         let slot = self.unless_given_up(key, slots.acquire_owned()).await?.ok()?;
         let outside = match endpoint {
@@ -244,13 +244,13 @@ impl PendingConnections {
     }
 
     /// Waits until rules or the byte limit forbid a pending connection, and returns the refusal.
-    async fn forbidden(&self, endpoint: &Endpoint, mut state: watch::Receiver<State>) -> Ruling {
+    async fn forbidden(&self, endpoint: &Endpoint, mut state: watch::Receiver<GateState>) -> Ruling {
         let Endpoint::Remote(place) = endpoint else { return std::future::pending().await };
         self.services.gate.until_forbidden(place, &mut state).await
     }
 
     /// Refuses a pending connection with a reset.
-    fn refuse(&self, key: Key, refusal: &Ruling) {
+    fn refuse(&self, key: SocketPair, refusal: &Ruling) {
         Flow::new(&self.services.gate, Proto::Tcp, place_of(key), Some(socket_of(key))).refused(refusal);
         if let Some(one) = self.pending().get(&key) {
             let _ = syn_capture::refuse(&self.out, &one.syn);
@@ -258,7 +258,7 @@ impl PendingConnections {
     }
 
     /// Dials the server and passes its errors on to the guest.
-    async fn dial(&self, key: Key, addr: SocketAddr, attempt: &mut Attempt<'_>) -> Option<TcpStream> {
+    async fn dial(&self, key: SocketPair, addr: SocketAddr, attempt: &mut Attempt<'_>) -> Option<TcpStream> {
         attempt.reason = NO_ANSWER.into();
         let error = match self.unless_given_up(key, dial::connect(addr)).await? {
             Ok(stream) => return Some(stream),
@@ -281,7 +281,7 @@ impl PendingConnections {
 
     /// Re-injects the SYN. The loopback handshake completes within that call, so the listener has the connection
     /// afterwards.
-    async fn accept(&self, key: Key) -> Option<TcpStream> {
+    async fn accept(&self, key: SocketPair) -> Option<TcpStream> {
         let (accepted, taken) = oneshot::channel();
         {
             let mut pending = self.pending();
@@ -317,7 +317,7 @@ impl PendingConnections {
     }
 
     /// Awaits `work`, or returns `None` once the guest gives up.
-    async fn unless_given_up<T>(&self, key: Key, work: impl Future<Output = T>) -> Option<T> {
+    async fn unless_given_up<T>(&self, key: SocketPair, work: impl Future<Output = T>) -> Option<T> {
         let until = || self.pending().get(&key).map(Pending::gives_up_at).filter(|at| *at > Instant::now());
         let given_up = async {
             while let Some(until) = until() {
@@ -331,7 +331,7 @@ impl PendingConnections {
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, BTreeMap<Key, Pending>> {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<SocketPair, Pending>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -341,18 +341,18 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-fn place_of((_, to): Key) -> SocketAddr {
+fn place_of((_, to): SocketPair) -> SocketAddr {
     SocketAddr::new(to.ip().to_canonical(), to.port())
 }
 
-fn socket_of((own, to): Key) -> Socket {
-    Socket { proto: Proto::Tcp, own, to }
+fn socket_of((own, to): SocketPair) -> GuestSocket {
+    GuestSocket { proto: Proto::Tcp, own, to }
 }
 
 /// Removes a pending connection when dropped.
 struct Removal<'a> {
     pending: &'a PendingConnections,
-    key: Key,
+    key: SocketPair,
 }
 
 impl Drop for Removal<'_> {
@@ -364,7 +364,7 @@ impl Drop for Removal<'_> {
 /// An allowed connection that is being made. If it is dropped with its ruling, it reports a failure with the reason.
 struct Attempt<'a> {
     services: &'a Services,
-    key: Key,
+    key: SocketPair,
     /// Taken once the connection is made or refused.
     ruling: Option<Ruling>,
     reason: Cow<'static, str>,

@@ -3,12 +3,12 @@
 
 use crate::connection::{self, GuestConnection, Services};
 use crate::dial::{connect_within, reason_of};
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use crate::flow::{Flow, read_more, reset, write_all};
 use crate::forward::{self, AfterExchange, ServerStream, read_head, send_refusal};
 use crate::gate::{ConnectDecision, Remote, Ruling, StreamDecision};
-use crate::http1::{self, Request, Target, Version};
-use crate::socks::{self, SocksHandshake, Status, Step};
+use crate::http1::{self, RequestHead, RequestTarget, Version};
+use crate::socks::{self, SocksHandshake, SocksStep, Status};
 use policy::{HostName, Proto};
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,15 +24,15 @@ const MAX_SOCKS: usize = 1024;
 const MAX_TRIES: usize = 4;
 
 /// Refusal or failure of a connection that a proxy client requested.
-struct Refusal {
+struct ProxyRefusal {
     addr: SocketAddr,
-    socket: Option<Socket>,
+    socket: Option<GuestSocket>,
     ruling: Ruling,
     /// Set if the rules allow the server and it could not be reached.
     error: Option<Error>,
 }
 
-impl Refusal {
+impl ProxyRefusal {
     /// Reports the event and returns the ruling to send to the client.
     fn record(&self, services: &Services) -> Ruling {
         let flow = Flow::new(&services.gate, Proto::Tcp, self.addr, self.socket);
@@ -69,8 +69,13 @@ struct ProxyRoute {
 }
 
 /// Resolves, judges and dials the host that a client named.
-async fn find_route(services: &Services, guest: &TcpStream, host: &HostName, port: u16) -> Result<ProxyRoute, Refusal> {
-    let socket = Socket::of(guest);
+async fn find_route(
+    services: &Services,
+    guest: &TcpStream,
+    host: &HostName,
+    port: u16,
+) -> Result<ProxyRoute, ProxyRefusal> {
+    let socket = GuestSocket::of(guest);
     let remotes = match host {
         HostName::Addr(addr) => vec![Remote::at(SocketAddr::new(*addr, port), None)],
         HostName::Name(name) => {
@@ -80,20 +85,20 @@ async fn find_route(services: &Services, guest: &TcpStream, host: &HostName, por
     };
     let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let ruling = services.gate.refusal(Some(&host.to_string()), "the name does not resolve to an allowed address");
-    let mut refusal = Refusal { addr: nowhere, socket, ruling, error: None };
+    let mut refusal = ProxyRefusal { addr: nowhere, socket, ruling, error: None };
     for mut remote in remotes {
         let addr = remote.addr;
         let ruling = match services.gate.admit_with_approval(&mut remote, socket).await {
             ConnectDecision::Wait => return Ok(ProxyRoute { remote, ruling: None, stream: None }),
             ConnectDecision::Refuse(ruling) | ConnectDecision::Ask(_, ruling) => {
-                refusal = Refusal { addr, socket, ruling, error: None };
+                refusal = ProxyRefusal { addr, socket, ruling, error: None };
                 continue;
             }
             ConnectDecision::Dial(ruling) => ruling,
         };
         match connect_within(services.connect_timeout, addr).await {
             Ok(stream) => return Ok(ProxyRoute { remote, ruling: Some(ruling), stream: Some(stream) }),
-            Err(error) => refusal = Refusal { addr, socket, ruling, error: Some(error) },
+            Err(error) => refusal = ProxyRefusal { addr, socket, ruling, error: Some(error) },
         }
     }
     Err(refusal)
@@ -124,20 +129,20 @@ async fn socks_request(guest: &TcpStream, bytes: &mut Vec<u8>) -> Result<Option<
     let mut client = SocksHandshake::new();
     loop {
         match client.step(bytes) {
-            Step::NeedMore => {
+            SocksStep::NeedMore => {
                 if read_more(guest, bytes, MAX_SOCKS).await? == 0 {
                     return Ok(None);
                 }
             }
-            Step::Reply { bytes: reply, consumed } => {
+            SocksStep::Reply { bytes: reply, consumed } => {
                 bytes.drain(..consumed);
                 write_all(guest, &reply).await?;
             }
-            Step::Connect { host, port, consumed } => {
+            SocksStep::Connect { host, port, consumed } => {
                 bytes.drain(..consumed);
                 return Ok(Some((host, port)));
             }
-            Step::Bad { reply, .. } => {
+            SocksStep::Bad { reply, .. } => {
                 write_all(guest, &reply).await?;
                 return Ok(None);
             }
@@ -162,9 +167,9 @@ pub(crate) async fn http(services: &Arc<Services>, guest: TcpStream) {
     }
 }
 
-async fn connect(services: &Arc<Services>, guest: TcpStream, request: Request, mut bytes: Vec<u8>) {
+async fn connect(services: &Arc<Services>, guest: TcpStream, request: RequestHead, mut bytes: Vec<u8>) {
     bytes.drain(..request.consumed);
-    let Target::Authority { host, port } = &request.target else { return };
+    let RequestTarget::Authority { host, port } = &request.target else { return };
     match find_route(services, &guest, host, *port).await {
         Ok(route) => {
             if write_all(&guest, b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_ok() {
@@ -177,7 +182,7 @@ async fn connect(services: &Arc<Services>, guest: TcpStream, request: Request, m
     }
 }
 
-fn http_status(refusal: &Refusal) -> u16 {
+fn http_status(refusal: &ProxyRefusal) -> u16 {
     match refusal.error.as_ref().map(Error::kind) {
         None => 403,
         Some(ErrorKind::TimedOut) => 504,
@@ -199,7 +204,7 @@ struct KeptServer {
 async fn requests(
     services: &Arc<Services>,
     guest: TcpStream,
-    first: Result<Request, (u16, &'static str)>,
+    first: Result<RequestHead, (u16, &'static str)>,
     mut bytes: Vec<u8>,
 ) -> Result<(), Error> {
     let mut kept: Option<KeptServer> = None;
@@ -209,11 +214,14 @@ async fn requests(
         let (mut request, host, port, path) = match read {
             Err((status, reason)) => return refuse_malformed(services, &guest, bad(status, reason)).await,
             Ok(request) => match request.target.clone() {
-                Target::Absolute { secure: false, host, port, path } => (request, host, port, path),
-                Target::Absolute { .. } => {
-                    return refuse_malformed(services, &guest, bad(400, "https goes by CONNECT")).await;
+                RequestTarget::Absolute { secure: false, host, port, path } => (request, host, port, path),
+                RequestTarget::Absolute { .. } => {
+                    return refuse_malformed(services, &guest, bad(400, "use CONNECT for https")).await;
                 }
-                _ => return refuse_malformed(services, &guest, bad(400, "a proxy takes whole URLs and CONNECT")).await,
+                _ => {
+                    return refuse_malformed(services, &guest, bad(400, "send absolute URLs or CONNECT to a proxy"))
+                        .await;
+                }
             },
         };
         request.remove_upgrade_offer();
@@ -224,7 +232,7 @@ async fn requests(
                 Ok(ProxyRoute { remote, ruling: Some(ruling), stream: Some(stream) })
                     if is_allowed(services, &remote, &host) =>
                 {
-                    let flow = Flow::new(&services.gate, Proto::Tcp, remote.addr, Socket::of(&guest));
+                    let flow = Flow::new(&services.gate, Proto::Tcp, remote.addr, GuestSocket::of(&guest));
                     flow.opened(&ruling);
                     KeptServer { host, port, remote, flow, stream, ahead: Vec::new() }
                 }
@@ -273,7 +281,7 @@ async fn next_head(
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
     kept: &mut Option<KeptServer>,
-) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
+) -> Result<Option<Result<RequestHead, (u16, &'static str)>>, Error> {
     if let Some(server) = kept {
         tokio::select! {
             read = next_request(guest, bytes) => return read,
@@ -287,7 +295,7 @@ async fn next_head(
 async fn next_request(
     guest: &TcpStream,
     bytes: &mut Vec<u8>,
-) -> Result<Option<Result<Request, (u16, &'static str)>>, Error> {
+) -> Result<Option<Result<RequestHead, (u16, &'static str)>>, Error> {
     read_head(guest, bytes, http1::resume_proxied).await
 }
 
@@ -297,7 +305,7 @@ async fn refuse_malformed(
     (status, ruling): (u16, Ruling),
 ) -> Result<(), Error> {
     let addr = SocketAddr::new(sys::doors::RESOLVER.into(), 0);
-    let flow = Flow::new(&services.gate, Proto::Tcp, addr, Socket::of(guest));
+    let flow = Flow::new(&services.gate, Proto::Tcp, addr, GuestSocket::of(guest));
     forward::refuse(&flow, guest, status, &ruling).await
 }
 
@@ -321,7 +329,7 @@ async fn until_forbidden(services: &Services, remote: &Remote) -> Ruling {
 }
 
 /// Builds the head that a server gets: the path alone, without fields meant for the proxy.
-fn origin_form(request: &Request, path: &str) -> Result<Vec<u8>, Error> {
+fn origin_form(request: &RequestHead, path: &str) -> Result<Vec<u8>, Error> {
     let mut fields = request.fields.clone();
     fields.remove("proxy-connection");
     fields.remove("proxy-authorization");

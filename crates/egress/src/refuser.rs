@@ -2,12 +2,17 @@
 //! that a refusal names the host that was meant. It asks no resolver and opens no socket.
 
 use crate::dns::{self, Rcode, RecordType};
-use crate::event::{Event, Op, Socket, Stage};
+use crate::event::{Event, EventStage, GuestSocket, Op};
 use crate::resolver::loopback;
 use policy::{Proto, Resolved};
 
 /// Replies to one query, and returns the event of the refusal. Without a reply the message deserves none.
-pub fn refuse(message: &[u8], policy: &Resolved, revision: u64, socket: Socket) -> (Option<Vec<u8>>, Option<Event>) {
+pub fn refuse(
+    message: &[u8],
+    policy: &Resolved,
+    revision: u64,
+    socket: GuestSocket,
+) -> (Option<Vec<u8>>, Option<Event>) {
     let query = match dns::parse_query(message) {
         Ok(query) => query,
         Err(bad) => return (bad.reply, None),
@@ -26,7 +31,7 @@ pub fn refuse(message: &[u8], policy: &Resolved, revision: u64, socket: Socket) 
     let decision = policy.resolves(&query.name);
     let event = Event {
         op: Op::Resolve,
-        stage: Stage::Refused,
+        stage: EventStage::Refused,
         action: decision.action,
         rule: decision.rule,
         revision,

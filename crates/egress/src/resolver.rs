@@ -1,9 +1,9 @@
 //! DNS resolver for the guest: its queries are judged, and allowed ones are sent to the host's resolvers. Only
 //! addresses are returned, and only those that the rules accept for the name.
 
-use crate::approval::Subject;
+use crate::approval::AskedAccess;
 use crate::dns::{self, Query, Rcode, RecordType, ResponseError};
-use crate::event::{Event, Op, Socket, Stage};
+use crate::event::{Event, EventStage, GuestSocket, Op};
 use crate::flow::{ReadableFd, read_more, write_all};
 use crate::gate::{ApprovalOutcome, Gate, QuestionContext, Ruling};
 use crate::request_judge::RequestJudge;
@@ -68,7 +68,7 @@ impl Resolver {
             let Ok(slot) = self.slots.clone().acquire_owned().await else { return Ok(()) };
             let datagram = door.next(|door| sys::net::receive_from(door, &mut buffer)).await?;
             let (resolver, out, message) = (self.clone(), out.clone(), buffer[..datagram.len].to_vec());
-            let socket = Some(Socket { proto: Proto::Udp, own: datagram.peer, to: datagram.original });
+            let socket = Some(GuestSocket { proto: Proto::Udp, own: datagram.peer, to: datagram.original });
             tokio::spawn(async move {
                 if let Some(reply) = resolver.answer(&message, socket, dns::udp_reply).await {
                     // Dropped if the queue is full, as on any network; the client retries.
@@ -81,7 +81,7 @@ impl Resolver {
 
     /// Answers DNS queries over TCP, one after the other.
     pub async fn serve_stream(&self, client: TcpStream) -> Result<(), Error> {
-        let socket = Socket::of(&client);
+        let socket = GuestSocket::of(&client);
         let mut bytes = Vec::new();
         loop {
             while bytes.len() < 2 || bytes.len() < 2 + message_len(&bytes) {
@@ -104,7 +104,7 @@ impl Resolver {
     async fn answer(
         &self,
         message: &[u8],
-        socket: Option<Socket>,
+        socket: Option<GuestSocket>,
         write: fn(&Query, Rcode, &[IpAddr], u32) -> Vec<u8>,
     ) -> Option<Vec<u8>> {
         if !self.gate.count_bytes(0, message.len() as u64) {
@@ -120,7 +120,7 @@ impl Resolver {
         self.gate.count_bytes(reply.len() as u64, 0).then_some(reply)
     }
 
-    async fn resolve(&self, query: &Query, socket: Option<Socket>) -> Lookup {
+    async fn resolve(&self, query: &Query, socket: Option<GuestSocket>) -> Lookup {
         if !query.is_host {
             return Lookup::nothing(Rcode::Refused);
         }
@@ -137,14 +137,14 @@ impl Resolver {
     }
 
     /// Returns the addresses of a name that the guest may use, IPv4 first. `socket` is the guest's socket, for events.
-    pub async fn addresses(&self, name: &str, socket: Option<Socket>) -> Vec<IpAddr> {
+    pub async fn addresses(&self, name: &str, socket: Option<GuestSocket>) -> Vec<IpAddr> {
         let look_up = |record_type| self.look_up(name, record_type, socket);
         let (mut v4, v6) = tokio::join!(look_up(RecordType::A), look_up(RecordType::Aaaa));
         v4.addresses.extend(v6.addresses);
         v4.addresses
     }
 
-    async fn look_up(&self, name: &str, record_type: RecordType, socket: Option<Socket>) -> Lookup {
+    async fn look_up(&self, name: &str, record_type: RecordType, socket: Option<GuestSocket>) -> Lookup {
         if let Some(own) = loopback(name, record_type) {
             return own;
         }
@@ -154,13 +154,13 @@ impl Resolver {
         };
         let ruling = self.judge_with_approval(name, socket).await;
         if !ruling.allowed() {
-            record(&ruling, Stage::Refused);
+            record(&ruling, EventStage::Refused);
             return self.gate.fake_address(name).map_or_else(refused_name, |address| fake_lookup(address, record_type));
         }
         let (rcode, addresses, ttl) = match self.look_up_upstream(name, record_type).await {
             Ok(lookup) => lookup,
             Err(reason) => {
-                record(&Ruling { reason: Some(reason), ..ruling }, Stage::Failed);
+                record(&Ruling { reason: Some(reason), ..ruling }, EventStage::Failed);
                 return Lookup::nothing(Rcode::ServFail);
             }
         };
@@ -168,21 +168,21 @@ impl Resolver {
         let addresses = self.gate.pin(name, addresses);
         match !found.is_empty() && addresses.is_empty() {
             // The name exists, and the rules accept none of its addresses.
-            true => record(&self.gate.uncovered(ruling, name, &found), Stage::Refused),
-            false => record(&ruling, Stage::Opened),
+            true => record(&self.gate.uncovered(ruling, name, &found), EventStage::Refused),
+            false => record(&ruling, EventStage::Opened),
         }
         Lookup { rcode, addresses, ttl: ttl.min(MAX_TTL) }
     }
 
     /// Judges a name, and awaits a person's answer if the rule says `ask`.
-    async fn judge_with_approval(&self, name: &str, socket: Option<Socket>) -> Ruling {
+    async fn judge_with_approval(&self, name: &str, socket: Option<GuestSocket>) -> Ruling {
         loop {
             let ruling = self.gate.judge_name(name);
             if !self.gate.can_ask(&ruling) {
                 return ruling;
             }
             let context = QuestionContext { proto: Proto::Udp, address: None, socket, request: None };
-            match self.gate.await_approval(&Subject::resolve(&ruling.rule, name), &ruling, context).await {
+            match self.gate.await_approval(&AskedAccess::resolve(&ruling.rule, name), &ruling, context).await {
                 ApprovalOutcome::Approved => return Ruling { action: Action::Allow, hint: None, ..ruling },
                 ApprovalOutcome::Refused(ruling) => return ruling,
                 ApprovalOutcome::Changed => {}

@@ -1,7 +1,7 @@
 //! Inputs of a broker beside its rules: secret values, and callbacks that look up a socket's process and run.
 
 use crate::approval::Approvals;
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use std::sync::Arc;
 use terms::Actor;
 
@@ -15,11 +15,11 @@ pub struct SecretValue {
 }
 
 /// Looks up the process of the guest that holds a socket. Called synchronously on the broker's thread.
-pub type ProcessLookup = Box<dyn FnMut(Socket) -> Option<Actor> + Send>;
+pub type ProcessLookup = Box<dyn FnMut(GuestSocket) -> Option<Actor> + Send>;
 
 /// Looks up the run that a socket belongs to; without a socket, the only possible run. Called synchronously on the
 /// broker's thread.
-pub type RunLookup = Box<dyn FnMut(Option<Socket>) -> Option<Arc<str>> + Send>;
+pub type RunLookup = Box<dyn FnMut(Option<GuestSocket>) -> Option<Arc<str>> + Send>;
 
 /// The run that a broker serves.
 #[derive(Default)]

@@ -27,7 +27,7 @@ pub enum Status {
 
 /// Next action after the bytes so far. The caller removes `consumed` bytes before the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SocksStep {
     NeedMore,
     /// Send these bytes and continue.
     Reply {
@@ -50,11 +50,11 @@ pub enum Step {
 /// Handshake with one client, from its greeting to its request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocksHandshake {
-    stage: Stage,
+    stage: SocksStage,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum SocksStage {
     #[default]
     Greeting,
     Password,
@@ -68,16 +68,16 @@ impl SocksHandshake {
     }
 
     /// Reads the next message of the client. No message is longer than 513 bytes.
-    pub fn step(&mut self, bytes: &[u8]) -> Step {
+    pub fn step(&mut self, bytes: &[u8]) -> SocksStep {
         let (next, step) = match self.stage {
-            Stage::Greeting => greeting(bytes),
-            Stage::Password => (Stage::Request, password(bytes)),
-            Stage::Request => (Stage::Done, request(bytes)),
-            Stage::Done => (Stage::Done, bad(Vec::new(), "the request has been read")),
+            SocksStage::Greeting => greeting(bytes),
+            SocksStage::Password => (SocksStage::Request, password(bytes)),
+            SocksStage::Request => (SocksStage::Done, request(bytes)),
+            SocksStage::Done => (SocksStage::Done, bad(Vec::new(), "the request has been read")),
         };
         match step {
-            Step::NeedMore => {}
-            Step::Bad { .. } => self.stage = Stage::Done,
+            SocksStep::NeedMore => {}
+            SocksStep::Bad { .. } => self.stage = SocksStage::Done,
             _ => self.stage = next,
         }
         step
@@ -102,77 +102,77 @@ pub fn reply(status: Status, bound: Option<SocketAddr>) -> Vec<u8> {
     out
 }
 
-fn bad(reply: Vec<u8>, reason: &'static str) -> Step {
-    Step::Bad { reply, reason }
+fn bad(reply: Vec<u8>, reason: &'static str) -> SocksStep {
+    SocksStep::Bad { reply, reason }
 }
 
-fn refused(status: Status, reason: &'static str) -> Step {
+fn refused(status: Status, reason: &'static str) -> SocksStep {
     bad(reply(status, None), reason)
 }
 
-fn greeting(bytes: &[u8]) -> (Stage, Step) {
+fn greeting(bytes: &[u8]) -> (SocksStage, SocksStep) {
     let mut bytes = ByteReader::new(bytes);
     match bytes.u8() {
-        None => return (Stage::Greeting, Step::NeedMore),
+        None => return (SocksStage::Greeting, SocksStep::NeedMore),
         Some(VERSION) => {}
         // SOCKS4 has a rejection message of its own.
         Some(4) => {
             return (
-                Stage::Done,
+                SocksStage::Done,
                 bad(vec![0, 0x5b, 0, 0, 0, 0, 0, 0], "the client speaks SOCKS4, only SOCKS5 is supported"),
             );
         }
-        Some(_) => return (Stage::Done, bad(Vec::new(), "the client does not speak SOCKS")),
+        Some(_) => return (SocksStage::Done, bad(Vec::new(), "the client does not speak SOCKS")),
     }
     let Some(methods) = bytes.u8_prefixed() else {
-        return (Stage::Greeting, Step::NeedMore);
+        return (SocksStage::Greeting, SocksStep::NeedMore);
     };
-    let chosen = |method| Step::Reply { bytes: vec![VERSION, method], consumed: bytes.at() };
+    let chosen = |method| SocksStep::Reply { bytes: vec![VERSION, method], consumed: bytes.at() };
     if methods.contains(&NO_AUTH) {
-        (Stage::Request, chosen(NO_AUTH))
+        (SocksStage::Request, chosen(NO_AUTH))
     } else if methods.contains(&PASSWORD) {
-        (Stage::Password, chosen(PASSWORD))
+        (SocksStage::Password, chosen(PASSWORD))
     } else {
-        (Stage::Done, bad(vec![VERSION, NO_METHOD], "the client offers no supported authentication method"))
+        (SocksStage::Done, bad(vec![VERSION, NO_METHOD], "the client offers no supported authentication method"))
     }
 }
 
 /// Reads a user name and password (RFC 1929); any are accepted.
-fn password(bytes: &[u8]) -> Step {
+fn password(bytes: &[u8]) -> SocksStep {
     let mut bytes = ByteReader::new(bytes);
     match bytes.u8() {
-        None => return Step::NeedMore,
+        None => return SocksStep::NeedMore,
         Some(1) => {}
         Some(_) => return bad(vec![1, 1], "the password has an unknown form"),
     }
     match bytes.u8_prefixed().and_then(|_| bytes.u8_prefixed()) {
-        None => Step::NeedMore,
-        Some(_) => Step::Reply { bytes: vec![1, 0], consumed: bytes.at() },
+        None => SocksStep::NeedMore,
+        Some(_) => SocksStep::Reply { bytes: vec![1, 0], consumed: bytes.at() },
     }
 }
 
 /// Parses bytes in order, so that the result does not depend on how many have arrived.
-fn request(whole: &[u8]) -> Step {
+fn request(whole: &[u8]) -> SocksStep {
     match whole.first() {
-        None => return Step::NeedMore,
+        None => return SocksStep::NeedMore,
         Some(&VERSION) => {}
         Some(_) => return refused(Status::Failed, "the request is not of SOCKS5"),
     }
     match whole.get(1) {
-        None => return Step::NeedMore,
+        None => return SocksStep::NeedMore,
         Some(&CONNECT) => {}
         Some(2) => return refused(Status::CommandNotSupported, "BIND is not supported"),
         Some(3) => return refused(Status::CommandNotSupported, "UDP ASSOCIATE is not supported"),
         Some(_) => return refused(Status::CommandNotSupported, "the command is unknown"),
     }
     match whole.get(2) {
-        None => return Step::NeedMore,
+        None => return SocksStep::NeedMore,
         Some(0) => {}
         Some(_) => return refused(Status::Failed, "the reserved byte is not zero"),
     }
     let mut bytes = ByteReader::from(whole, 3);
     let host = match bytes.u8() {
-        None => return Step::NeedMore,
+        None => return SocksStep::NeedMore,
         Some(1) => bytes.array::<4>().map(|octets| Ok(HostName::Addr(octets.into()))),
         Some(3) => bytes.u8_prefixed().map(domain),
         Some(4) => bytes.array::<16>().map(|octets| Ok(HostName::Addr(IpAddr::from(octets).to_canonical()))),
@@ -181,9 +181,9 @@ fn request(whole: &[u8]) -> Step {
     let port = bytes.u16();
     match (host, port) {
         (Some(Err(reason)), _) => refused(Status::Failed, reason),
-        (None, _) | (_, None) => Step::NeedMore,
+        (None, _) | (_, None) => SocksStep::NeedMore,
         (_, Some(0)) => refused(Status::Failed, "the port is zero"),
-        (Some(Ok(host)), Some(port)) => Step::Connect { host, port, consumed: bytes.at() },
+        (Some(Ok(host)), Some(port)) => SocksStep::Connect { host, port, consumed: bytes.at() },
     }
 }
 

@@ -1,9 +1,9 @@
 //! UDP datagrams and ICMP echo requests of the guest. Each pair of the guest's address and the target is a flow with a
 //! socket of its own on the host, so that replies find their way back. A flow ends after an idle time.
 
-use crate::approval::{ApprovedSubjects, Subject};
+use crate::approval::{ApprovedSubjects, AskedAccess};
 use crate::dial::reason_of;
-use crate::event::Socket;
+use crate::event::GuestSocket;
 use crate::flow::{Direction, Flow, ReadableFd, with_scratch};
 use crate::gate::{ApprovalOutcome, Gate, QuestionContext, Ruling};
 use policy::Proto;
@@ -33,7 +33,7 @@ const ECHO_BURST: u32 = 100;
 const MAX_UNANSWERED_ECHOES: usize = 64;
 
 /// Address of the guest's socket, and the target.
-type Key = (SocketAddr, SocketAddr);
+type FlowKey = (SocketAddr, SocketAddr);
 
 /// The datagram flows of one door, or its echo flows.
 pub(crate) struct Datagrams {
@@ -44,17 +44,17 @@ pub(crate) struct Datagrams {
     idle: Duration,
     /// Limit on concurrent flows.
     max_flows: usize,
-    flows: Mutex<BTreeMap<Key, Arc<DatagramFlow>>>,
-    refused: Mutex<BTreeMap<Key, Instant>>,
+    flows: Mutex<BTreeMap<FlowKey, Arc<DatagramFlow>>>,
+    refused: Mutex<BTreeMap<FlowKey, Instant>>,
     /// Flows that wait for a person's answer.
-    awaiting_approval: Mutex<BTreeSet<Key>>,
+    awaiting_approval: Mutex<BTreeSet<FlowKey>>,
     /// Virtual time of the rate limiter: when all echo requests sent so far are due at the regular interval.
     echo_schedule: Mutex<Instant>,
 }
 
 /// A flow between one socket of the guest and one target.
 struct DatagramFlow {
-    key: Key,
+    key: FlowKey,
     remote_addr: SocketAddr,
     flow: Flow,
     socket: UdpSocket,
@@ -130,10 +130,10 @@ impl Datagrams {
     }
 
     /// Opens a new flow if the rules and the limit allow it.
-    fn open(self: &Arc<Datagrams>, key: Key) -> OpenResult {
+    fn open(self: &Arc<Datagrams>, key: FlowKey) -> OpenResult {
         let remote_addr = SocketAddr::new(key.1.ip().to_canonical(), key.1.port());
         // The sender of echo requests is unknown: ping sockets have no address pair to look up.
-        let socket = Socket { proto: self.proto, own: key.0, to: key.1 };
+        let socket = GuestSocket { proto: self.proto, own: key.0, to: key.1 };
         let socket = Some(socket).filter(|_| self.proto == Proto::Udp);
         let flow = Flow::new(&self.gate, self.proto, remote_addr, socket);
         let (ruling, subject) = self.gate.judge_datagrams(self.proto, remote_addr, &ApprovedSubjects::default());
@@ -198,7 +198,7 @@ impl Datagrams {
     }
 
     /// Asks a person in a task of its own. Datagrams are dropped meanwhile; the answer holds for later ones.
-    fn ask(self: &Arc<Datagrams>, key: Key, flow: Flow, subject: Subject, ruling: Ruling) {
+    fn ask(self: &Arc<Datagrams>, key: FlowKey, flow: Flow, subject: AskedAccess, ruling: Ruling) {
         let here = self.clone();
         {
             let mut awaiting_approval = self.awaiting_approval();
@@ -218,11 +218,11 @@ impl Datagrams {
         });
     }
 
-    fn awaiting_approval(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+    fn awaiting_approval(&self) -> MutexGuard<'_, BTreeSet<FlowKey>> {
         self.awaiting_approval.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record_refusal(&self, key: Key, flow: &Flow, ruling: &Ruling) {
+    fn record_refusal(&self, key: FlowKey, flow: &Flow, ruling: &Ruling) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if refused.get(&key).is_some_and(|reported_at| now.duration_since(*reported_at) < REFUSAL_EVENT_INTERVAL) {
@@ -235,7 +235,7 @@ impl Datagrams {
         flow.refused(ruling);
     }
 
-    fn flows(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<DatagramFlow>>> {
+    fn flows(&self) -> MutexGuard<'_, BTreeMap<FlowKey, Arc<DatagramFlow>>> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

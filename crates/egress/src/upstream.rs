@@ -32,9 +32,9 @@ impl From<Resolv> for Resolvers {
     }
 }
 
-pub struct Upstream(Source);
+pub struct Upstream(ResolverSource);
 
-enum Source {
+enum ResolverSource {
     Given(Arc<Resolvers>, Arc<Hosts>),
     Files(Mutex<Files>),
 }
@@ -49,18 +49,18 @@ struct Files {
 impl Upstream {
     /// Uses `/etc/resolv.conf` and `/etc/hosts` of this host.
     pub fn of_host() -> Upstream {
-        Upstream(Source::Files(Mutex::new(Files::read())))
+        Upstream(ResolverSource::Files(Mutex::new(Files::read())))
     }
 
     /// Uses the given resolvers, and names in the format of `/etc/hosts`.
     pub fn given(resolvers: Resolvers, hosts: &str) -> Upstream {
-        Upstream(Source::Given(Arc::new(resolvers), Arc::new(Hosts::parse(hosts))))
+        Upstream(ResolverSource::Given(Arc::new(resolvers), Arc::new(Hosts::parse(hosts))))
     }
 
     pub(crate) fn now(&self) -> (Arc<Resolvers>, Arc<Hosts>) {
         match &self.0 {
-            Source::Given(resolvers, hosts) => (resolvers.clone(), hosts.clone()),
-            Source::Files(files) => {
+            ResolverSource::Given(resolvers, hosts) => (resolvers.clone(), hosts.clone()),
+            ResolverSource::Files(files) => {
                 let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
                 files.refresh();
                 (files.resolvers.clone(), files.hosts.clone())

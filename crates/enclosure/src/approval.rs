@@ -3,7 +3,7 @@
 //! guest cannot swap the file in between (TOCTOU).
 
 use crate::connect;
-use crate::flock::Job;
+use crate::flock::JobId;
 use crate::guest::Guest;
 use crate::publish::Helper;
 use crate::waiting_calls::WaitingCall;
@@ -57,11 +57,11 @@ pub enum Begun {
 /// A pending answer. Dropping this gives the wait up.
 pub trait Waiting: Send {
     /// Returns the answer, once it is given or has become impossible.
-    fn heard(&mut self) -> Option<Answer>;
+    fn heard(&mut self) -> Option<QuestionAnswer>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum QuestionAnswer {
     Allow,
     Deny,
     /// The question timed out.
@@ -93,39 +93,39 @@ pub(crate) struct Opening {
 }
 
 /// A seccomp notification that waits for an answer.
-pub(crate) struct Waiter {
+pub(crate) struct ApprovalWaiter {
     pub listener: Listener,
     pub call: Call,
     pub guest: Guest,
     /// `None` where the answer is already known to be yes.
     pub waiting: Option<Box<dyn Waiting>>,
     pub on_allow: OnAllow,
-    pub subject: Subject,
+    pub subject: AskedOperation,
     pub reports: Arc<Reports>,
     pub freezing: Arc<AtomicBool>,
 }
 
 /// The subject of a call that waits, as it is reported afterwards.
 #[derive(Clone)]
-pub(crate) struct Subject {
+pub(crate) struct AskedOperation {
     pub op: &'static str,
     pub target: String,
     pub rule: String,
     pub actor: Actor,
-    pub job: Option<Job>,
+    pub job: Option<JobId>,
 }
 
 /// The end of a call that waited.
-pub(crate) enum Report {
-    Refused(Subject, &'static str),
-    Connected(Subject, PathBuf),
+pub(crate) enum WaitEnd {
+    Refused(AskedOperation, &'static str),
+    Connected(AskedOperation, PathBuf),
     /// The program's mount is executable now; the call is to be judged again.
     Ready(Listener, Call, PathBuf),
 }
 
 /// Reports of calls that waited, for the supervisor to take.
 pub(crate) struct Reports {
-    list: Mutex<Vec<Report>>,
+    list: Mutex<Vec<WaitEnd>>,
     wake: Option<OwnedFd>,
 }
 
@@ -139,13 +139,13 @@ impl Reports {
         self.wake.as_ref().map(AsFd::as_fd)
     }
 
-    fn put(&self, report: Report) {
+    fn put(&self, report: WaitEnd) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push(report);
         // A full counter wakes the reader, too.
         let _ = self.wake.as_ref().map(|wake| rustix::io::write(wake, &1u64.to_ne_bytes()));
     }
 
-    pub fn take(&self) -> Vec<Report> {
+    pub fn take(&self) -> Vec<WaitEnd> {
         let _ = self.wake.as_ref().map(|wake| rustix::io::read(wake, &mut [0u8; 8]));
         std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -157,7 +157,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LINGER: Duration = Duration::from_secs(2);
 const EACCES: i32 = 13;
 
-impl Waiter {
+impl ApprovalWaiter {
     /// Waits on a thread of its own, which answers the call. False where no thread can be started.
     pub fn begin(self, counted: WaitingCall) -> bool {
         let started = std::thread::Builder::new().stack_size(128 << 10).spawn(move || {
@@ -170,7 +170,7 @@ impl Waiter {
     fn run(mut self) {
         let mut signals = 0;
         let answer = loop {
-            let Some(waiting) = &mut self.waiting else { break Answer::Allow };
+            let Some(waiting) = &mut self.waiting else { break QuestionAnswer::Allow };
             if let Some(answer) = waiting.heard() {
                 break answer;
             }
@@ -186,15 +186,15 @@ impl Waiter {
             std::thread::sleep(LOOK);
         };
         match answer {
-            Answer::Allow => self.carry_out(),
-            Answer::Deny => self.refuse("a person refused it"),
-            Answer::Nobody => self.refuse("nobody answered in time"),
+            QuestionAnswer::Allow => self.carry_out(),
+            QuestionAnswer::Deny => self.refuse("the person who was asked refused it"),
+            QuestionAnswer::Nobody => self.refuse("no answer came in time"),
         }
     }
 
     /// Reports before it answers: the guest may exit as soon as its call returns.
     fn refuse(&self, why: &'static str) {
-        self.reports.put(Report::Refused(self.subject.clone(), why));
+        self.reports.put(WaitEnd::Refused(self.subject.clone(), why));
         self.listener.refuse(&self.call, EACCES);
     }
 
@@ -219,20 +219,20 @@ impl Waiter {
     fn connect(&self, socket: &OwnedFd, path: &std::path::Path) -> Result<(), i32> {
         let service = connect::service(path)?;
         connect::connect_until_done(&self.listener, &self.call, socket, &service)?;
-        self.reports.put(Report::Connected(self.subject.clone(), path.to_path_buf()));
+        self.reports.put(WaitEnd::Connected(self.subject.clone(), path.to_path_buf()));
         self.listener.answer(&self.call, 0);
         Ok(())
     }
 }
 
-impl Waiter {
+impl ApprovalWaiter {
     /// Makes the one file executable on its mount and changes nothing else. The supervisor reads anew what the call names
     /// when it takes the report.
     fn let_run(&self, bar: &Bar) {
         let changed = bar.helper.lock().unwrap_or_else(PoisonError::into_inner).allow_exec(bar.file.as_fd());
         match (changed, self.listener.try_clone()) {
-            (Ok(()), Some(listener)) => self.reports.put(Report::Ready(listener, self.call, bar.path.clone())),
-            _ => self.refuse("its mount cannot be made to let it run"),
+            (Ok(()), Some(listener)) => self.reports.put(WaitEnd::Ready(listener, self.call, bar.path.clone())),
+            _ => self.refuse("its mount cannot be made executable"),
         }
     }
 }

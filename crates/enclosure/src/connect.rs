@@ -5,7 +5,7 @@
 //! guest's ids, or the caller's where a rule allowed the connection.
 
 use crate::guest::Guest;
-use crate::waiting_calls::{Kind, WaitingCalls};
+use crate::waiting_calls::{WaitReason, WaitingCalls};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -51,7 +51,7 @@ pub fn service(path: &Path) -> Result<Address, i32> {
 /// connection, and the supervisor must not block.
 pub fn answer(calls: &WaitingCalls, listener: &Listener, call: &Call, guest: Guest, socket: OwnedFd, to: Address) {
     const EAGAIN: i32 = 11;
-    let kind = if matches!(to, Address::Inet(..)) { Kind::RemoteConnection } else { Kind::LocalConnection };
+    let kind = if matches!(to, Address::Inet(..)) { WaitReason::RemoteConnection } else { WaitReason::LocalConnection };
     let Some((own, counted)) = listener.try_clone().zip(calls.enter(kind)) else {
         return listener.refuse(call, EAGAIN);
     };

@@ -13,7 +13,7 @@ const LONGEST_NOTE: usize = 1024;
 const LONGEST: usize = 4096;
 
 /// A refusal to count.
-pub struct Refusal<'a> {
+pub struct RefusedOperation<'a> {
     pub op: &'a str,
     pub target: &'a str,
     pub rule: &'a str,
@@ -32,8 +32,8 @@ pub struct Denials {
 
 impl Denials {
     /// Counts a refusal. `Some` when it is the first of its kind. `actor` is called until it names a process.
-    pub fn add(&mut self, refusal: Refusal<'_>, actor: impl FnOnce() -> Actor) -> Option<&Denial> {
-        let Refusal { op, target, rule, action, hint, quiet } = refusal;
+    pub fn add(&mut self, refusal: RefusedOperation<'_>, actor: impl FnOnce() -> Actor) -> Option<&Denial> {
+        let RefusedOperation { op, target, rule, action, hint, quiet } = refusal;
         let target: String = shorten(target);
         let key = (op.to_string(), target.clone(), rule.to_string());
         if let Some(&at) = self.index.get(&key) {

@@ -74,9 +74,8 @@ fn namespaces_work() -> bool {
 }
 
 fn exposes_core_dumps(exposed: Exposed) -> Fault {
-    let message =
-        format!("a crash inside would hand a core dump of the guest's making to the host: {}", exposed.cause());
-    let hint = format!("{}; or accept that by naming {:?} under \"degrade\"", exposed.fix(), core_dumps::NAME);
+    let message = format!("a crash inside would pass a core dump to a handler on the host: {}", exposed.cause());
+    let hint = format!("{}; or accept this by naming {:?} under \"degrade\"", exposed.fix(), core_dumps::NAME);
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }
 
@@ -84,7 +83,7 @@ fn lacks_landlock(name: &str) -> Fault {
     let message = format!("this kernel cannot enforce {name} (landlock ABI {})", landlock::abi());
     let hint = match name {
         "landlock" => "boot with `lsm=landlock,…` or use a kernel built with CONFIG_SECURITY_LANDLOCK=y".to_string(),
-        _ => format!("use Linux 6.12 or newer, or accept less by naming {name:?} under \"degrade\""),
+        _ => format!("use Linux 6.12 or newer, or accept weaker enforcement by naming {name:?} under \"degrade\""),
     };
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Admission)
 }
@@ -96,7 +95,7 @@ pub const INSTEAD: &str = "--read-only shows the directory as it is, --direct ch
 
 /// Returns the fault for an indispensable system call that is blocked, e.g. by a container's seccomp filter.
 pub fn lacks(call: &str) -> Fault {
-    let message = format!("this host does not let us use {call}");
+    let message = format!("this host does not allow {call}");
     Fault::new(ErrorKind::UnsupportedHost, message).hint(ASK_DOCTOR).phase(Phase::Start)
 }
 
@@ -107,9 +106,8 @@ pub fn blocked(error: &CallError) -> Fault {
         return fault;
     }
     if let Some(place) = covered().filter(|_| error.call == "proc") {
-        let message = format!("no /proc can be made for the guest ({error}): {place} is covered by a mount here");
-        let hint = "start it where /proc is whole: in a unit of systemd without ProtectKernelLogs=, ProtectKernelTunables= and ProtectProc=, in a \
-                    container with its system paths unmasked";
+        let message = format!("cannot mount /proc for the guest ({error}): {place} is covered by a mount here");
+        let hint = "start it where /proc is complete: in a systemd unit without ProtectKernelLogs=, ProtectKernelTunables= and ProtectProc=, in a container with unmasked system paths";
         return Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start);
     }
     let (what, fix) = blocker();
@@ -140,19 +138,19 @@ pub fn exhausted(step: &str, errno: i32) -> Option<Fault> {
     let errno = Errno::from_raw_os_error(errno);
     let (what, fix) = match errno {
         Errno::NOMEM => {
-            ("the kernel has no memory for it", "free some, or raise the limit of the control group we run in")
+            ("the kernel is out of memory", "free some, or raise the limit of the control group of cofferdam")
         }
         Errno::AGAIN => {
-            ("no more processes may be started", "see `ulimit -u`, and pids.max of the control group we run in")
+            ("the limit on processes is reached", "see `ulimit -u`, and pids.max of the control group of cofferdam")
         }
-        Errno::NFILE | Errno::MFILE => ("no more files may be opened", "see `ulimit -n` and fs.file-max"),
+        Errno::NFILE | Errno::MFILE => ("the limit on open files is reached", "see `ulimit -n` and fs.file-max"),
         Errno::NOSPC if forbidden().is_none() => (
-            "there are as many namespaces or mounts as there may be",
+            "the limit on namespaces or mounts is reached",
             "see user.max_user_namespaces, user.max_mnt_namespaces and fs.mount-max (sysctl)",
         ),
         _ => return None,
     };
-    let fault = Fault::new(ErrorKind::Unavailable, format!("the enclosure could not be made: {what} ({step})"));
+    let fault = Fault::new(ErrorKind::Unavailable, format!("the enclosure could not be created: {what} ({step})"));
     Some(fault.hint(fix).retry(Retry::Later).phase(Phase::Start))
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
             Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR)
         }
         ENOENT => {
-            let message = format!("{name}: cannot be started: it or its interpreter is not there inside");
+            let message = format!("{name}: cannot be started: it or its interpreter does not exist inside");
             Fault::new(ErrorKind::NotFound, message).exit(127)
         }
         // The caller may execute it on the host, so the enclosure is the cause.
@@ -42,7 +42,7 @@ pub(crate) fn exec_failed(program: &Path, report: &Report) -> Fault {
 /// The fault of a first process that was killed before exec.
 pub(crate) fn vanished() -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, "the guest's first process was killed during setup");
-    fault.hint("somebody ended it, or memory ran out; try again").phase(Phase::Start)
+    fault.hint("another process ended it, or memory ran out; try again").phase(Phase::Start)
 }
 
 const ENOENT: i32 = 2;
@@ -90,7 +90,7 @@ pub(crate) fn step_failed(steps: &Steps, report: &Report) -> Fault {
         return Fault::internal(format!("setup step {}: {error}", report.step)).phase(Phase::Start);
     };
     if matches!(op, Op::AwaitPlaces) {
-        let message = format!("the process that makes the guest's places ended during setup: {error}");
+        let message = format!("the process that prepares the guest's mounts ended during setup: {error}");
         return Fault::internal(message).phase(Phase::Start);
     }
     let said = op.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -128,7 +128,7 @@ fn in_the_way(steps: &Steps, op: &Op, errno: i32) -> Option<Fault> {
     }
     let at = String::from_utf8_lossy(at.to_bytes());
     let message = format!(
-        "{at}: the sandbox's own home has something else there, so that the host's cannot be shown: {}",
+        "{at}: the sandbox's own home has something else there, so the host's cannot be mounted: {}",
         std::io::Error::from_raw_os_error(errno)
     );
     let hint = "`cofferdam reject --home` empties the home of the sandbox; or leave out the rule that shows the path";

@@ -1,6 +1,6 @@
 //! The real host as the planner's `Host`. Read-only.
 
-use policy::{Host, Kind, Link, ResolvedPath};
+use policy::{Host, HostFileType, ResolvedPath, Symlink};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
@@ -111,7 +111,7 @@ fn look_at(path: &Path) -> Option<ResolvedPath> {
 }
 
 /// Returns the kind of file at a path without symbolic links, as most are: one openat2, whatever its depth.
-fn straight(path: &Path) -> Option<Kind> {
+fn straight(path: &Path) -> Option<HostFileType> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
     let mode = rustix::fs::fstat(&fd).ok()?.st_mode;
@@ -120,17 +120,17 @@ fn straight(path: &Path) -> Option<Kind> {
     normal.then(|| kind_of(rustix::fs::FileType::from_raw_mode(mode)))
 }
 
-fn kind_of(kind: rustix::fs::FileType) -> Kind {
+fn kind_of(kind: rustix::fs::FileType) -> HostFileType {
     match kind {
-        rustix::fs::FileType::Directory => Kind::Dir,
-        rustix::fs::FileType::RegularFile => Kind::File,
-        rustix::fs::FileType::Socket => Kind::Socket,
-        _ => Kind::Other,
+        rustix::fs::FileType::Directory => HostFileType::Dir,
+        rustix::fs::FileType::RegularFile => HostFileType::File,
+        rustix::fs::FileType::Socket => HostFileType::Socket,
+        _ => HostFileType::Other,
     }
 }
 
 /// Resolves a path one component at a time and records every symbolic link on the way.
-fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
+fn follow(path: &Path, links: &mut Vec<Symlink>) -> Option<PathBuf> {
     let mut rest: Vec<OsString> = path.components().rev().map(|c| c.as_os_str().to_owned()).collect();
     let mut at = PathBuf::from("/");
     while let Some(name) = rest.pop() {
@@ -147,7 +147,7 @@ fn follow(path: &Path, links: &mut Vec<Link>) -> Option<PathBuf> {
                             return None;
                         }
                         rest.extend(target.components().rev().map(|c| c.as_os_str().to_owned()));
-                        links.push(Link { at: next, target });
+                        links.push(Symlink { at: next, target });
                     }
                     Err(_) => at = next,
                 }

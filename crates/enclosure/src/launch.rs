@@ -27,7 +27,7 @@ impl GuestPlan {
     pub(crate) fn launch<'a>(mut self, command: Command, beside: Beside<'a>) -> Result<RunningGuest<'a>, Fault> {
         let published = beside.publish.len();
         if self.ground.explained_by.is_some() {
-            return Err(Fault::internal("this run was planned to be explained").phase(Phase::Start));
+            return Err(Fault::internal("this run was planned only to be explained").phase(Phase::Start));
         }
         let layout = limits::wants_group(&self.spec.limits, &self.spec.cpus).then(limits::layout);
         // Started before the group exists, so that the janitor removes it even if the supervisor is killed; and before
@@ -37,7 +37,7 @@ impl GuestPlan {
         // On cgroup v2 a process is cloned into its group (CLONE_INTO_CGROUP), because migration is slow. On v1 it
         // joins by itself, and the group is created while it sets up.
         let mut group = match &layout {
-            Some(layout) if layout.kind == sys::cgroup::Kind::V2 => {
+            Some(layout) if layout.kind == sys::cgroup::HierarchyKind::V2 => {
                 self.ground.helper = None;
                 Some(self.make_group(layout)?)
             }
@@ -192,7 +192,11 @@ impl GuestPlan {
             *group = Some(self.make_group(layout)?);
         }
         let Some(group) = group else { return Ok(()) };
-        let born = if layout.kind == sys::cgroup::Kind::V2 { ChildOrigin::ClonedIntoV2 } else { ChildOrigin::Outside };
+        let born = if layout.kind == sys::cgroup::HierarchyKind::V2 {
+            ChildOrigin::ClonedIntoV2
+        } else {
+            ChildOrigin::Outside
+        };
         let entries = group.entry_files(born).map_err(|e| Fault::internal(e.to_string()).phase(Phase::Preparation))?;
         let handles: Vec<BorrowedFd<'_>> = entries.iter().map(AsFd::as_fd).collect();
         control.send_handles(&handles).map_err(|e| internal(Phase::Start, e))
@@ -202,8 +206,10 @@ impl GuestPlan {
 /// The fault for a guest without a helper in its network and mount namespaces.
 fn unreachable(published: usize) -> Fault {
     let message = match published {
-        0 => "nobody can be asked about programs here: the guest's mounts can be neither made ahead nor entered",
-        _ => "ports cannot be published here: the guest's network can be neither made ahead nor entered",
+        0 => {
+            "`ask` rules for programs cannot be enforced here: the guest's mount namespace can be neither created early nor entered"
+        }
+        _ => "ports cannot be published here: the guest's network namespace can be neither created early nor entered",
     };
     Fault::new(ErrorKind::UnsupportedHost, message).hint(driver::ASK_DOCTOR).phase(Phase::Start)
 }

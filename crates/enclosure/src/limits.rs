@@ -74,12 +74,11 @@ pub fn holds(limits: &Limits, cpus: &Cpus) -> Result<(), Fault> {
 /// counted.
 pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Path>) -> Result<(), Fault> {
     if limits.max_net_bytes.is_some() && !network {
-        return Err(
-            unsupported(LimitKind::NetBytes, "the guest has no network to count").hint("leave max_net_bytes out")
-        );
+        return Err(unsupported(LimitKind::NetBytes, "the guest has no network, so bytes cannot be counted")
+            .hint("leave max_net_bytes out"));
     }
     if limits.max_steps.is_some() {
-        let fault = unsupported(LimitKind::Steps, "commands are not counted in steps; programs are");
+        let fault = unsupported(LimitKind::Steps, "steps are counted for programs, not for commands");
         return Err(fault.hint("leave max_steps out; max_cpu_ms bounds what a command computes"));
     }
     for (kind, set) in
@@ -90,7 +89,7 @@ pub fn check(limits: &Limits, plan: &Plan, network: bool, workspace: Option<&Pat
         let asked = plan.asked.iter().find(|a| a.changes && workspace.is_none_or(|at| !a.path.starts_with(at)));
         let found = grant.map(|g| (&g.rule, &g.path)).or(asked.map(|a| (&a.rule, &a.path)));
         if let (true, Some((rule, path))) = (set, found) {
-            let message = format!("{rule} lets {} be written on the host, which has no quota", path.display());
+            let message = format!("{rule} allows writing {} on the host, where no quota applies", path.display());
             let hint = format!(
                 "drop max_{} or the write grant; the guest's private /tmp is covered by the limit",
                 kind.name()
@@ -268,7 +267,7 @@ pub struct Meter<'a> {
     pub events: Vec<EventFd>,
     started: Instant,
     cpu_before: u64,
-    scratch: Option<Scratch>,
+    scratch: Option<TmpfsUsage>,
     event_at: Option<Instant>,
     /// Counts of a resident guest from before the present commands.
     before: Before,
@@ -308,7 +307,7 @@ impl ScratchSpace {
     }
 }
 
-struct Scratch {
+struct TmpfsUsage {
     handle: OwnedFd,
     pages_before: u64,
     entries_before: u64,
@@ -347,7 +346,7 @@ impl<'a> Meter<'a> {
         self.cpu_before = self.cpu_us().unwrap_or(0);
         self.scratch = scratch.and_then(|handle| {
             let (pages_before, entries_before) = used_space(&handle)?;
-            Some(Scratch { handle, pages_before, entries_before })
+            Some(TmpfsUsage { handle, pages_before, entries_before })
         });
     }
 
@@ -401,7 +400,7 @@ impl<'a> Meter<'a> {
         let Some(group) = &self.group else { return Ok(!wants_group(&wanted, cpus)) };
         let failed = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Conflict, format!("the limit cannot be changed now: {e}"));
-            fault.hint("less memory than is in use cannot be set; end something first").phase(Phase::Execution)
+            fault.hint("the new limit is below the memory in use; end a command first").phase(Phase::Execution)
         };
         if !group.change(&want).map_err(failed)? {
             return Ok(false);

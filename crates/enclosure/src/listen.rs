@@ -8,16 +8,16 @@ mod held;
 mod locks;
 mod wakeup;
 
-use self::acts::Act;
+use self::acts::RequiredPermission;
 use self::asked::Judged;
 pub(crate) use self::barred::Barred;
-pub(crate) use self::held::Held;
+pub(crate) use self::held::AskedTrees;
 use self::wakeup::WakeupHint;
 use crate::actors::actor;
 use crate::approval::{Asking, Reports};
 use crate::connect::{self, Address};
-use crate::denials::{Denials, Refusal};
-use crate::flock::{Flock, Job};
+use crate::denials::{Denials, RefusedOperation};
+use crate::flock::{Flock, JobId};
 use crate::guest::{Guest, is_private};
 use crate::limits::ScratchSpace;
 use crate::loopback;
@@ -67,14 +67,14 @@ pub struct Judge<'a> {
     pub observer: Option<Observer<'a>>,
     /// The table of questions to a person.
     pub asking: Option<Box<dyn Asking + 'a>>,
-    pub asked: Vec<Held>,
+    pub asked: Vec<AskedTrees>,
     /// Noexec programs that a person is asked about before they start.
     pub barred: Vec<Barred>,
     pub helper: Option<Helper>,
     /// Program that a process of the supervisor is about to exec; its memory may not be readable.
     pub starting: Option<PathBuf>,
     /// The last command whose start waits for an answer.
-    pub awaiting_answer: Option<Job>,
+    pub awaiting_answer: Option<JobId>,
     pub reports: Arc<Reports>,
     waiting_calls: WaitingCalls,
     /// Set while the guest is being frozen: calls that wait for an answer are restarted and ask again after the thaw.
@@ -255,12 +255,12 @@ impl<'a> Judge<'a> {
 
     fn note(&mut self, op: &str, target: &str, rule: &str, action: Action, hint: Option<String>, tid: i32) {
         let job = self.flock.as_ref().and_then(|flock| flock.of(tid));
-        let refusal = Refusal { op, target, rule, action, hint, quiet: false };
+        let refusal = RefusedOperation { op, target, rule, action, hint, quiet: false };
         self.count(job, |list| list.add(refusal, || actor(tid)).cloned());
     }
 
     /// Counts a refusal for its command, and reports it if it is the first of its kind.
-    fn count(&mut self, job: Option<Job>, add: impl FnOnce(&mut Denials) -> Option<Denial>) {
+    fn count(&mut self, job: Option<JobId>, add: impl FnOnce(&mut Denials) -> Option<Denial>) {
         let of_job = self.flock.as_mut().zip(job).and_then(|(flock, job)| flock.denials(job));
         let Some(denial) = add(of_job.unwrap_or(&mut self.denials)) else { return };
         if let Some(observer) = self.observer.as_mut() {
@@ -279,7 +279,7 @@ impl<'a> Judge<'a> {
             let tended = shepherd.and_then(|shepherd| flock.tended_by(shepherd));
             tended.or_else(|| flock.of_inside(inside?))
         });
-        let refusal = Refusal { op, target: &target, rule: &rule, action, hint, quiet };
+        let refusal = RefusedOperation { op, target: &target, rule: &rule, action, hint, quiet };
         self.count(job, |list| list.add(refusal, || actor.unwrap_or_default()).cloned());
     }
 
@@ -551,7 +551,7 @@ impl<'a> Judge<'a> {
     /// Notes a refusal where a call fails in a private directory because a file of the host is not shown there: a file
     /// next to a project right below /tmp, say. The call continues and fails by itself, so the guest learns nothing
     /// about the host's directory.
-    fn note_unshown(&mut self, act: &Act, tid: i32) {
+    fn note_unshown(&mut self, act: &RequiredPermission, tid: i32) {
         let Some(place) = self.spec.plan.private.place_of(&act.path) else { return };
         // In the home programs make the hidden directories that they do not find, and every file.
         let own = self.spec.plan.private.is_in_home(place) && !matches!(act.perm, Perm::ReadFile | Perm::ReadDir);
@@ -575,7 +575,7 @@ impl<'a> Judge<'a> {
 
     /// Decides about one act. Creation, removal and renaming are rights on the directory, as in landlock; a rule
     /// against the name itself still counts.
-    fn decide(&self, act: &Act) -> Decision {
+    fn decide(&self, act: &RequiredPermission) -> Decision {
         let own = self.spec.policy.fs(&act.path, act.perm);
         let parent = act.path.parent().filter(|_| matches!(act.op, "fs.create" | "fs.remove"));
         let forbidden = own.matches.iter().any(|m| matches!(m.action, Action::Deny | Action::Ask));
@@ -590,7 +590,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Replaces a hint that would have to offer too wide a directory.
-    fn with_name_hint(&self, above: Decision, act: &Act) -> Decision {
+    fn with_name_hint(&self, above: Decision, act: &RequiredPermission) -> Decision {
         let is_wide = act.path.parent().is_some_and(|parent| self.spec.policy.is_too_wide(parent));
         let is_denied = above.matches.iter().any(|m| m.action == Action::Deny);
         match is_wide && !is_denied && above.action == Action::Deny && act.op == "fs.create" {
@@ -681,8 +681,7 @@ impl<'a> Judge<'a> {
 }
 
 /// Hint for a program that makes namespaces, nearly always for a sandbox of its own.
-const NESTED: &str = "no namespaces can be made inside; if the program has a sandbox of its own, switch that off, because this \
-     one is around it (codex: --sandbox danger-full-access; claude: \"sandbox\" in its settings; srt: leave it out)";
+const NESTED: &str = "namespaces cannot be created inside; if the program has its own sandbox, switch that off (codex: --sandbox danger-full-access; claude: \"sandbox\" in its settings; srt: leave it out)";
 
 fn no_loader(decision: Decision) -> Decision {
     let hint = "the loader would start programs that no rule names; start the program itself";

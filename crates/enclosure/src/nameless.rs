@@ -82,13 +82,15 @@ impl Nameless {
         Some(self.last.clone())
     }
 
-    fn run_step(&self, step: Step, scan: &mut Scan) {
+    fn run_step(&self, step: SearchStep, scan: &mut Scan) {
         match step {
-            Step::Process(pid) => self.process(pid, scan),
-            Step::Threads(threads) => self.next_thread(threads, scan),
-            Step::Table(tid) => scan.waiting.extend(Table::open(tid, &self.trees).map(Step::Descriptors)),
-            Step::Descriptors(table) => self.next_descriptor(table, scan),
-            Step::Mappings(mappings) => self.next_mappings(mappings, scan),
+            SearchStep::Process(pid) => self.process(pid, scan),
+            SearchStep::Threads(threads) => self.next_thread(threads, scan),
+            SearchStep::Table(tid) => {
+                scan.waiting.extend(DescriptorTable::open(tid, &self.trees).map(SearchStep::Descriptors))
+            }
+            SearchStep::Descriptors(table) => self.next_descriptor(table, scan),
+            SearchStep::Mappings(mappings) => self.next_mappings(mappings, scan),
         }
     }
 
@@ -101,7 +103,7 @@ impl Nameless {
         if is_new {
             self.add_program(pid, scan);
         }
-        scan.waiting.push(Step::Threads(Threads { pid, dir, tables: Vec::new(), mapped: !is_new, is_new }));
+        scan.waiting.push(SearchStep::Threads(Threads { pid, dir, tables: Vec::new(), mapped: !is_new, is_new }));
     }
 
     /// Adds the program of a process: an unlinked executable keeps its blocks while it runs.
@@ -121,25 +123,25 @@ impl Nameless {
             return;
         };
         let list = read(format!("/proc/{}/task/{tid}/children", threads.pid)).unwrap_or_default();
-        scan.waiting.extend(numbers(&list).map(Step::Process));
+        scan.waiting.extend(numbers(&list).map(SearchStep::Process));
         if !threads.mapped
             && let Some(lines) = mappings_of(tid)
         {
             threads.mapped = true;
-            scan.waiting.push(Step::Mappings(Mappings { tid, lines }));
+            scan.waiting.push(SearchStep::Mappings(Mappings { tid, lines }));
         }
         let is_known = |known: &i32| process::share_descriptors(*known, tid);
         if threads.is_new && !threads.tables.iter().any(is_known) {
-            scan.waiting.push(Step::Table(tid));
+            scan.waiting.push(SearchStep::Table(tid));
             // Comparing every table with every other would cost more than it saves.
             if threads.tables.is_empty() {
                 threads.tables.push(tid);
             }
         }
-        scan.waiting.push(Step::Threads(threads));
+        scan.waiting.push(SearchStep::Threads(threads));
     }
 
-    fn next_descriptor(&self, mut table: Table, scan: &mut Scan) {
+    fn next_descriptor(&self, mut table: DescriptorTable, scan: &mut Scan) {
         for _ in 0..ENTRIES_PER_STEP {
             let Some(number) = next_number(&mut table.dir) else { return };
             let found = match &table.mounts {
@@ -148,7 +150,7 @@ impl Nameless {
             };
             scan.found.extend(found);
         }
-        scan.waiting.push(Step::Descriptors(table));
+        scan.waiting.push(SearchStep::Descriptors(table));
     }
 
     /// Returns inode and bytes of a descriptor's file, if that is an unlinked file of the workspace.
@@ -173,7 +175,7 @@ impl Nameless {
                 }
             }
         }
-        scan.waiting.push(Step::Mappings(mappings));
+        scan.waiting.push(SearchStep::Mappings(mappings));
     }
 
     /// True for an unlinked file that was created in the workspace: the kernel still has its directory. A path too long
@@ -188,7 +190,7 @@ impl Nameless {
 
 /// A scan in progress.
 struct Scan {
-    waiting: Vec<Step>,
+    waiting: Vec<SearchStep>,
     found: NamelessFiles,
     /// Files known only from mappings, with the highest mapped offset.
     mapped: BTreeMap<u64, u64>,
@@ -199,12 +201,12 @@ struct Scan {
     steps: u64,
 }
 
-enum Step {
+enum SearchStep {
     Process(i32),
     Threads(Threads),
     /// Opened only in its own step: a guest may have more tables than the supervisor may have descriptors.
     Table(i32),
-    Descriptors(Table),
+    Descriptors(DescriptorTable),
     Mappings(Mappings),
 }
 
@@ -220,7 +222,7 @@ struct Threads {
 }
 
 /// A descriptor table.
-struct Table {
+struct DescriptorTable {
     tid: i32,
     dir: Dir,
     /// Mounts of the workspace, where links cannot be followed: their descriptors are copied to be examined.
@@ -254,7 +256,7 @@ impl Scan {
         }
         self.passes += 1;
         // The first process is the supervisor's, with one thread and no file of the guest open.
-        self.waiting.extend(children_of_first(first).into_iter().map(Step::Process));
+        self.waiting.extend(children_of_first(first).into_iter().map(SearchStep::Process));
         true
     }
 
@@ -269,15 +271,15 @@ impl Scan {
     }
 }
 
-impl Table {
-    fn open(tid: i32, trees: &[Vec<u8>]) -> Option<Table> {
+impl DescriptorTable {
+    fn open(tid: i32, trees: &[Vec<u8>]) -> Option<DescriptorTable> {
         if let Ok(dir) = open_dir(&format!("/proc/{tid}/fd")) {
-            return Some(Table { tid, dir, mounts: None });
+            return Some(DescriptorTable { tid, dir, mounts: None });
         }
         // A non-dumpable process shows `fd` to root alone. The owner of its user namespace may still copy descriptors
         // (pidfd_getfd).
         let dir = open_dir(&format!("/proc/{tid}/fdinfo")).ok()?;
-        Some(Table { tid, dir, mounts: Some(mounts_below(tid, trees)) })
+        Some(DescriptorTable { tid, dir, mounts: Some(mounts_below(tid, trees)) })
     }
 }
 

@@ -56,7 +56,7 @@ fn check_guards(plan: &Plan, workspace: Option<&Workspace>) -> Result<(), Fault>
             let (rule, pattern) = (&guard.rule, &guard.pattern);
             let at = grant.path.display();
             let message = format!(
-                "{rule}: {pattern} does not exist, and {} lets {at} be written on the host: no wall could keep that one name away",
+                "{rule}: {pattern} does not exist, and {} allows writing {at} on the host: a denial of a missing name cannot be enforced there",
                 grant.rule
             );
             let hint = "leave --direct or the write grant out (in a workspace it is hidden, and never lands); or create it first, \
@@ -75,13 +75,13 @@ pub fn check_calls(names: &[String], resident: bool) -> Result<(), Fault> {
     };
     for name in names {
         if sys::seccomp::number(name).is_none() {
-            return refuse(name, "which is no system call that a guest could make here");
+            return refuse(name, "which is not a system call that a guest could make here");
         }
         if sys::seccomp::INDISPENSABLE.contains(&name.as_str()) {
-            return refuse(name, "without which no command can be started");
+            return refuse(name, "which every command needs to start");
         }
         if resident && sys::seccomp::INDISPENSABLE_TO_STAY.contains(&name.as_str()) {
-            return refuse(name, "without which a sandbox cannot stay to start commands");
+            return refuse(name, "which a live sandbox needs to start commands");
         }
     }
     Ok(())

@@ -49,7 +49,7 @@ pub(crate) fn descriptors(ports: usize, connections: usize) -> u64 {
 
 /// The supervisor's handle on the forwarding thread. Dropping it ends the thread.
 pub(crate) struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderState>,
     orders: SyncSender<Order>,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,7 +64,7 @@ struct Order {
 /// Deadline for the thread's acknowledgement; the thread itself never blocks.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
-struct Shared {
+struct ForwarderState {
     used: AtomicU64,
     limit: Option<u64>,
     limit_exceeded: AtomicBool,
@@ -89,7 +89,7 @@ impl Publisher {
         for p in &published {
             p.listener.set_nonblocking(true).map_err(|e| failed("a published port", &e))?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ForwarderState {
             used: AtomicU64::new(0),
             limit,
             limit_exceeded: AtomicBool::new(false),
@@ -159,7 +159,7 @@ fn ring(event: &OwnedFd) {
 }
 
 struct Server<'a> {
-    shared: &'a Shared,
+    shared: &'a ForwarderState,
     published: Vec<Published>,
     helper: Helper,
     most: usize,
@@ -344,7 +344,7 @@ impl Forwarded {
         ]
     }
 
-    fn advance(&mut self, seen: PollResult, helper: &Helper, shared: &Shared) {
+    fn advance(&mut self, seen: PollResult, helper: &Helper, shared: &ForwarderState) {
         if let Some(tried) = self.connecting {
             self.broken = seen.hung[OUTER];
             self.settle(tried, helper);
@@ -425,7 +425,7 @@ impl Flow {
     }
 
     /// Moves bytes without blocking. An error ends both directions.
-    fn pass(&mut self, from: &mut TcpStream, to: &mut TcpStream, shared: &Shared) -> Result<(), ()> {
+    fn pass(&mut self, from: &mut TcpStream, to: &mut TcpStream, shared: &ForwarderState) -> Result<(), ()> {
         if !self.waits() && !self.ended {
             self.fill(from, shared)?;
         }
@@ -443,7 +443,7 @@ impl Flow {
         Ok(())
     }
 
-    fn fill(&mut self, from: &mut TcpStream, shared: &Shared) -> Result<(), ()> {
+    fn fill(&mut self, from: &mut TcpStream, shared: &ForwarderState) -> Result<(), ()> {
         self.sent = 0;
         self.buffer.resize(CHUNK, 0);
         let got = match from.read(&mut self.buffer) {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 /// Generated files for git's configuration directory in the guest's home.
-pub struct Settings {
+pub struct GitConfigFiles {
     pub directory: PathBuf,
     pub files: [(PathBuf, Vec<u8>); 2],
 }
@@ -28,7 +28,7 @@ pub fn around(cwd: &Path, shown: &Path) -> Option<PathBuf> {
 
 /// Returns the files. `None` where the caller has such a directory already, or the repository's path contains glob or
 /// quoting characters of git.
-pub fn settings(home: &Path, repository: &Path) -> Option<Settings> {
+pub fn settings(home: &Path, repository: &Path) -> Option<GitConfigFiles> {
     let name = repository.to_str().filter(|name| name.bytes().all(is_plain))?;
     let directory = home.join(DIRECTORY);
     if std::fs::symlink_metadata(&directory).is_ok() {
@@ -37,7 +37,7 @@ pub fn settings(home: &Path, repository: &Path) -> Option<Settings> {
     let include = format!("[includeIf \"gitdir:{name}/\"]\n\tpath = read-only\n{IDENTITY}");
     let trust = b"# Owners look different in here; size and time do not.\n[core]\n\tcheckStat = minimal\n";
     let files = [(directory.join("config"), include.into_bytes()), (directory.join("read-only"), trust.to_vec())];
-    Some(Settings { directory, files })
+    Some(GitConfigFiles { directory, files })
 }
 
 fn is_plain(byte: u8) -> bool {

@@ -8,7 +8,7 @@ mod hear;
 use self::freeze::FreezeMethod;
 pub use self::freeze::{Frozen, Use};
 use crate::faults::internal;
-use crate::flock::Job;
+use crate::flock::JobId;
 use crate::limits::Cpus;
 use crate::publish::{self, Published};
 use crate::running::RunningGuest;
@@ -49,7 +49,7 @@ pub enum Streams {
 /// A started command with the supervisor's non-blocking ends of its streams.
 #[derive(Debug)]
 pub struct Started {
-    pub job: Job,
+    pub job: JobId,
     /// Pid inside.
     pub pid: i32,
     /// Host pid of the shepherd above all processes of the command.
@@ -64,9 +64,9 @@ pub struct Started {
 #[derive(Debug)]
 pub enum Happened {
     /// The last process of the command is gone. Its streams may still hold bytes.
-    Ended { job: Job, end: End },
+    Ended { job: JobId, end: CommandEnd },
     /// The first refusal of its kind, with its job where that is known.
-    Denied { job: Option<Job>, denial: Denial },
+    Denied { job: Option<JobId>, denial: Denial },
     /// A limit of the whole enclosure was exceeded, and its commands are being killed. A command that starts when none
     /// runs any more has fresh accounts, but for bytes over the network, which are counted over the life of the
     /// enclosure.
@@ -78,7 +78,7 @@ pub enum Happened {
 
 /// The end of a command.
 #[derive(Debug)]
-pub struct End {
+pub struct CommandEnd {
     /// Wait status as `waitpid` gives it; `None` when the shepherd was killed from inside.
     pub status: Option<i32>,
     pub cpu_us: u64,
@@ -96,17 +96,17 @@ pub struct End {
 pub struct Residence<'a> {
     guest: RunningGuest<'a>,
     epoll: OwnedFd,
-    jobs: BTreeMap<Job, Running>,
+    jobs: BTreeMap<JobId, Running>,
     last_job: u64,
     umask: u32,
     events: Vec<Happened>,
     next_check: Option<Instant>,
     /// A limit was exceeded, and the commands of that time are not all gone yet.
     limited: bool,
-    memory: Memory,
+    memory: OomKills,
     frozen: Option<FreezeMethod>,
     /// Signals to deliver after the thaw.
-    pending_signals: Vec<(Job, i32)>,
+    pending_signals: Vec<(JobId, i32)>,
     /// Peak of the memory that `usage` measured.
     memory_peak: u64,
     is_gone: bool,
@@ -130,7 +130,7 @@ struct Running {
 
 /// OOM kills that are not attributed to a command yet.
 #[derive(Default)]
-struct Memory {
+struct OomKills {
     kills: u64,
     unclaimed: u64,
     since: Option<Instant>,
@@ -143,7 +143,7 @@ const MOST_PENDING_SIGNALS: usize = 256;
 
 impl Residence<'_> {
     /// Sends a signal to the command's process group; false when it is gone. Signals 60 to 62 are not passed on.
-    pub fn signal(&mut self, job: Job, signal: i32) -> bool {
+    pub fn signal(&mut self, job: JobId, signal: i32) -> bool {
         let Some(running) = self.jobs.get(&job) else { return false };
         if self.frozen.is_some() {
             let room = self.pending_signals.len() < MOST_PENDING_SIGNALS;
@@ -156,7 +156,7 @@ impl Residence<'_> {
     }
 
     /// Kills all processes of the command. A frozen command is killed after the thaw.
-    pub fn end(&mut self, job: Job) {
+    pub fn end(&mut self, job: JobId) {
         let is_frozen = self.frozen.is_some();
         let Some(running) = self.jobs.get_mut(&job) else { return };
         if !std::mem::replace(&mut running.ending, true) && !is_frozen {
@@ -165,14 +165,14 @@ impl Residence<'_> {
     }
 
     /// Returns the refusals of a running command so far, with their counts.
-    pub fn denials(&mut self, job: Job) -> Vec<Denial> {
+    pub fn denials(&mut self, job: JobId) -> Vec<Denial> {
         self.guest.hear_reports();
         let flock = self.guest.judge.flock.as_mut();
         flock.and_then(|flock| flock.denials(job)).map(|denials| denials.list().to_vec()).unwrap_or_default()
     }
 
     /// Sets the size of a command's pty. False where it has none.
-    pub fn resize(&mut self, job: Job, rows: u16, columns: u16) -> bool {
+    pub fn resize(&mut self, job: JobId, rows: u16, columns: u16) -> bool {
         let master = self.jobs.get(&job).and_then(|running| running.terminal.as_ref());
         master.map(|master| terminal::resize(master.as_fd(), (rows, columns))).is_some()
     }
@@ -230,7 +230,7 @@ impl Residence<'_> {
     /// longer published are reset.
     pub fn publish(&mut self, wanted: Vec<(SocketAddr, u16)>, opened: Vec<Published>) -> Result<(), Fault> {
         let over = || {
-            let message = "nothing is published any more: the limit on bytes was met, or everything ends";
+            let message = "no port is published any more: the limit on bytes was reached, or the sandbox is ending";
             Fault::new(ErrorKind::Conflict, message).hint("start the sandbox again").phase(Phase::Execution)
         };
         match (&self.guest.publisher, opened.is_empty()) {
@@ -241,7 +241,7 @@ impl Residence<'_> {
                     return Err(unreachable_inside());
                 }
                 let wake = self.guest.publisher.as_ref().map(|publisher| publisher.wake());
-                wake.map_or(Ok(()), |wake| watch(&self.epoll, wake, Slot::Network, epoll::EventFlags::IN))
+                wake.map_or(Ok(()), |wake| watch(&self.epoll, wake, EpollSlot::Network, epoll::EventFlags::IN))
             }
         }
     }
@@ -283,54 +283,53 @@ impl Running {
 
 /// The meaning of an epoll entry.
 #[derive(Clone, Copy)]
-enum Slot {
+enum EpollSlot {
     Control,
     Listener,
     Network,
     Event,
-    Job(Job),
+    Job(JobId),
 }
 
-impl Slot {
+impl EpollSlot {
     fn word(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
-            Slot::Control => 0,
-            Slot::Listener => 1,
-            Slot::Network => 2,
-            Slot::Event => 3,
-            Slot::Job(job) => 4 + job.0,
+            EpollSlot::Control => 0,
+            EpollSlot::Listener => 1,
+            EpollSlot::Network => 2,
+            EpollSlot::Event => 3,
+            EpollSlot::Job(job) => 4 + job.0,
         })
     }
 
-    fn of(word: epoll::EventData) -> Slot {
+    fn of(word: epoll::EventData) -> EpollSlot {
         match word.u64() {
-            0 => Slot::Control,
-            1 => Slot::Listener,
-            2 => Slot::Network,
-            3 => Slot::Event,
-            job => Slot::Job(Job(job - 4)),
+            0 => EpollSlot::Control,
+            1 => EpollSlot::Listener,
+            2 => EpollSlot::Network,
+            3 => EpollSlot::Event,
+            job => EpollSlot::Job(JobId(job - 4)),
         }
     }
 }
 
 /// Returns the fault of an enclosure whose first process is gone.
 fn enclosure_gone(phase: Phase) -> Fault {
-    retryable("the enclosure fell", phase)
+    retryable("the enclosure ended unexpectedly", phase)
 }
 
 /// Returns a fault that a retry may resolve, because there is another enclosure by then.
 fn retryable(message: impl Into<String>, phase: Phase) -> Fault {
-    Fault::new(ErrorKind::Unavailable, message)
-        .hint("try again; `cofferdam inspect` says what became of it")
-        .phase(phase)
+    Fault::new(ErrorKind::Unavailable, message).hint("try again; `cofferdam inspect` shows its state").phase(phase)
 }
 
 fn unreachable_inside() -> Fault {
-    let message = "ports inside cannot be reached here: the guest's network can be neither made ahead nor entered";
+    let message =
+        "ports inside cannot be reached here: the guest's network namespace can be neither created early nor entered";
     Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Execution)
 }
 
-fn watch(epoll: &OwnedFd, fd: impl AsFd, slot: Slot, flags: epoll::EventFlags) -> Result<(), Fault> {
+fn watch(epoll: &OwnedFd, fd: impl AsFd, slot: EpollSlot, flags: epoll::EventFlags) -> Result<(), Fault> {
     epoll::add(epoll, fd, slot.word(), flags).map_err(|e| {
         let error = sys::CallError { call: "epoll_ctl", errno: e.raw_os_error() };
         internal(Phase::Start, error)

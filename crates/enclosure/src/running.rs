@@ -4,7 +4,7 @@
 use crate::actors::Actors;
 use crate::driver::Driver;
 use crate::limits::Meter;
-use crate::listen::{Barred, Held, Judge};
+use crate::listen::{AskedTrees, Barred, Judge};
 use crate::network::{Network, Opening};
 use crate::publish::{self, Helper, Published, Publisher};
 use crate::spec::GuestSpec;
@@ -68,7 +68,7 @@ impl<'a> RunningGuest<'a> {
         }
         self.listener = handles.listener.map(Listener::new);
         self.places = std::mem::take(&mut self.places).or(handles.places);
-        self.judge.asked = Held::all(&self.spec.plan.asked, std::mem::take(&mut self.places.asked));
+        self.judge.asked = AskedTrees::all(&self.spec.plan.asked, std::mem::take(&mut self.places.asked));
         if let Some(root) = &self.places.root {
             self.judge.barred = Barred::all(self.spec.plan.exec.asked(), root);
             // No process of the guest can be inspected for its root before the command runs.

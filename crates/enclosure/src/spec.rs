@@ -14,7 +14,7 @@ use policy::{Cover, ExecPlan, Perm, Perms, Plan, Resolved};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use sys::seccomp::Watch;
+use sys::seccomp::NotifyOptions;
 use terms::{Action, Actor, Denial, Limits, PolicyStamp, RunId};
 
 /// Decisions about one guest; `GuestPlan::new` builds its setup steps from this.
@@ -93,8 +93,8 @@ impl Stdio {
 }
 
 impl GuestSpec {
-    pub(crate) fn watch(&self, guest: &Guest) -> Watch {
-        Watch {
+    pub(crate) fn watch(&self, guest: &Guest) -> NotifyOptions {
+        NotifyOptions {
             listener: true,
             reads: self.watch_reads,
             asks: self.plan.asked.iter().any(|place| place.reads) && self.enforced.driver == Driver::Namespaces,

@@ -23,7 +23,7 @@ use crate::idmap::{IdMapped, is_system};
 use crate::repository;
 use crate::spec::GuestSpec;
 use crate::workspace::OwnHome;
-use policy::{Grant, Kind, Perm, Perms, private_place};
+use policy::{Grant, HostFileType, Perm, Perms, private_place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use sys::arena::{Arena, ArenaRef, Text};
 use sys::landlock;
-use sys::op::{Attr, Op, Place};
-use sys::seccomp::Watch;
+use sys::op::{Attr, InsideDir, Op};
+use sys::seccomp::NotifyOptions;
 use terms::Fault;
 
 /// The finished list, with the handles that its steps refer to.
@@ -45,7 +45,7 @@ pub struct Steps {
     _ruleset: OwnedFd,
     /// Mounts to prepare for the guest while it sets itself up, in the order of its `Attach` steps.
     pub mounts: Vec<IdMapped>,
-    pub watch: Watch,
+    pub watch: NotifyOptions,
     pub guest: Guest,
     /// Directories in the private /tmp that lead to paths of the host: see `Builder::skeleton`.
     pub skeleton: Vec<PathBuf>,
@@ -300,7 +300,7 @@ impl Builder<'_> {
     fn links(&mut self) {
         let joined = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
             .into_iter()
-            .filter_map(|at| Some(policy::Link { at: at.into(), target: std::fs::read_link(at).ok()? }));
+            .filter_map(|at| Some(policy::Symlink { at: at.into(), target: std::fs::read_link(at).ok()? }));
         let links: Vec<_> = self.spec.plan.links.iter().cloned().chain(joined).collect();
         for link in &links {
             let taken = self.dirs.contains(link.at.as_os_str()) || self.is_mounted(&link.at);
@@ -342,7 +342,7 @@ impl Builder<'_> {
     }
 
     /// Returns the generated settings of git, unless the host's are shown.
-    fn made_git_settings(&self) -> Option<repository::Settings> {
+    fn made_git_settings(&self) -> Option<repository::GitConfigFiles> {
         let spec = self.spec;
         let made = self.read_only_repository().and_then(|at| repository::settings(&spec.home, &at))?;
         let named = |path: &Path| !spec.policy.fs(path, Perm::ReadFile).matches.is_empty();
@@ -367,7 +367,7 @@ impl Builder<'_> {
     }
 
     fn seal(&mut self) {
-        self.push(Op::OpenPlace { at: self.cstring(SCRATCH), place: Place::Scratch });
+        self.push(Op::OpenPlace { at: self.cstring(SCRATCH), place: InsideDir::Scratch });
         // The first process must be done with the files it takes from there.
         self.push(Op::AwaitEarly);
         self.push(Op::RemoveFile { at: self.path(&[MADE, "/file"]) });
@@ -383,7 +383,7 @@ impl Builder<'_> {
             return self.open_places();
         }
         if self.spec.asks_to_start() {
-            self.push(Op::OpenPlace { at: c"/".into(), place: Place::Root });
+            self.push(Op::OpenPlace { at: c"/".into(), place: InsideDir::Root });
         }
         if let Some((rows, columns)) = self.spec.stdio.terminal_size() {
             self.own.push(Op::OpenTerminal { at: c"/dev/pts/ptmx".into(), rows, columns });
@@ -394,10 +394,10 @@ impl Builder<'_> {
 /// Handles for file access into a resident guest.
 impl Builder<'_> {
     fn open_places(&mut self) {
-        self.push(Op::OpenPlace { at: c"/".into(), place: Place::Root });
-        self.push(Op::OpenPlace { at: c"/tmp".into(), place: Place::Tmp });
+        self.push(Op::OpenPlace { at: c"/".into(), place: InsideDir::Root });
+        self.push(Op::OpenPlace { at: c"/tmp".into(), place: InsideDir::Tmp });
         if let Some(workspace) = &self.spec.workspace {
-            self.push(Op::OpenPlace { at: self.cpath(&workspace.at), place: Place::Workspace });
+            self.push(Op::OpenPlace { at: self.cpath(&workspace.at), place: InsideDir::Workspace });
         }
     }
 }
@@ -433,8 +433,8 @@ fn skeleton(spec: &GuestSpec) -> BTreeSet<PathBuf> {
     points(spec).filter_map(top).filter(|at| !is_socket(at)).collect()
 }
 
-pub fn of_kind(rights: u64, kind: Kind) -> u64 {
-    if kind == Kind::Dir { rights } else { rights & landlock::FILE_RIGHTS }
+pub fn of_kind(rights: u64, kind: HostFileType) -> u64 {
+    if kind == HostFileType::Dir { rights } else { rights & landlock::FILE_RIGHTS }
 }
 
 /// The content of a file that is only a mount point.

@@ -31,7 +31,7 @@ pub(crate) struct Supervisor<'a> {
     master: Option<OwnedFd>,
     raw: Option<terminal::Raw>,
     pub(crate) allowance: Allowance,
-    state: State,
+    state: SupervisorState,
     pub(crate) ended: Option<Report>,
     pub(crate) hit: Option<LimitHit>,
     pub(crate) cancelled_by: Option<i32>,
@@ -44,7 +44,7 @@ pub(crate) struct Supervisor<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SupervisorState {
     Setup,
     Running,
     /// The processes are gone or being killed; remaining output is passed on.
@@ -53,7 +53,7 @@ enum State {
 
 /// The meaning of a poll slot.
 #[derive(Clone, Copy)]
-enum Slot {
+enum PollSlot {
     Control,
     Listener,
     Network,
@@ -68,21 +68,21 @@ enum Slot {
     InputWrite,
 }
 
-impl Slot {
+impl PollSlot {
     /// True for slots that write the guest's output to the terminal or read input from it.
     fn is_of_terminal(self) -> bool {
-        use Slot::{ErrorRead, ErrorWrite, InputRead, OutputRead, OutputWrite};
+        use PollSlot::{ErrorRead, ErrorWrite, InputRead, OutputRead, OutputWrite};
         matches!(self, OutputRead | OutputWrite | ErrorRead | ErrorWrite | InputRead)
     }
 }
 
 struct Interests<'f> {
-    slots: Vec<Slot>,
+    slots: Vec<PollSlot>,
     fds: Vec<PollFd<'f>>,
 }
 
 impl<'f> Interests<'f> {
-    fn add(&mut self, slot: Slot, fd: BorrowedFd<'f>, flags: PollFlags) {
+    fn add(&mut self, slot: PollSlot, fd: BorrowedFd<'f>, flags: PollFlags) {
         self.slots.push(slot);
         self.fds.push(PollFd::from_borrowed_fd(fd, flags));
     }
@@ -106,7 +106,7 @@ impl<'a> Supervisor<'a> {
             master: None,
             raw: None,
             allowance,
-            state: State::Setup,
+            state: SupervisorState::Setup,
             ended: None,
             hit: None,
             cancelled_by: None,
@@ -146,7 +146,7 @@ impl<'a> Supervisor<'a> {
     fn is_over(&self) -> bool {
         let drained = self.output.is_done() && self.error.is_done();
         let gave_up = self.give_up_at.is_some_and(|at| Instant::now() >= at);
-        self.state == State::Draining && (drained || gave_up)
+        self.state == SupervisorState::Draining && (drained || gave_up)
     }
 
     /// Polls once and handles all events.
@@ -157,42 +157,42 @@ impl<'a> Supervisor<'a> {
                 continue;
             }
             match slot {
-                Slot::Control => self.hear_control()?,
-                Slot::Listener => self.hear_call(),
-                Slot::Network => self.hear_network(),
-                Slot::Asked => self.guest.hear_asked(),
-                Slot::Signals => self.forward_signals(),
-                Slot::Event => {
+                PollSlot::Control => self.hear_control()?,
+                PollSlot::Listener => self.hear_call(),
+                PollSlot::Network => self.hear_network(),
+                PollSlot::Asked => self.guest.hear_asked(),
+                PollSlot::Signals => self.forward_signals(),
+                PollSlot::Event => {
                     self.guest.meter.events.iter().for_each(sys::cgroup::EventFd::rearm);
                     self.guest.meter.note_event();
                     self.next_check = Some(Instant::now());
                 }
-                Slot::OutputRead => {
+                PollSlot::OutputRead => {
                     let pumped = self.output.pull(&mut self.allowance);
                     self.after_pull(pumped);
                 }
-                Slot::ErrorRead => {
+                PollSlot::ErrorRead => {
                     let pumped = self.error.pull(&mut self.allowance);
                     self.after_pull(pumped);
                 }
-                Slot::OutputWrite => self.output.push(),
-                Slot::ErrorWrite => self.error.push(),
-                Slot::InputRead => self.input.pull(),
-                Slot::InputWrite => self.input.push(),
+                PollSlot::OutputWrite => self.output.push(),
+                PollSlot::ErrorWrite => self.error.push(),
+                PollSlot::InputRead => self.input.pull(),
+                PollSlot::InputWrite => self.input.push(),
             }
         }
-        if self.state == State::Running && self.next_check.is_some_and(|at| Instant::now() >= at) {
+        if self.state == SupervisorState::Running && self.next_check.is_some_and(|at| Instant::now() >= at) {
             self.check_limits();
             self.next_check = self.guest.meter.next_look();
         }
-        if self.state == State::Running && self.lasting_at.is_some_and(|at| Instant::now() >= at) {
+        if self.state == SupervisorState::Running && self.lasting_at.is_some_and(|at| Instant::now() >= at) {
             self.lasting_at = None;
             self.lasting.take().into_iter().for_each(|lasting| (lasting.call)());
         }
         Ok(())
     }
 
-    fn wait(&self) -> Result<Vec<Slot>, Fault> {
+    fn wait(&self) -> Result<Vec<PollSlot>, Fault> {
         let (slots, mut fds) = self.interests();
         let timeout = self.timeout();
         match poll(&mut fds, timeout.as_ref()) {
@@ -203,7 +203,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn timeout(&self) -> Option<rustix::event::Timespec> {
-        let while_running = |at: Option<Instant>| at.filter(|_| self.state == State::Running);
+        let while_running = |at: Option<Instant>| at.filter(|_| self.state == SupervisorState::Running);
         let at = [while_running(self.next_check), while_running(self.lasting_at), self.give_up_at]
             .into_iter()
             .flatten()
@@ -211,34 +211,34 @@ impl<'a> Supervisor<'a> {
         Some(sys::deadline::time_left(at))
     }
 
-    fn interests(&self) -> (Vec<Slot>, Vec<PollFd<'_>>) {
+    fn interests(&self) -> (Vec<PollSlot>, Vec<PollFd<'_>>) {
         let mut found = Interests { slots: Vec::with_capacity(14), fds: Vec::with_capacity(14) };
-        if self.state != State::Draining {
-            found.add(Slot::Control, self.guest.spawned.control().as_fd(), PollFlags::IN);
+        if self.state != SupervisorState::Draining {
+            found.add(PollSlot::Control, self.guest.spawned.control().as_fd(), PollFlags::IN);
             if let Some(listener) = &self.guest.listener {
-                found.add(Slot::Listener, listener.as_fd(), PollFlags::IN);
+                found.add(PollSlot::Listener, listener.as_fd(), PollFlags::IN);
             }
-            self.guest.asked_wakes().for_each(|fd| found.add(Slot::Asked, fd, PollFlags::IN));
+            self.guest.asked_wakes().for_each(|fd| found.add(PollSlot::Asked, fd, PollFlags::IN));
         }
         let wakes =
             [self.guest.network.as_ref().and_then(|n| n.wake()), self.guest.publisher.as_ref().map(Publisher::wake)];
-        wakes.into_iter().flatten().for_each(|fd| found.add(Slot::Network, fd, PollFlags::IN));
-        found.add(Slot::Signals, self.signals.as_fd(), PollFlags::IN);
+        wakes.into_iter().flatten().for_each(|fd| found.add(PollSlot::Network, fd, PollFlags::IN));
+        found.add(PollSlot::Signals, self.signals.as_fd(), PollFlags::IN);
         let asked_at = self.asks_at();
         if let Some(fd) = asked_at {
-            found.add(Slot::Asked, fd, PollFlags::IN);
+            found.add(PollSlot::Asked, fd, PollFlags::IN);
         }
-        if self.state == State::Running {
+        if self.state == SupervisorState::Running {
             for event in &self.guest.meter.events {
-                found.add(Slot::Event, event.as_fd(), PollFlags::from_bits_retain(event.poll_mask() as u16));
+                found.add(PollSlot::Event, event.as_fd(), PollFlags::from_bits_retain(event.poll_mask() as u16));
             }
             if let Some(fd) = self.input.wants_input().filter(|_| asked_at.is_none()) {
-                found.add(Slot::InputRead, fd, PollFlags::IN);
+                found.add(PollSlot::InputRead, fd, PollFlags::IN);
             }
             match self.input.target() {
-                Some((fd, true)) => found.add(Slot::InputWrite, fd, PollFlags::OUT),
+                Some((fd, true)) => found.add(PollSlot::InputWrite, fd, PollFlags::OUT),
                 // Polled without events, to learn of POLLERR when the command closes its input.
-                Some((fd, false)) if self.master.is_none() => found.add(Slot::InputWrite, fd, PollFlags::empty()),
+                Some((fd, false)) if self.master.is_none() => found.add(PollSlot::InputWrite, fd, PollFlags::empty()),
                 _ => {}
             }
         }
@@ -246,9 +246,10 @@ impl<'a> Supervisor<'a> {
             // The person must see the question, not text of the guest in its place.
             return (found.slots, found.fds);
         }
-        for (outlet, read, write) in
-            [(&self.output, Slot::OutputRead, Slot::OutputWrite), (&self.error, Slot::ErrorRead, Slot::ErrorWrite)]
-        {
+        for (outlet, read, write) in [
+            (&self.output, PollSlot::OutputRead, PollSlot::OutputWrite),
+            (&self.error, PollSlot::ErrorRead, PollSlot::ErrorWrite),
+        ] {
             if let Some(fd) = outlet.wants_input() {
                 found.add(read, fd, PollFlags::IN);
             }
@@ -261,7 +262,7 @@ impl<'a> Supervisor<'a> {
 
     /// Returns the terminal's descriptor while a question is open there.
     fn asks_at(&self) -> Option<BorrowedFd<'_>> {
-        let asking = self.guest.judge.asking.as_ref().filter(|_| self.state == State::Running);
+        let asking = self.guest.judge.asking.as_ref().filter(|_| self.state == SupervisorState::Running);
         asking.and_then(|asking| asking.asks_at())
     }
 
@@ -303,7 +304,7 @@ impl<'a> Supervisor<'a> {
             self.master = Some(master);
             self.raw = Some(terminal::Raw::on_stdin());
         }
-        self.state = State::Running;
+        self.state = SupervisorState::Running;
         self.lasting_at = self.lasting.as_ref().map(|lasting| Instant::now() + lasting.after);
         self.next_check = self.guest.meter.next_look();
         Ok(())
@@ -311,17 +312,17 @@ impl<'a> Supervisor<'a> {
 
     /// Handles the end of pid 1 without a report: it was killed from outside, or by the OOM killer.
     fn guest_vanished(&mut self) -> Result<(), Fault> {
-        if let (State::Setup, Some(hit)) = (self.state, self.guest.meter.exceeded()) {
+        if let (SupervisorState::Setup, Some(hit)) = (self.state, self.guest.meter.exceeded()) {
             self.hit = Some(LimitHit { phase: Phase::Start, ..hit });
             self.drain();
             return Ok(());
         }
         // The caller asked for the end, however early.
-        if self.state == State::Setup && self.cancelled_by.is_some() {
+        if self.state == SupervisorState::Setup && self.cancelled_by.is_some() {
             self.drain();
             return Ok(());
         }
-        if self.state == State::Setup {
+        if self.state == SupervisorState::Setup {
             return Err(vanished());
         }
         self.hit = self.hit.or_else(|| self.guest.meter.exceeded());
@@ -336,7 +337,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn hear_network(&mut self) {
-        if let (Some(hit), State::Running, None) = (self.guest.hear_network(), self.state, self.hit) {
+        if let (Some(hit), SupervisorState::Running, None) = (self.guest.hear_network(), self.state, self.hit) {
             self.end_by(hit);
         }
     }
@@ -349,7 +350,7 @@ impl<'a> Supervisor<'a> {
                 }
                 continue;
             }
-            if self.state == State::Setup && matches!(signal, 1..=3 | 15) {
+            if self.state == SupervisorState::Setup && matches!(signal, 1..=3 | 15) {
                 // No process of the command runs yet that could handle the signal.
                 self.guest.kill();
             } else {
@@ -357,7 +358,7 @@ impl<'a> Supervisor<'a> {
             }
             if matches!(signal, 1..=3 | 15) {
                 self.cancelled_by = Some(signal);
-                if self.state == State::Draining {
+                if self.state == SupervisorState::Draining {
                     self.give_up_at = Some(Instant::now());
                 }
             }
@@ -390,7 +391,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn drain(&mut self) {
-        self.state = State::Draining;
+        self.state = SupervisorState::Draining;
         self.guest.listener = None;
         self.input.hang_up();
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The reason why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WaitReason {
     /// A person's answer.
     Answer,
     /// A connection on this host, where the listener's queue may be full.
@@ -17,12 +17,12 @@ pub enum Kind {
     Lock,
 }
 
-impl Kind {
+impl WaitReason {
     pub const fn limit(self) -> usize {
         match self {
-            Kind::Answer | Kind::LocalConnection => 64,
-            Kind::RemoteConnection => 512,
-            Kind::Lock => 128,
+            WaitReason::Answer | WaitReason::LocalConnection => 64,
+            WaitReason::RemoteConnection => 512,
+            WaitReason::Lock => 128,
         }
     }
 }
@@ -34,12 +34,12 @@ pub struct WaitingCalls(Arc<[AtomicUsize; 4]>);
 /// A waiting call; dropping it decreases the count.
 pub struct WaitingCall {
     calls: WaitingCalls,
-    kind: Kind,
+    kind: WaitReason,
 }
 
 impl WaitingCalls {
     /// Counts one more call; `None` at the limit.
-    pub fn enter(&self, kind: Kind) -> Option<WaitingCall> {
+    pub fn enter(&self, kind: WaitReason) -> Option<WaitingCall> {
         let count = &self.0[kind as usize];
         if count.load(Ordering::Relaxed) >= kind.limit() {
             return None;
@@ -62,11 +62,12 @@ mod tests {
     #[test]
     fn each_kind_has_a_limit_of_its_own_and_a_call_that_ends_makes_room() {
         let calls = WaitingCalls::default();
-        let mut entered: Vec<_> = (0..Kind::Lock.limit()).map(|_| calls.enter(Kind::Lock).unwrap()).collect();
-        assert!(calls.enter(Kind::Lock).is_none());
-        assert!(calls.enter(Kind::Answer).is_some());
-        assert!(WaitingCalls::default().enter(Kind::Lock).is_some(), "another guest's calls are counted apart");
+        let mut entered: Vec<_> =
+            (0..WaitReason::Lock.limit()).map(|_| calls.enter(WaitReason::Lock).unwrap()).collect();
+        assert!(calls.enter(WaitReason::Lock).is_none());
+        assert!(calls.enter(WaitReason::Answer).is_some());
+        assert!(WaitingCalls::default().enter(WaitReason::Lock).is_some(), "another guest's calls are counted apart");
         drop(entered.pop());
-        assert!(calls.enter(Kind::Lock).is_some());
+        assert!(calls.enter(WaitReason::Lock).is_some());
     }
 }

@@ -16,11 +16,11 @@ pub struct Workspace {
     pub at: PathBuf,
     pub over: Over,
     /// Opens a file as the guest will see it, whichever layer has it.
-    pub open: Open,
+    pub open: OpenInside,
 }
 
 /// Opens a file by its path inside.
-pub type Open = Box<dyn Fn(&Path) -> io::Result<File>>;
+pub type OpenInside = Box<dyn Fn(&Path) -> io::Result<File>>;
 
 /// Storage for the guest's changes.
 pub enum Over {

@@ -23,14 +23,14 @@ mod limits;
 mod surroundings;
 mod trial;
 
-use blocker::Facts;
+use blocker::HostFacts;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::Path;
 use terms::PROTOCOL_VERSION;
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     pub protocol_version: u32,
     pub level: Level,
     pub missing: Vec<String>,
@@ -96,13 +96,13 @@ pub type Env = [(OsString, OsString)];
 
 /// Returns true if the broker can open sockets in a guest's network namespace on this host.
 pub fn has_doors(env: &Env) -> bool {
-    kernel::doors(&Facts::read(env, Path::new("/proc/self/exe"))).ok
+    kernel::doors(&HostFacts::read(env, Path::new("/proc/self/exe"))).ok
 }
 
 /// Examines the host. `exe` is our own binary, which the last check starts; `workspace` is the check that says where
 /// changes would go.
-pub fn examine(env: &Env, exe: &Path, workspace: Check) -> Report {
-    let facts = Facts::read(env, exe);
+pub fn examine(env: &Env, exe: &Path, workspace: Check) -> DoctorReport {
+    let facts = HostFacts::read(env, exe);
     let mut checks = vec![kernel::version(&facts)];
     checks.extend(kernel::namespaces(&facts));
     checks.extend(kernel::mounts(&facts));
@@ -116,7 +116,7 @@ pub fn examine(env: &Env, exe: &Path, workspace: Check) -> Report {
     let verdict = trial::enclosure(exe);
     trial::limits(exe, &verdict, &mut limits);
     checks.push(verdict.check);
-    Report {
+    DoctorReport {
         protocol_version: PROTOCOL_VERSION,
         level: verdict.level,
         missing: verdict.missing,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use sys::cgroup::{self, Kind, Layout};
+use sys::cgroup::{self, HierarchyKind, Layout};
 use terms::{ErrorKind, Fault, Phase};
 
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ struct Account {
 
 pub fn setup(ask: &SetupRequest) -> Result<SetupReport, Fault> {
     if sys::host::ids().0 != 0 {
-        return Err(refuse("only root can hand out control groups")
+        return Err(refuse("only root can delegate control groups")
             .hint(format!("run as root: sudo cofferdam setup --user {}", quoted(&ask.user))));
     }
     let account = find_account(&ask.user)?;
@@ -40,7 +40,7 @@ pub fn setup(ask: &SetupRequest) -> Result<SetupReport, Fault> {
             .hint("name the user who runs cofferdam"));
     }
     let layout = Layout::detect(Path::new("/"));
-    if layout.kind == Kind::None {
+    if layout.kind == HierarchyKind::None {
         return Err(Fault::new(ErrorKind::UnsupportedHost, "no cgroup filesystem is mounted")
             .hint("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
             .phase(Phase::Admission));
@@ -49,7 +49,7 @@ pub fn setup(ask: &SetupRequest) -> Result<SetupReport, Fault> {
 }
 
 fn delegate_groups(layout: &Layout, account: &Account, systemd: bool) -> Result<SetupReport, Fault> {
-    if layout.kind == Kind::V2 && systemd {
+    if layout.kind == HierarchyKind::V2 && systemd {
         // On a v2 host systemd owns the whole tree and expects to be the only manager near its root; it also has
         // delegation of its own, which survives a reboot and starts the user's processes in the right group.
         let notes = vec![
@@ -86,7 +86,7 @@ fn persistence_note(account: &Account, systemd: bool) -> String {
     let command = format!("cofferdam setup --user {}", quoted(&account.name));
     if !systemd {
         return format!(
-            "to have it after every boot, run `{command}` from your init's start-up script (e.g. /etc/rc.local)"
+            "to repeat it after every boot, run `{command}` from your init's start-up script (e.g. /etc/rc.local)"
         );
     }
     format!(

@@ -95,7 +95,7 @@ pub fn discover(
 
 /// Origin of the claim that a path belongs to a toolchain.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum ClaimOrigin {
     User,
     Workspace,
 }
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         if self.in_workspace(entry) {
             self.entries.push(entry.to_path_buf());
             if let Some(root) = entry.parent() {
-                self.venv(root, &cause, Origin::Workspace, 0);
+                self.venv(root, &cause, ClaimOrigin::Workspace, 0);
             }
             return;
         }

@@ -4,7 +4,7 @@ use api::{JournalEntry, JournalPage, JournalVerified};
 use runtime::Node;
 use state::Caller;
 use state::sandbox;
-pub use store::Wanted;
+pub use store::JournalFilter;
 use store::{Store, Tx};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
@@ -23,11 +23,11 @@ pub fn log(node: &Node, caller: &Caller, word: Option<&str>, most: u32) -> Resul
 }
 
 /// The first `most` wanted entries after number `after`.
-pub fn page(node: &Node, caller: &Caller, after: u64, wanted: Wanted, most: u32) -> Result<JournalPage, Fault> {
+pub fn page(node: &Node, caller: &Caller, after: u64, wanted: JournalFilter, most: u32) -> Result<JournalPage, Fault> {
     check_most(most)?;
     let state = node.states.open(caller)?;
     state.store.read(|tx| {
-        let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
+        let wanted = JournalFilter { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
         let mut entries = tx.noted_after(after, &wanted, most)?;
         let next = entries.last().filter(|_| entries.len() == most as usize).map(|entry| entry.seq);
         caller.keep_noted(tx, &mut entries)?;
@@ -72,7 +72,7 @@ pub fn verify(node: &Node, caller: &Caller) -> Result<JournalVerified, Fault> {
 pub struct Tail {
     caller: Caller,
     store: Store,
-    wanted: Wanted,
+    wanted: JournalFilter,
     /// The number of the last entry that was returned or skipped.
     at: u64,
 }
@@ -82,10 +82,10 @@ pub const MOST_REPLAYED: u64 = 100_000;
 
 impl Tail {
     /// Opens a tail that begins after entry `from`, or at the end of the journal without it.
-    pub fn open(node: &Node, caller: &Caller, from: Option<u64>, wanted: Wanted) -> Result<Tail, Fault> {
+    pub fn open(node: &Node, caller: &Caller, from: Option<u64>, wanted: JournalFilter) -> Result<Tail, Fault> {
         let store = node.states.open(caller)?.store;
         let (at, wanted) = store.read(|tx| {
-            let wanted = Wanted { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
+            let wanted = JournalFilter { subject: subject(tx, wanted.subject.as_deref(), caller)?, ..wanted };
             Ok((begin(from, tx.archived()?, tx.last_noted()?)?, wanted))
         })?;
         Ok(Tail { caller: caller.clone(), store, wanted, at })
@@ -107,7 +107,7 @@ impl Tail {
     }
 
     /// Opens a tail that begins with the last `most` entries.
-    pub fn last(node: &Node, caller: &Caller, most: u64, wanted: Wanted) -> Result<Tail, Fault> {
+    pub fn last(node: &Node, caller: &Caller, most: u64, wanted: JournalFilter) -> Result<Tail, Fault> {
         let (archived, last) = node.states.open(caller)?.store.read(|tx| Ok((tx.archived()?, tx.last_noted()?)))?;
         Tail::open(node, caller, Some(last.saturating_sub(most).max(archived)), wanted)
     }
@@ -126,20 +126,19 @@ impl Tail {
 fn begin(from: Option<u64>, archived: u64, last: u64) -> Result<u64, Fault> {
     let Some(from) = from else { return Ok(last) };
     if from < archived {
-        let message = format!("events up to {archived} are archived, and are not told again");
+        let message = format!("events up to {archived} are archived and are not replayed");
         let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission);
-        return Err(
-            fault.hint(format!("begin after {archived}; what came before is in journal/ of the state directory"))
-        );
+        return Err(fault.hint(format!("start after {archived}; older entries are in journal/ of the state directory")));
     }
     if from > last {
-        let fault = Fault::invalid(format!("there is no event {from} yet; the last is {last}")).phase(Phase::Admission);
-        return Err(fault.hint("begin without a number, or with one that was told"));
+        let fault =
+            Fault::invalid(format!("event {from} does not exist yet; the last one is {last}")).phase(Phase::Admission);
+        return Err(fault.hint("start without a number, or with that of an event received before"));
     }
     if last - from > MOST_REPLAYED {
-        let message = format!("{} events came since {from}; at most {MOST_REPLAYED} are told again", last - from);
+        let message = format!("{} events happened since {from}; at most {MOST_REPLAYED} are replayed", last - from);
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
-        return Err(fault.hint("read the journal in pages (`cofferdam audit`, /v1/audit), then begin without a number"));
+        return Err(fault.hint("read the journal in pages (`cofferdam audit`, /v1/audit), then start without a number"));
     }
     Ok(from)
 }

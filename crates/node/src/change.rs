@@ -9,7 +9,7 @@ use self::revise::Revised;
 use crate::create::name_taken;
 use api::{JournalStep, SandboxChange, SandboxChanged};
 use runtime::Node;
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use serde_json::json;
 use state::journal::note;
 use state::names::check_name;
@@ -64,7 +64,7 @@ pub fn change(
     // Without new rules or ports nothing was sent to a keeper; `live` then says whether there is
     // one.
     let asks_nothing = revised.is_none() && ports.is_none();
-    let live = live || open || asks_nothing && Place::of(&state.path, &changed.id).has_keeper();
+    let live = live || open || asks_nothing && KeeperDir::of(&state.path, &changed.id).has_keeper();
     Ok(SandboxChanged { live, ..changed })
 }
 

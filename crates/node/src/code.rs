@@ -5,7 +5,7 @@ mod call;
 
 pub use call::{CodeCall, error_text};
 
-use crate::keeper::wire::{OpenContext, Word, words_of};
+use crate::keeper::wire::{OpenContext, WireText, words_of};
 use api::{
     CodeCheck, CodeChecked, CodeRequest, ContextCreate, ContextInterrupt, ContextInterrupted, ContextRemoved,
     ContextStatus,
@@ -45,7 +45,7 @@ pub fn create_context(
     let ask = OpenContext {
         name: request.name.clone(),
         language: Some(request.language),
-        workdir: request.workdir.as_ref().map(Word::spelled),
+        workdir: request.workdir.as_ref().map(WireText::spelled),
         ..open_context(caller, &request.env)?
     };
     with_keeper(node, caller, word, |mut keeper| keeper.create_context(&ask))
@@ -147,9 +147,9 @@ fn open_context(caller: &Caller, env: &BTreeMap<String, String>) -> Result<OpenC
         return Err(fault.hint("a name has no `=` and no zero byte, and is not empty"));
     }
     Ok(OpenContext {
-        env: env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+        env: env.iter().map(|(name, value)| WireText::of(format!("{name}={value}"))).collect(),
         around: words_of(caller),
-        cwd: Some(Word::of(&caller.cwd)),
+        cwd: Some(WireText::of(&caller.cwd)),
         actor: caller.user.clone(),
         ..OpenContext::default()
     })
@@ -159,7 +159,7 @@ fn opening(caller: &Caller, request: &CodeRequest) -> Result<OpenContext, Fault>
     Ok(OpenContext {
         name: request.context.clone(),
         language: request.language,
-        workdir: request.workdir.as_ref().map(Word::spelled),
+        workdir: request.workdir.as_ref().map(WireText::spelled),
         queue_ms: request.queue_ms.unwrap_or(QUEUED.as_millis() as u64),
         ..open_context(caller, &request.env)?
     })

@@ -17,7 +17,7 @@ pub(crate) use base::{Base, NewLayers, wait_for_clock};
 use policy::Policy;
 use runtime::Node;
 use runtime::events::{DEFAULT_MAX, LEAST_MAX};
-use runtime::policies::{Flag, Source};
+use runtime::policies::{Flag, RequestedPolicy};
 use runtime::questions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -44,7 +44,7 @@ pub struct CreateSandbox {
     pub reserve: Vec<OsString>,
     pub sharing: Sharing,
     pub template: Option<String>,
-    pub policies: Vec<Source>,
+    pub policies: Vec<RequestedPolicy>,
     pub flags: Vec<Flag>,
     pub limits: Limits,
     pub cpus: Option<f64>,
@@ -281,9 +281,9 @@ fn earlier(
             Ok(Some(SandboxCreated { id, version, base, existed: true, warm, notes }))
         }
         None => {
-            let message = format!("the key {key:?} made {id}, which was removed since");
+            let message = format!("the idempotency key {key:?} created {id}, which was removed since");
             let fault = Fault::new(ErrorKind::Conflict, message).subject(id).phase(Phase::Admission);
-            Err(fault.hint("take another key"))
+            Err(fault.hint("use another key"))
         }
     }
 }
@@ -291,7 +291,7 @@ fn earlier(
 /// Checks the number of sandboxes, the name and the reservations.
 fn admit(tx: &Tx<'_>, id: &str, sandbox: &Sandbox, caller: &Caller) -> Result<(), Fault> {
     if tx.count::<Sandbox>()? >= MOST_SANDBOXES {
-        let message = format!("there are {MOST_SANDBOXES} sandboxes, which is the most there can be");
+        let message = format!("there are {MOST_SANDBOXES} sandboxes already, which is the maximum");
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Admission);
         return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam rm` or `cofferdam gc`"));
     }

@@ -1,14 +1,14 @@
 //! `doctor`: the capabilities of the host, and the driver that would hold the changes of runs in the current directory.
 
 use api::{Driver, Rel};
-use host::doctor::{Check, Report};
+use host::doctor::{Check, DoctorReport};
 use state::Caller;
 use std::path::Path;
 use terms::Fault;
 use workspace::Dir;
 
 /// Examines the host as this caller finds it. `exe` is our own binary, which the last check starts.
-pub fn examine(caller: &Caller, exe: &Path) -> Report {
+pub fn examine(caller: &Caller, exe: &Path) -> DoctorReport {
     host::doctor::examine(&caller.env, exe, check(caller))
 }
 
@@ -20,11 +20,11 @@ fn check(caller: &Caller) -> Check {
         Ok(place) => place,
         Err(fault) => return amiss(&fault),
     };
-    let elsewhere = "what a policy lets be written elsewhere reaches the host at once";
+    let elsewhere = "writes elsewhere that a policy allows reach the host at once";
     let (cwd, at) = (caller.cwd.display(), place.display());
     let layers = Dir::open(&place).and_then(|dir| dir.dir(&Rel::top().join(b"layers")));
     let (Ok(layers), Ok(base)) = (layers, Dir::open(&caller.cwd)) else {
-        let detail = format!("changes in {cwd} go to {at}, which the first run makes; {elsewhere}");
+        let detail = format!("changes in {cwd} go to {at}, which the first run creates; {elsewhere}");
         return Check::new("workspace", NEEDED_FOR, true, detail).optional();
     };
     match workspace::driver::choose(&base, &layers, None) {
@@ -42,6 +42,6 @@ fn check(caller: &Caller) -> Check {
 }
 
 fn amiss(fault: &Fault) -> Check {
-    let fix = fault.hint.clone().unwrap_or_else(|| "set COFFERDAM_STATE to another place".to_owned());
+    let fix = fault.hint.clone().unwrap_or_else(|| "set COFFERDAM_STATE to another directory".to_owned());
     Check::new("workspace", NEEDED_FOR, false, fault.message.clone()).optional().fix(fix)
 }

@@ -3,8 +3,8 @@
 
 use api::{DiskUsage, SandboxState};
 use runtime::Node;
-use runtime::keeper::place::Place;
-use runtime::liveness::{self, Facts};
+use runtime::keeper::place::KeeperDir;
+use runtime::liveness::{self, LivenessFacts};
 use state::Caller;
 use state::pool::Spare;
 use state::sandbox::{Run, Sandbox};
@@ -66,18 +66,18 @@ pub fn now<'a>(node: &Node, callers: impl IntoIterator<Item = &'a Caller>) -> Fi
 }
 
 /// Reads the metrics of one state that need no keeper, and the facts that are needed to ask its keepers.
-fn of_state(node: &Node, caller: &Caller) -> Result<(Figures, Vec<Facts>), Fault> {
+fn of_state(node: &Node, caller: &Caller) -> Result<(Figures, Vec<LivenessFacts>), Fault> {
     let state = node.states.open(caller)?;
     let mut figures = Figures { store_bytes: store_bytes(&state.path), ..Figures::default() };
     for standing in SandboxState::ALL.into_iter().filter(|standing| *standing != SandboxState::Removed) {
         figures.sandboxes.insert(standing.name().to_owned(), 0);
     }
     let kept = state.store.read(|tx| tx.list::<Sandbox>())?;
-    let facts = kept.iter().filter(|kept| caller.sees_kept(kept)).map(|kept| Facts::of(&state, kept)).collect();
+    let facts = kept.iter().filter(|kept| caller.sees_kept(kept)).map(|kept| LivenessFacts::of(&state, kept)).collect();
     let spares = state.store.read(|tx| tx.count::<Spare>())?;
     figures.sandboxes.insert(SandboxState::Ready.name().to_owned(), spares);
     let kept = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
-    let cards = kept.filter_map(|e| Place::of(&state.path, e.file_name().to_str()?).card());
+    let cards = kept.filter_map(|e| KeeperDir::of(&state.path, e.file_name().to_str()?).card());
     figures.keepers = cards.filter(|card| card.handle().is_some()).count() as u64;
     let (open, last) = state.store.read(|tx| Ok((tx.list_open::<Run>()?, tx.noted(None, None, 1)?)))?;
     figures.runs_active = open.iter().filter(|run| state::process::handle(&run.record).is_some()).count() as u64;

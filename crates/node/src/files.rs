@@ -57,9 +57,9 @@ impl Lease for KeeperLease {
         if !gone {
             return Ok(());
         }
-        let message = format!("{} was stopped or fell while its files were used", self.sandbox);
+        let message = format!("{} was stopped or crashed while its files were in use", self.sandbox);
         let fault = Fault::new(ErrorKind::Conflict, message).subject(&self.sandbox).phase(Phase::Execution);
-        Err(fault.hint("`cofferdam inspect` says how it stands; then try again"))
+        Err(fault.hint("`cofferdam inspect` shows its state; then try again"))
     }
 
     fn sandbox(&self) -> &str {
@@ -81,7 +81,7 @@ impl Drop for KeeperLease {
 /// service is started in it, and it is not woken.
 pub fn open(node: &Node, caller: &Caller, word: &str, purpose: FileAccess) -> Result<Root, Fault> {
     let opened = open_with(node, word, purpose, KeeperChoice::Started, caller)?;
-    opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
+    opened.ok_or_else(|| Fault::internal("opening the files with a new keeper returned none"))
 }
 
 /// Opens the files if a keeper lives already; returns none if a process would have to be started.

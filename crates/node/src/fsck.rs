@@ -6,7 +6,7 @@ use crate::gc;
 use crate::list::base_is;
 use api::{BaseState, GcItemKind};
 use runtime::Node;
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use serde::Serialize;
 use state::Caller;
 use state::State;
@@ -62,7 +62,7 @@ pub struct Problem {
 
 /// Counts of the objects that were checked, and the problems.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct FsckReport {
     pub sandboxes: u64,
     pub layers: u64,
     pub runs_going_on: u64,
@@ -79,8 +79,8 @@ pub struct Report {
 const MOST: usize = 10_000;
 
 /// Checks all objects, those of all tenants included; with `repair`, after `gc`.
-pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<Report, Fault> {
-    let mut report = Report::default();
+pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<FsckReport, Fault> {
+    let mut report = FsckReport::default();
     one(node, None, repair, caller, &mut report)?;
     for tenant in backup::tenants(&state::directory::place(caller)?) {
         let inner = backup::within(&tenant, caller)?;
@@ -99,7 +99,7 @@ pub fn check(node: &Node, caller: &Caller, repair: bool) -> Result<Report, Fault
     Ok(report)
 }
 
-fn one(node: &Node, tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut Report) -> Result<(), Fault> {
+fn one(node: &Node, tenant: Option<&str>, repair: bool, caller: &Caller, report: &mut FsckReport) -> Result<(), Fault> {
     if repair {
         let done = gc::collect(node, caller, &Keep::of(caller)?)?;
         report.repaired.extend(done.items.iter().map(|item| format!("{}: {}", item.id, item.why)));
@@ -153,7 +153,7 @@ impl Findings<'_> {
         }
     }
 
-    fn of_store(&mut self, state: &State, report: &mut Report) -> Result<(), Fault> {
+    fn of_store(&mut self, state: &State, report: &mut FsckReport) -> Result<(), Fault> {
         for line in state.store.sound()? {
             self.add(ProblemKind::Store, "store.db", line, false);
         }
@@ -179,12 +179,12 @@ impl Findings<'_> {
             let what = match base_is(&kept.record) {
                 BaseState::Present => continue,
                 BaseState::Gone => "is gone",
-                BaseState::Replaced => "is another directory than it was",
+                BaseState::Replaced => "was replaced by another directory",
             };
             self.add(ProblemKind::Base, &kept.id, format!("{} {what}", kept.record.base.display()), false);
         }
         for kept in known.tombstones.iter().filter(|t| known.sandboxes.iter().any(|s| s.id == t.id)) {
-            self.add(ProblemKind::Store, &kept.id, "it is there and removed at once", false);
+            self.add(ProblemKind::Store, &kept.id, "it has both a record and the record of its removal", false);
         }
     }
 
@@ -210,13 +210,13 @@ impl Findings<'_> {
         let found = std::fs::read_dir(state.path.join("keepers")).into_iter().flatten().flatten();
         for sandbox in found.filter_map(|entry| entry.file_name().into_string().ok()) {
             let is_known = known.sandboxes.iter().any(|kept| kept.id == sandbox) || known.spares.contains(&sandbox);
-            let lives = Place::of(&state.path, &sandbox).card().is_some_and(|card| card.handle().is_some());
+            let lives = KeeperDir::of(&state.path, &sandbox).card().is_some_and(|card| card.handle().is_some());
             match (lives, is_known) {
                 (true, true) => alive += 1,
-                (true, false) => self.add(ProblemKind::Keeper, &sandbox, "it keeps what no record knows", false),
+                (true, false) => self.add(ProblemKind::Keeper, &sandbox, "it has files without a record", false),
                 // The files of a dead keeper tell the sandbox that it was lost.
                 (false, true) => {}
-                (false, false) => self.add(ProblemKind::Keeper, &sandbox, "it is left of a sandbox that is gone", true),
+                (false, false) => self.add(ProblemKind::Keeper, &sandbox, "left over from a removed sandbox", true),
             }
         }
         alive
@@ -227,7 +227,7 @@ impl Findings<'_> {
         let Ok(names) = state.dir.names() else { return };
         let cut = |name: &&[u8]| name.ends_with(b".part") || *name == b"store.db.restored";
         for name in names.iter().map(Vec::as_slice).filter(cut) {
-            self.add(ProblemKind::File, &String::from_utf8_lossy(name), "a write that was cut short left it", false);
+            self.add(ProblemKind::File, &String::from_utf8_lossy(name), "left over from an interrupted write", false);
         }
     }
 }

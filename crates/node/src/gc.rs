@@ -11,8 +11,8 @@ use crate::{list, own_bases, remove};
 use api::{DiskUsage, Driver, GcCollected, GcItem, GcItemKind, JournalStep, SandboxState};
 use runtime::Node;
 use runtime::keeper::lost;
-use runtime::keeper::place::Place;
-use runtime::liveness::{self, Facts, Look};
+use runtime::keeper::place::KeeperDir;
+use runtime::liveness::{self, LivenessFacts, Look};
 use serde_json::json;
 use state::config::Keep;
 use state::journal::note;
@@ -114,7 +114,7 @@ fn items(node: &Node, state: &State, keep: &Keep) -> Result<Vec<GcItem>, Fault> 
         items.push(item(GcItemKind::DeepStack, &kept.id, why, DiskUsage::default()));
     }
     for run in known.runs.iter().filter(|run| is_lost(state, &known, &run.record)) {
-        let why = "its supervisor is gone without a word".to_owned();
+        let why = "its supervisor died".to_owned();
         items.push(item(GcItemKind::LostRun, &run.id, why, DiskUsage::default()));
     }
     for gone in landing_copies::unneeded(state)? {
@@ -123,7 +123,7 @@ fn items(node: &Node, state: &State, keep: &Keep) -> Result<Vec<GcItem>, Fault> 
     }
     let bases = own_bases::left(state)?;
     items.extend(
-        bases.iter().map(|id| item(GcItemKind::OwnBase, id, "nothing stands on it".into(), DiskUsage::default())),
+        bases.iter().map(|id| item(GcItemKind::OwnBase, id, "nothing is based on it".into(), DiskUsage::default())),
     );
     for spare in &known.spares {
         if let Some(why) = state.store.read(|tx| warm::idle(tx, state, spare))? {
@@ -159,9 +159,9 @@ fn idle<'a, T>(
     state: &State,
     sandboxes: Vec<(&'a store::Kept<Sandbox>, T)>,
 ) -> impl Iterator<Item = (&'a store::Kept<Sandbox>, T)> {
-    let facts: Vec<Facts> = sandboxes.iter().map(|(kept, _)| Facts::of(state, kept)).collect();
+    let facts: Vec<LivenessFacts> = sandboxes.iter().map(|(kept, _)| LivenessFacts::of(state, kept)).collect();
     let looks = liveness::look_all(node, &facts);
-    let is_idle = |(facts, look): (&Facts, Look)| !facts.is_held() || look.standing == SandboxState::Active;
+    let is_idle = |(facts, look): (&LivenessFacts, Look)| !facts.is_held() || look.standing == SandboxState::Active;
     let idle: Vec<bool> = facts.iter().zip(looks).map(is_idle).collect();
     sandboxes.into_iter().zip(idle).filter(|(_, idle)| *idle).map(|(sandbox, _)| sandbox)
 }
@@ -178,7 +178,7 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<G
         Ok(layer) => layer,
         Err(_) if is_old(state, id) => {
             let size = disk_usage::layer(&state.layers, id);
-            return Some(item(GcItemKind::DeadLayer, id, "it is not whole".into(), size));
+            return Some(item(GcItemKind::DeadLayer, id, "it is incomplete".into(), size));
         }
         Err(_) => return None,
     };
@@ -190,9 +190,8 @@ fn of_layer(state: &State, id: &str, buried: &BTreeMap<String, u64>) -> Option<G
         (_, None) => (GcItemKind::DeadLayer, "nothing refers to it".to_owned()),
         (_, Some(meta)) if is_past(state, &meta) => (GcItemKind::DeadLayer, "nothing refers to it any more".to_owned()),
         (_, Some(meta)) if is_worth_keeping(&layer, &meta) => {
-            let what = meta
-                .run_id
-                .map_or("a sandbox that the store does not know".into(), |run| format!("run {run}, which crashed"));
+            let what =
+                meta.run_id.map_or("a sandbox without a record".into(), |run| format!("run {run}, which crashed"));
             (GcItemKind::Adopted, format!("it has changes of {what}"))
         }
         (_, Some(_)) => (GcItemKind::EmptyLayer, "left by a crash, without a change".to_owned()),
@@ -328,8 +327,9 @@ fn left_output(state: &State, known: &KnownRecords) -> Vec<String> {
         known.sandboxes.iter().any(|kept| kept.id == *id) || known.spares.iter().any(|kept| kept.id == *id)
     };
     // A live keeper is found by its directory alone, which must stay whatever the records say.
-    let lives = |id: &String| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
-    let mut left: Vec<String> = Place::all(&state.path).into_iter().filter(|id| !is_known(id) && !lives(id)).collect();
+    let lives = |id: &String| KeeperDir::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let mut left: Vec<String> =
+        KeeperDir::all(&state.path).into_iter().filter(|id| !is_known(id) && !lives(id)).collect();
     left.sort();
     left
 }
@@ -337,7 +337,7 @@ fn left_output(state: &State, known: &KnownRecords) -> Vec<String> {
 fn drop_output(state: &State, id: &str) -> bool {
     let gone = state.store.read(|tx| Ok(state::pool::sandbox_or_spare(tx, id)?.is_none())).unwrap_or(false);
     if gone {
-        Place::of(&state.path, id).remove();
+        KeeperDir::of(&state.path, id).remove();
     }
     gone
 }

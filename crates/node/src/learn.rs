@@ -1,6 +1,6 @@
 //! Learn: runs a command under a wide policy, observes what it uses, and writes the smallest policy that allows it.
 
-use egress::event::{Event, Op, Stage};
+use egress::event::{Event, EventStage, Op};
 use host::toolchains::SENSITIVE;
 use policy::learn::{Destination, Learned, Observed as Seen, ObservedConnection};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
@@ -70,10 +70,10 @@ pub fn learn(
 
 /// Notes on the network uses for which no rule was written.
 fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
-    let asked = |name: &String| format!("{name}: was looked up and not connected to, so no rule was written");
+    let asked = |name: &String| format!("{name}: resolved but not connected to, so no rule was written");
     let mut notes: Vec<String> = names.iter().map(asked).collect();
     if seen.reached.iter().any(|r| !r.passed) {
-        let why = "what the command tried to reach was not let through; --net lets it, and the lesson goes on";
+        let why = "connections of the command were refused; allow them with --net, and learn again";
         notes.push(why.to_owned());
     }
     notes
@@ -82,13 +82,13 @@ fn remarks(seen: &Seen, names: &BTreeSet<String>) -> Vec<String> {
 /// Notes on the network uses of a lesson without a broker.
 fn unwatched(connects: &BTreeSet<String>) -> Vec<String> {
     let tried = |target: &String| format!("{target}: the command tried to connect; no rule was written");
-    let why = "what the command does on the network cannot be watched on this host (`cofferdam doctor` says why)";
+    let why = "network use of the command cannot be watched on this host (`cofferdam doctor` shows why)";
     connects.iter().map(tried).chain([why.to_owned()]).collect()
 }
 
 /// Builds a policy that allows to read and execute everything except the known places of credentials.
 fn wide(caller: &Caller, public: bool) -> Result<Document, Fault> {
-    let broken = || Fault::internal("the learning policy cannot be written").phase(Phase::Planning);
+    let broken = || Fault::internal("cannot write the learning policy").phase(Phase::Planning);
     let mut document = Document::new("learning");
     let perms = Perms::READ.union(Perms::of(&[Perm::Execute]));
     let everything = RulePath::literal(Path::new("/")).ok_or_else(broken)?;
@@ -134,8 +134,8 @@ impl Notebook {
             }
             return;
         }
-        let passed = matches!(event.stage, Stage::Opened | Stage::Failed);
-        let lacked = event.stage == Stage::Refused && event.reason.is_none();
+        let passed = matches!(event.stage, EventStage::Opened | EventStage::Failed);
+        let lacked = event.stage == EventStage::Refused && event.reason.is_none();
         let (Op::Connect, true, Some(address)) = (event.op, passed || lacked, event.address) else { return };
         let is_special = policy::is_special(address.ip()) || own.contains(&address.ip());
         let (host, proto) = (event.name.clone(), event.proto);

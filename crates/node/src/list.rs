@@ -8,9 +8,9 @@ use api::{
 use runtime::Node;
 use runtime::keeper::client::{INSPECTION, LISTING, silence};
 use runtime::keeper::services;
-use runtime::keeper::survey::{Reply, Subject, survey};
-use runtime::liveness::{self, Facts, Look};
-use state::pool::{Spare, Stage};
+use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
+use runtime::liveness::{self, LivenessFacts, Look};
+use state::pool::{Spare, SpareStage};
 use state::reservations;
 use state::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
 use state::{Caller, State};
@@ -61,13 +61,13 @@ pub fn list(node: &Node, caller: &Caller, all: bool) -> Result<Vec<SandboxSummar
     let spares = spares.into_iter().filter(|_| !caller.is_bound());
     let gone = gone.into_iter().filter(|t| caller.sees(&t.id, &t.record.sandbox));
     let kept: Vec<Kept<Sandbox>> = kept.collect();
-    let facts: Vec<Facts> = kept.iter().map(|kept| Facts::of(&state, kept)).collect();
+    let facts: Vec<LivenessFacts> = kept.iter().map(|kept| LivenessFacts::of(&state, kept)).collect();
     let looks = liveness::look_all(node, &facts);
     let mut rows: Vec<SandboxSummary> = kept.into_iter().zip(looks).map(|(kept, look)| row(kept, look, now)).collect();
     rows.extend(spares.map(|s| SandboxSummary {
         state: SandboxState::Ready,
-        live: s.record.stage == Stage::Ready,
-        notes: s.record.sandbox.template.iter().map(|address| format!("stands ready for {address}")).collect(),
+        live: s.record.stage == SpareStage::Ready,
+        notes: s.record.sandbox.template.iter().map(|address| format!("spare of {address}")).collect(),
         ..plain(Kept { id: s.id, version: s.version, record: s.record.sandbox })
     }));
     rows.extend(gone.map(|t| SandboxSummary {
@@ -152,7 +152,7 @@ pub fn runs(node: &Node, caller: &Caller) -> Result<Vec<LiveRun>, Fault> {
 /// Marks the runs whose keeper does not answer.
 fn mark_silent(node: &Node, state: &State, runs: &mut [LiveRun]) {
     let sandboxes: BTreeSet<String> = runs.iter().filter_map(|run| run.sandbox.clone()).collect();
-    let subjects: Vec<Subject> = sandboxes.iter().map(|id| Subject::new(&state.path, id)).collect();
+    let subjects: Vec<SurveyedSandbox> = sandboxes.iter().map(|id| SurveyedSandbox::new(&state.path, id)).collect();
     for (id, reply) in sandboxes.iter().zip(survey(node, &subjects, None, LISTING)) {
         let Reply::Silent(card) = reply else { continue };
         for run in runs.iter_mut().filter(|run| run.sandbox.as_ref() == Some(id)) {

@@ -45,7 +45,10 @@ pub fn make(state: &State, id: &str) -> Result<OwnBase, Fault> {
         if let Err(full) = state::directory::check_space(&state.dir, &state.path) {
             return full;
         }
-        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a directory for {id}: {e}", state.path.display()));
+        let fault = Fault::new(
+            ErrorKind::Unavailable,
+            format!("{}: cannot create a directory for {id}: {e}", state.path.display()),
+        );
         fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
     };
     let mode = Mode::from_raw_mode(0o700);
@@ -107,7 +110,8 @@ pub fn drop_unused(state: &State, id: &str) -> Result<bool, Fault> {
     let Ok(all) = state.dir.dir(&Rel::top().join(BASES.as_bytes())) else { return Ok(false) };
     let done = workspace::remove::tree(&all, id.as_bytes());
     done.map(|_| true).map_err(|e| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("the directory of {id}: {e}")).phase(Phase::Close);
-        fault.hint("`cofferdam gc` takes it when that is mended")
+        let fault =
+            Fault::new(ErrorKind::Unavailable, format!("cannot remove the directory of {id}: {e}")).phase(Phase::Close);
+        fault.hint("`cofferdam gc` removes it once that is fixed")
     })
 }

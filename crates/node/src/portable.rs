@@ -6,7 +6,7 @@ use crate::{create, own_bases};
 use api::{Driver, Exported, JournalStep, Rel, SandboxImported};
 use runtime::Node;
 use runtime::denied;
-use runtime::policies::{self, Flag, Source};
+use runtime::policies::{self, Flag, RequestedPolicy};
 use state::idempotency::Once;
 use state::names::check_name;
 use state::reach::{BaseFault, Reach};
@@ -83,7 +83,7 @@ fn write(
     // Layers record their changes themselves; a copy has to be compared with its base.
     let base = if is_copy { Some(base.map_err(of_it)?) } else { base.ok() };
     let taking_part = if is_copy { layers.len().saturating_sub(1) } else { 0 };
-    let source = archive::Source {
+    let source = archive::ExportSource {
         layers: layers[taking_part..].iter().map(|l| &l.up).collect(),
         marks: workspace::Marks::of(driver),
         base: base.as_ref(),
@@ -109,7 +109,7 @@ pub struct ImportOptions<'a> {
     /// The directory to cover; an empty one of its own by default.
     pub dir: Option<&'a Path>,
     pub name: Option<&'a str>,
-    pub policies: Vec<Source>,
+    pub policies: Vec<RequestedPolicy>,
     pub flags: Vec<Flag>,
     pub bounds: Bounds,
     /// The workspace driver; the best one that works by default.

@@ -9,7 +9,7 @@ use terms::{Fault, Phase};
 /// live, as the listener may be one of its services. If that service is still starting, the fault says to retry at once.
 pub fn connect(node: &Node, caller: &Caller, word: &str, port: u16) -> Result<(String, OwnedFd), Fault> {
     if port == 0 {
-        return Err(Fault::invalid("port 0: there is none of that number").phase(Phase::Admission));
+        return Err(Fault::invalid("port 0: ports go from 1 to 65535").phase(Phase::Admission));
     }
     let state = node.states.open(caller)?;
     let sandbox = state.store.read(|tx| state::sandbox::find(tx, Some(word), caller))?.id;

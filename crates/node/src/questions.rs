@@ -5,8 +5,8 @@ use api::{JournalStep, OpenQuestion, Question, QuestionDecision, Remember};
 use runtime::Node;
 use runtime::keeper::Keeper;
 use runtime::keeper::client::LISTING;
-use runtime::keeper::survey::{Reply, Subject, survey};
-use runtime::keeper::wire::{self, Request};
+use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
+use runtime::keeper::wire::{self, KeeperRequest};
 pub use runtime::questions::*;
 use serde_json::json;
 use state::Caller;
@@ -18,9 +18,9 @@ use terms::{ErrorKind, Fault, Phase};
 pub fn open_everywhere(node: &Node, caller: &Caller) -> Result<Vec<OpenQuestion>, Fault> {
     let dir = state::directory::prepare(caller)?.0;
     let live = list::list(node, caller, false)?.into_iter().filter(|row| row.live && row.silent.is_none());
-    let live: Vec<Subject> = live.map(|row| Subject::new(&dir, &row.id)).collect();
+    let live: Vec<SurveyedSandbox> = live.map(|row| SurveyedSandbox::new(&dir, &row.id)).collect();
     let mut found = Vec::new();
-    for (subject, reply) in live.iter().zip(survey(node, &live, Some(&Request::Questions), LISTING)) {
+    for (subject, reply) in live.iter().zip(survey(node, &live, Some(&KeeperRequest::Questions), LISTING)) {
         // A sandbox that ended meanwhile has no questions, and a silent one cannot be asked; a listing shows it.
         let Reply::Answered(_, Some(frame)) = reply else { continue };
         let questions: Vec<Question> = wire::read_answer(&frame).unwrap_or_default();
@@ -49,9 +49,7 @@ pub fn answer(
 ) -> Result<OpenQuestion, Fault> {
     let unknown = || {
         let fault = Fault::new(ErrorKind::NotFound, format!("there is no question {id:?}")).subject(id);
-        fault
-            .phase(Phase::Admission)
-            .hint("the questions of a sandbox are listed below it; they do not stay open for long")
+        fault.phase(Phase::Admission).hint("list the questions of the sandbox: each is open only until its timeout")
     };
     let parts = id.strip_prefix("qst_").and_then(|rest| rest.rsplit_once('_'));
     let parts = parts.and_then(|(whose, number)| Some((format!("sbx_{whose}"), number.parse::<u64>().ok()?)));

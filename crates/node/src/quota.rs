@@ -182,7 +182,7 @@ pub fn check_disk(whose: &str, quota: &Quota, disk_bytes: u64) -> Result<(), Fau
             let message =
                 format!("layers and output of {whose} take {:.1} MiB, and may take {:.1}", mib(disk_bytes), mib(most));
             let fault = exceeded(LimitKind::DiskMb, message);
-            Err(fault.hint("remove sandboxes, snapshots and templates that are done with (`rm`, `gc`)"))
+            Err(fault.hint("remove sandboxes, snapshots and templates that are no longer needed (`rm`, `gc`)"))
         }
         _ => Ok(()),
     }
@@ -195,9 +195,8 @@ pub fn check_spooled(whose: &str, quota: &Quota, bytes: u64) -> Result<(), Fault
     match quota.disk_bytes {
         Some(most) if bytes > most => {
             let message =
-                format!("bodies of {whose} on their way would take more than {:.1} MiB of the disk", mib(most));
-            Err(exceeded(LimitKind::DiskMb, message)
-                .hint("take those that were begun to their end, one after the other"))
+                format!("uploads of {whose} in progress would take more than {:.1} MiB of the disk", mib(most));
+            Err(exceeded(LimitKind::DiskMb, message).hint("finish the uploads in progress first, one after the other"))
         }
         _ => Ok(()),
     }
@@ -214,7 +213,7 @@ fn amount(
     let Some(most) = most else { return Ok(()) };
     let Some(more) = more else {
         let message = format!("the sandbox sets no {field}, and {whose} may have {most} {what} in all");
-        return Err(exceeded(kind, message).retry(Retry::Never).hint(format!("make it with {field}")));
+        return Err(exceeded(kind, message).retry(Retry::Never).hint(format!("create it with {field}")));
     };
     if has + more <= most {
         return Ok(());
@@ -222,7 +221,7 @@ fn amount(
     let message = format!("{whose} has {has} of {most} {what} in live sandboxes, and this one may use {more}");
     let fault = exceeded(kind, message);
     match more > most {
-        true => Err(fault.retry(Retry::Never).hint(format!("make it with a {field} of at most {most}"))),
+        true => Err(fault.retry(Retry::Never).hint(format!("create it with a {field} of at most {most}"))),
         false => Err(fault),
     }
 }

@@ -6,7 +6,7 @@ use crate::stop::end_runs;
 use api::{DiskUsage, JournalStep, SandboxRemoved, SandboxState};
 use runtime::Node;
 use runtime::keeper::client::{GREETING, LISTING};
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use runtime::liveness;
 use serde_json::json;
 use state::admission::{Verb, check};
@@ -74,7 +74,7 @@ fn check_alone(tx: &Tx<'_>, which: &Which, kept: &Kept<Sandbox>, caller: &Caller
     }
     let names: Vec<_> = here.iter().take(8).map(|s| s.record.name.as_ref().unwrap_or(&s.id).as_str()).collect();
     let message = format!("{} sandboxes cover {base}: {}", here.len(), names.join(", "));
-    Err(Fault::invalid(message).hint("say which to remove").phase(Phase::Admission))
+    Err(Fault::invalid(message).hint("name the one to remove").phase(Phase::Admission))
 }
 
 /// Returns the id of a sandbox that was removed already, and the layers that an interrupted removal left.
@@ -104,7 +104,7 @@ fn drop_all(state: &State, layers: &[String]) -> (DiskUsage, Vec<String>) {
 fn in_part(id: &str, failed: &[String]) -> Fault {
     let message = format!("{id} is removed, but not all of it: {}", failed.join("; "));
     let fault = Fault::new(ErrorKind::Unavailable, message).subject(id).phase(Phase::Close);
-    fault.hint("`cofferdam gc` takes the rest when that is mended")
+    fault.hint("`cofferdam gc` removes the rest once that is fixed")
 }
 
 fn busy(id: &str) -> Fault {
@@ -131,7 +131,7 @@ pub fn take(
     let Some((gone, base)) = gone else { return Ok((false, DiskUsage::default())) };
     let (freed, failed) = drop_all(state, &gone);
     own_bases::leave(state, &base)?;
-    Place::of(&state.path, id).remove();
+    KeeperDir::of(&state.path, id).remove();
     // The tombstone is on the disk, and names the layers to remove.
     state.store.write_soon(|tx| {
         let step = if failed.is_empty() { JournalStep::Done } else { JournalStep::Failed };

@@ -67,7 +67,9 @@ impl ReviewScope {
 /// Refuses an empty path: from a script whose variable is not set it would mean the whole current directory.
 pub fn check_named(word: &OsStr) -> Result<(), Fault> {
     match word.is_empty() {
-        true => Err(Fault::invalid("an empty path").hint("name one; `.` is where you stand").phase(Phase::Admission)),
+        true => {
+            Err(Fault::invalid("an empty path").hint("name one; `.` is the current directory").phase(Phase::Admission))
+        }
         false => Ok(()),
     }
 }

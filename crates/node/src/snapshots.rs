@@ -120,8 +120,8 @@ pub fn of_sandbox(node: &Node, caller: &Caller, word: &str, snapshot: Option<&st
         if found.record.sandbox == sandbox {
             return Ok(found.id);
         }
-        let fault = Fault::new(ErrorKind::NotFound, format!("{snapshot} is no snapshot of {sandbox}"));
-        Err(fault.hint("ask for the snapshots of the sandbox").subject(snapshot).phase(Phase::Admission))
+        let fault = Fault::new(ErrorKind::NotFound, format!("{snapshot} is not a snapshot of {sandbox}"));
+        Err(fault.hint("list the snapshots of the sandbox").subject(snapshot).phase(Phase::Admission))
     })
 }
 
@@ -173,7 +173,7 @@ pub fn check_in_use(tx: &Tx<'_>, layers: &[String]) -> Result<(), Fault> {
     match layers.iter().find(|id| !used.contains_key(*id)) {
         None => Ok(()),
         Some(gone) => {
-            let fault = Fault::new(ErrorKind::Conflict, format!("layer {gone} was given up meanwhile")).subject(gone);
+            let fault = Fault::new(ErrorKind::Conflict, format!("layer {gone} was removed meanwhile")).subject(gone);
             Err(fault.hint("use another snapshot").phase(Phase::Admission))
         }
     }

@@ -4,7 +4,7 @@ use crate::suspend;
 use api::{EndedRun, JournalStep, Lifecycle, SandboxStateChanged};
 use runtime::Node;
 use runtime::keeper::client::{GREETING, LISTING};
-use runtime::keeper::place::{Card, Place};
+use runtime::keeper::place::{Card, KeeperDir};
 use runtime::keeper::{Contact, Keeper, lost};
 use runtime::liveness;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -69,7 +69,7 @@ pub fn start_live(node: &Node, caller: &Caller, which: &Which) -> Result<Sandbox
         note(tx, "start", JournalStep::Done, &kept.id, caller, json!({ "live": true }))?;
         Ok((tx.change(kept)?, true))
     })?;
-    let before = Place::of(&state.path, &kept.id).has_keeper();
+    let before = KeeperDir::of(&state.path, &kept.id).has_keeper();
     Keeper::ensure(node, caller, &state.path, &kept.id)?.stay()?;
     Ok(SandboxStateChanged { version: kept.version, changed: moved.changed || changed || !before, ..moved })
 }
@@ -137,7 +137,7 @@ pub fn end_runs(
             }
         }
         if Instant::now() > end {
-            let message = format!("{}: a process holds its layer and will not end", sandbox.id);
+            let message = format!("{}: a process holds its layer and does not end", sandbox.id);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&sandbox.id).retry(Retry::Later);
             return Err(fault.hint("`cofferdam ps` shows what runs; try again").phase(Phase::Close));
         }
@@ -169,7 +169,7 @@ pub(crate) fn end_keeper(
             }
         }
         Contact::Silent(card) => card,
-        Contact::Refused(_) => Place::of(state, sandbox).card()?,
+        Contact::Refused(_) => KeeperDir::of(state, sandbox).card()?,
     };
     let handle = card.handle()?;
     sys::process::signal(handle.as_fd(), KILL);

@@ -2,7 +2,7 @@
 //! name or by `name@sha256:…`, which is immutable.
 
 use crate::own_bases;
-use crate::snapshots::fork::{Origin, in_force, origin};
+use crate::snapshots::fork::{ForkOrigin, in_force, origin};
 use crate::snapshots::take::settle;
 use crate::snapshots::{drop_unused, earlier, find_template, note};
 use crate::warm;
@@ -43,7 +43,7 @@ pub fn create_once(
         return Ok(TemplateCreated { existed: true, ..known });
     }
     check_name(name)?;
-    let Origin { sandbox: of, mut ground, .. } = origin(node, state, caller, from)?;
+    let ForkOrigin { sandbox: of, mut ground, .. } = origin(node, state, caller, from)?;
     // A layer that was tampered with must not get a valid digest of its own.
     ground.verified(state)?;
     // Synced: a template is made once and kept long.

@@ -28,7 +28,7 @@ const USED_EVERY_MS: u64 = 60_000;
 
 /// A token as it is kept; ids are `tok_…`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Token {
+pub struct TokenRecord {
     /// For people, and for the journal.
     pub label: String,
     pub tenant: String,
@@ -51,7 +51,7 @@ pub struct Token {
     pub used_ms: Option<u64>,
 }
 
-impl Token {
+impl TokenRecord {
     /// Returns the sandboxes that a bound token may use; none if it has all of its tenant. An agent's token also has those that
     /// it made.
     pub fn own(&self, id: &str) -> Option<Own> {
@@ -61,7 +61,7 @@ impl Token {
     }
 }
 
-impl Record for Token {
+impl Record for TokenRecord {
     const KIND: &'static store::Kind = state::records::kind("token");
 
     fn scope(&self) -> Option<&str> {
@@ -69,10 +69,10 @@ impl Record for Token {
     }
 }
 
-fn shown(kept: Kept<Token>) -> api::Token {
+fn shown(kept: Kept<TokenRecord>) -> api::Token {
     let Kept { id, record, .. } = kept;
-    let Token { label: name, tenant, scopes, dirs, policies, sandboxes, .. } = record;
-    let Token { limits, created_ms, created_by, expires_ms, used_ms, .. } = record;
+    let TokenRecord { label: name, tenant, scopes, dirs, policies, sandboxes, .. } = record;
+    let TokenRecord { limits, created_ms, created_by, expires_ms, used_ms, .. } = record;
     api::Token {
         id,
         name,
@@ -96,7 +96,7 @@ pub fn create(node: &Node, caller: &Caller, ask: &TokenCreate) -> Result<TokenCr
     let secret = terms::hex::encode([sys::random::id_bytes(), sys::random::id_bytes()].concat());
     let at_ms = terms::clock::now_ms();
     let usual = || USUAL_POLICIES.iter().map(|name| (*name).to_owned()).collect();
-    let token = Token {
+    let token = TokenRecord {
         label: ask.name.clone(),
         tenant: ask.tenant.clone(),
         scopes: scopes(ask)?,
@@ -112,8 +112,9 @@ pub fn create(node: &Node, caller: &Caller, ask: &TokenCreate) -> Result<TokenCr
     };
     let id = terms::id("tok", sys::random::id_bytes());
     let kept = state.store.write(|tx| {
-        if tx.count::<Token>()? >= MOST {
-            let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} tokens, the most there can be"));
+        if tx.count::<TokenRecord>()? >= MOST {
+            let fault =
+                Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} tokens already, which is the maximum"));
             return Err(fault.retry(Retry::Later).hint("revoke some").phase(Phase::Admission));
         }
         let body = json!({"name": token.label, "tenant": token.tenant, "scopes": token.scopes, "dirs": token.dirs,
@@ -127,7 +128,7 @@ pub fn create(node: &Node, caller: &Caller, ask: &TokenCreate) -> Result<TokenCr
 
 /// Lists all tokens, newest first.
 pub fn list(node: &Node, caller: &Caller) -> Result<Vec<api::Token>, Fault> {
-    let mut all = node.states.open(caller)?.store.read(|tx| tx.list::<Token>())?;
+    let mut all = node.states.open(caller)?.store.read(|tx| tx.list::<TokenRecord>())?;
     all.sort_by(|a, b| b.record.created_ms.cmp(&a.record.created_ms).then_with(|| a.id.cmp(&b.id)));
     Ok(all.into_iter().map(shown).collect())
 }
@@ -136,7 +137,7 @@ pub fn list(node: &Node, caller: &Caller) -> Result<Vec<api::Token>, Fault> {
 pub fn revoke(node: &Node, caller: &Caller, id: &str) -> Result<TokenRevoked, Fault> {
     let state = node.states.open(caller)?;
     let changed = state.store.write(|tx| {
-        let there = tx.remove::<Token>(id)?;
+        let there = tx.remove::<TokenRecord>(id)?;
         if there {
             note(tx, "token revoke", JournalStep::Done, id, caller, serde_json::Value::Null)?;
         } else if tx.noted(Some(id), None, 1)?.is_empty() {
@@ -170,11 +171,11 @@ impl TokenLookup {
 
     /// Fails if the state cannot be opened and read, as every verb does.
     pub fn works(&self, node: &Node) -> Result<(), Fault> {
-        node.states.open(&self.caller)?.store.read(|tx| tx.count::<Token>()).map(drop)
+        node.states.open(&self.caller)?.store.read(|tx| tx.count::<TokenRecord>()).map(drop)
     }
 
     /// Returns the token of a presented secret; none if it is unknown, revoked or expired.
-    pub fn find_by_secret(&self, node: &Node, presented: &str) -> Result<Option<Kept<Token>>, Fault> {
+    pub fn find_by_secret(&self, node: &Node, presented: &str) -> Result<Option<Kept<TokenRecord>>, Fault> {
         let Some((id, secret)) = split(presented) else { return Ok(None) };
         let known = self.get(node, &id)?;
         // Computed and compared also for an unknown id, so that timing reveals nothing.
@@ -185,21 +186,21 @@ impl TokenLookup {
     }
 
     /// Returns a token by its id, if it is valid now.
-    pub fn get(&self, node: &Node, id: &str) -> Result<Option<Kept<Token>>, Fault> {
+    pub fn get(&self, node: &Node, id: &str) -> Result<Option<Kept<TokenRecord>>, Fault> {
         let now = terms::clock::now_ms();
-        let kept = self.store(node)?.read(|tx| tx.get::<Token>(id))?;
+        let kept = self.store(node)?.read(|tx| tx.get::<TokenRecord>(id))?;
         Ok(kept.filter(|kept| kept.record.expires_ms.is_none_or(|end| end > now)))
     }
 
     /// Records the time of use, to the minute. A failure refuses no request.
-    pub fn used(&self, node: &Node, kept: &Kept<Token>) {
+    pub fn used(&self, node: &Node, kept: &Kept<TokenRecord>) {
         let now = terms::clock::now_ms();
         if kept.record.used_ms.is_some_and(|before| before.saturating_add(USED_EVERY_MS) > now) {
             return;
         }
         let _ = self.store(node).and_then(|store| {
             store.write(|tx| {
-                let Some(mut kept) = tx.get::<Token>(&kept.id)? else { return Ok(()) };
+                let Some(mut kept) = tx.get::<TokenRecord>(&kept.id)? else { return Ok(()) };
                 kept.record.used_ms = Some(now);
                 tx.change(kept).map(drop)
             })
@@ -208,9 +209,9 @@ impl TokenLookup {
 
     /// Writes to the journal that a caller named an object of another tenant, or of another agent of the same tenant.
     pub fn note_foreign(&self, node: &Node, actor: &str, subject: &str, route: &str, and_more: bool) {
-        let mut body = json!({"route": route, "why": "it belongs to another"});
+        let mut body = json!({"route": route, "why": "it belongs to another tenant or token"});
         if and_more {
-            body["more"] = json!("further tries of this minute are not noted");
+            body["more"] = json!("further attempts of this minute are not recorded");
         }
         let at_ms = terms::clock::now_ms();
         let entry = store::Entry { at_ms, verb: "foreign", step: JournalStep::Failed, subject, actor, body };
@@ -278,7 +279,7 @@ pub fn check_tenant(name: &str) -> Result<(), Fault> {
     if (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') {
         return Ok(());
     }
-    let fault = Fault::invalid(format!("tenant {name:?}: no name of a tenant")).phase(Phase::Admission);
+    let fault = Fault::invalid(format!("tenant {name:?}: not a valid tenant name")).phase(Phase::Admission);
     Err(fault.hint("use 1 to 64 lower-case letters, digits, dashes and underscores; no dash first, e.g. team-a"))
 }
 
@@ -296,7 +297,7 @@ fn scopes(ask: &TokenCreate) -> Result<Vec<Scope>, Fault> {
 fn limits(ask: &TokenCreate) -> Result<LimitBounds, Fault> {
     let unbound = ask.tenant == DEFAULT_TENANT && ask.scopes.contains(&Scope::Operator);
     if !ask.limits.is_empty() && unbound {
-        let fault = Fault::invalid("limits: a token of the daemon's own operator is bound by none");
+        let fault = Fault::invalid("limits: not supported for a token of the daemon's own operator");
         return Err(fault.hint("leave them out, or give the token other scopes or a tenant").phase(Phase::Admission));
     }
     ask.limits.check()?;
@@ -306,8 +307,8 @@ fn limits(ask: &TokenCreate) -> Result<LimitBounds, Fault> {
 fn presets(ask: &TokenCreate) -> Result<Vec<String>, Fault> {
     if let Some(name) = ask.policies.iter().find(|name| policy::preset(name).is_none()) {
         let known: Vec<_> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
-        let fault = Fault::invalid(format!("policies: {name:?} is no built-in policy")).phase(Phase::Admission);
-        return Err(fault.hint(format!("there are {}", known.join(", "))));
+        let fault = Fault::invalid(format!("policies: {name:?} is not a built-in policy")).phase(Phase::Admission);
+        return Err(fault.hint(format!("built-in policies: {}", known.join(", "))));
     }
     Ok(ask.policies.clone())
 }
@@ -325,15 +326,19 @@ fn sandboxes(ask: &TokenCreate, caller: &Caller) -> Result<Vec<String>, Fault> {
     let refuse =
         |why: String, hint: &str| Fault::invalid(format!("sandboxes: {why}")).hint(hint).phase(Phase::Admission);
     if ask.sandboxes.len() > MOST_GRANTS {
-        let hint = "make several tokens, or a tenant for them";
+        let hint = "create several tokens, or a tenant for them";
         return Err(refuse(format!("{}; at most {MOST_GRANTS}", ask.sandboxes.len()), hint));
     }
     let scopes = &ask.scopes;
     if scopes.contains(&Scope::Operator) || !scopes.iter().any(|s| matches!(s, Scope::Agent | Scope::Reviewer)) {
-        return Err(refuse("only an agent's or a reviewer's token is bound to some".to_owned(), "leave them out"));
+        return Err(refuse(
+            "only a token with scope agent or reviewer can name sandboxes".to_owned(),
+            "leave them out",
+        ));
     }
     let place = state_of(&state::directory::place(caller)?, &ask.tenant);
-    let none = |word: &str| refuse(format!("tenant {} has no sandbox {word:?}", ask.tenant), "name one that is there");
+    let none =
+        |word: &str| refuse(format!("tenant {} has no sandbox {word:?}", ask.tenant), "name an existing sandbox");
     if !place.join("store.db").exists() {
         return Err(none(&ask.sandboxes[0]));
     }
@@ -357,10 +362,10 @@ fn dirs(ask: &TokenCreate, state: &State) -> Result<Vec<PathBuf>, Fault> {
     let real = |dir: &PathBuf| {
         let bad = |why: String| {
             let fault = Fault::invalid(format!("dirs: {}: {why}", dir.display())).phase(Phase::Admission);
-            fault.hint("grant a directory that exists, by its whole path")
+            fault.hint("grant a directory that exists, by its absolute path")
         };
         if !dir.is_absolute() {
-            return Err(bad("not a whole path".into()));
+            return Err(bad("not an absolute path".into()));
         }
         let path = std::fs::canonicalize(dir).map_err(|e| bad(e.to_string()))?;
         let opened = Dir::open(&path).map_err(|e| bad(e.to_string()))?;

@@ -4,8 +4,8 @@ use crate::list;
 use api::{SandboxState, SandboxSummary, TopReport, TopSandbox};
 use runtime::Node;
 use runtime::keeper::client::{LISTING, silence};
-use runtime::keeper::survey::{Reply, Subject, survey};
-use runtime::keeper::wire::{self, Request, Used};
+use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
+use runtime::keeper::wire::{self, KeeperRequest, Used};
 use state::sandbox::{Run, Sandbox};
 use state::{Caller, State};
 use std::collections::BTreeMap;
@@ -37,8 +37,9 @@ impl Top {
         let listed: BTreeMap<&str, &SandboxSummary> = rows.iter().map(|row| (row.id.as_str(), row)).collect();
         let sandboxes: Vec<&Kept<Sandbox>> =
             sandboxes.iter().filter(|kept| listed.contains_key(kept.id.as_str())).collect();
-        let subjects: Vec<Subject> = sandboxes.iter().map(|kept| Subject::new(&state.path, &kept.id)).collect();
-        let replies = survey(node, &subjects, Some(&Request::Usage), LISTING);
+        let subjects: Vec<SurveyedSandbox> =
+            sandboxes.iter().map(|kept| SurveyedSandbox::new(&state.path, &kept.id)).collect();
+        let replies = survey(node, &subjects, Some(&KeeperRequest::Usage), LISTING);
         let processes = Processes::read();
         let mut all = Vec::new();
         for (kept, reply) in sandboxes.into_iter().zip(replies) {

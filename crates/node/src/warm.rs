@@ -19,7 +19,7 @@ pub use leave::take_away;
 pub(crate) use leave::{drop_spare, idle, mark_leaving};
 pub use set::{KeepSpares, set, warmth};
 
-pub use state::pool::{Pool, Spare, Stage};
+pub use state::pool::{Pool, Spare, SpareStage};
 
 /// Most spares of one template.
 pub const MOST: u32 = 64;

@@ -1,7 +1,7 @@
 //! Stored secrets, the tail of the journal, and paged diffs, through the library's API.
 
 use api::{ChangeBody, WorkspaceDiff};
-use node::audit::{self, Tail, Wanted};
+use node::audit::{self, JournalFilter, Tail};
 use node::create;
 use node::review::ReviewScope;
 use node::review::diff::{self, DiffPage, DiffReader};
@@ -106,12 +106,12 @@ fn names_and_values_that_cannot_be_are_refused_and_not_repeated() {
 #[test]
 fn a_tail_gives_every_entry_once_and_passes_over_what_is_not_wanted() {
     let fixture = NodeFixture::new();
-    let mut all = Tail::open(&fixture.node, &fixture.caller, None, Wanted::default()).unwrap();
+    let mut all = Tail::open(&fixture.node, &fixture.caller, None, JournalFilter::default()).unwrap();
     let (id, _) = fixture.sandbox();
     let created: Vec<u64> = all.next(100).unwrap().into_iter().map(|e| e.seq).collect();
     assert!(!created.is_empty() && all.next(100).unwrap().is_empty());
     kept::set(&fixture.node, &fixture.caller, "A", "b".into()).unwrap();
-    let wanted = Wanted { subject: Some(id.clone()), ..Wanted::default() };
+    let wanted = JournalFilter { subject: Some(id.clone()), ..JournalFilter::default() };
     let mut own = Tail::open(&fixture.node, &fixture.caller, Some(0), wanted).unwrap();
     let mut seen = Vec::new();
     loop {
@@ -123,14 +123,16 @@ fn a_tail_gives_every_entry_once_and_passes_over_what_is_not_wanted() {
         seen.extend(next.into_iter().map(|e| e.seq));
     }
     assert_eq!(seen, created, "only its own, each once, in order");
-    let later =
-        Tail::open(&fixture.node, &fixture.caller, Some(own.at()), Wanted::default()).unwrap().next(100).unwrap();
+    let later = Tail::open(&fixture.node, &fixture.caller, Some(own.at()), JournalFilter::default())
+        .unwrap()
+        .next(100)
+        .unwrap();
     assert!(later.is_empty(), "what was passed over was looked at");
     assert_eq!(
-        Tail::open(&fixture.node, &fixture.caller, Some(10_000), Wanted::default()).err().unwrap().error_kind,
+        Tail::open(&fixture.node, &fixture.caller, Some(10_000), JournalFilter::default()).err().unwrap().error_kind,
         ErrorKind::InvalidRequest
     );
-    let page = audit::page(&fixture.node, &fixture.caller, 0, Wanted::default(), 2).unwrap();
+    let page = audit::page(&fixture.node, &fixture.caller, 0, JournalFilter::default(), 2).unwrap();
     assert_eq!((page.entries.len(), page.next), (2, Some(2)));
 }
 

@@ -246,7 +246,7 @@ fn what_was_there_before_the_sandbox_is_not_what_it_knew() {
     assert!(has_drifted(&bench, &two), "it knew what landed");
     let answer =
         rebase(&bench.node, &bench.caller, &rebase::RebaseSandbox { which: which(two), dry_run: true }).unwrap();
-    assert_eq!(answer.conflicts, 1, "both changed it: {answer:?}");
+    assert_eq!(answer.conflicts, 1, "both sides changed it: {answer:?}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ mod test {
                 let host = secret.host.to_string();
                 let reaches = |rule: &crate::NetRule| {
                     rule.action == Action::Allow && {
-                        matches!(&rule.to, crate::Target::Host(pattern) if pattern.matches(&secret.host))
+                        matches!(&rule.to, crate::NetTarget::Host(pattern) if pattern.matches(&secret.host))
                     }
                 };
                 assert!(

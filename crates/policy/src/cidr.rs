@@ -1,7 +1,7 @@
 //! Address ranges (CIDR), and the special ranges: they lead to this host, its neighbours or its cloud, never to the
 //! public network.
 
-use crate::path::Refusal;
+use crate::path::PathRefusal;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,12 +11,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Cidr(IpNet);
 
 impl Cidr {
-    pub fn parse(text: &str) -> Result<Cidr, Refusal> {
+    pub fn parse(text: &str) -> Result<Cidr, PathRefusal> {
         let bad =
-            || Refusal::new(format!("{text:?} is not a range of addresses")).hint("such as 10.0.0.0/8 or fd00::/8");
+            || PathRefusal::new(format!("{text:?} is not a range of addresses")).hint("such as 10.0.0.0/8 or fd00::/8");
         let Some((addr, prefix)) = text.split_once('/') else {
             return match text.parse::<IpAddr>() {
-                Ok(addr) => Err(Refusal::new(format!("{text:?} has no prefix length"))
+                Ok(addr) => Err(PathRefusal::new(format!("{text:?} has no prefix length"))
                     .hint(format!("write \"{addr}/{}\"", width(addr)))),
                 Err(_) => Err(bad()),
             };
@@ -26,17 +26,17 @@ impl Cidr {
         let prefix: u8 = match prefix.parse() {
             Ok(prefix) if plain && prefix <= width(addr) => prefix,
             _ => {
-                return Err(Refusal::new(format!("{text:?} has a bad prefix length"))
+                return Err(PathRefusal::new(format!("{text:?} has a bad prefix length"))
                     .hint(format!("it goes from 0 to {}", width(addr))));
             }
         };
         if addr.to_canonical() != addr {
-            return Err(Refusal::new(format!("{text:?} maps IPv4 into IPv6")).hint("write the IPv4 range itself"));
+            return Err(PathRefusal::new(format!("{text:?} maps IPv4 into IPv6")).hint("write the IPv4 range itself"));
         }
         let cidr = Cidr::new(addr, prefix);
         match cidr.0.addr() == addr {
             true => Ok(cidr),
-            false => Err(Refusal::new(format!("{text:?} has bits set past the prefix"))
+            false => Err(PathRefusal::new(format!("{text:?} has bits set past the prefix"))
                 .hint(format!("write \"{cidr}\" for the range or \"{addr}/{}\" for the address", width(addr)))),
         }
     }

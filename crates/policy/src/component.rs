@@ -5,14 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A component of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum PatternPart {
     Literal(OsString),
-    Wild(Vec<Token>),
+    Wild(Vec<PatternToken>),
     AnyDepth,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Token {
+pub(crate) enum PatternToken {
     One(u32),
     AnyOne,
     AnyRun,
@@ -32,9 +32,9 @@ pub(crate) fn escape(name: &str) -> String {
 }
 
 /// Parses a component. The error describes the mistake.
-pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
+pub(crate) fn parse_part(text: &str) -> Result<PatternPart, String> {
     if text == "**" {
-        return Ok(Part::AnyDepth);
+        return Ok(PatternPart::AnyDepth);
     }
     if text.contains("**") {
         return Err(format!("\"**\" stands alone in a component, not inside {text:?}"));
@@ -43,39 +43,39 @@ pub(crate) fn parse_part(text: &str) -> Result<Part, String> {
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         tokens.push(match c {
-            '*' => Token::AnyRun,
-            '?' => Token::AnyOne,
+            '*' => PatternToken::AnyRun,
+            '?' => PatternToken::AnyOne,
             '[' => parse_class(&mut chars, text)?,
-            c => Token::One(c as u32),
+            c => PatternToken::One(c as u32),
         });
     }
     Ok(simplify(tokens))
 }
 
 /// Reduces a component of single characters to a plain name; `[x]` is how a wildcard character is written literally.
-fn simplify(mut tokens: Vec<Token>) -> Part {
+fn simplify(mut tokens: Vec<PatternToken>) -> PatternPart {
     for token in &mut tokens {
-        if let Token::Class { negated: false, ranges } = token
+        if let PatternToken::Class { negated: false, ranges } = token
             && let [(low, high)] = ranges[..]
             && low == high
         {
-            *token = Token::One(low);
+            *token = PatternToken::One(low);
         }
     }
     let letters: Option<String> = tokens
         .iter()
         .map(|token| match token {
-            Token::One(code) => char::from_u32(*code),
+            PatternToken::One(code) => char::from_u32(*code),
             _ => None,
         })
         .collect();
     match letters {
-        Some(name) => Part::Literal(name.into()),
-        None => Part::Wild(tokens),
+        Some(name) => PatternPart::Literal(name.into()),
+        None => PatternPart::Wild(tokens),
     }
 }
 
-fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, String> {
+fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<PatternToken, String> {
     let unclosed = || format!("\"[\" without \"]\" in {whole:?}");
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     let mut next = chars.next().ok_or_else(unclosed)?;
@@ -100,7 +100,7 @@ fn parse_class(chars: &mut std::str::Chars<'_>, whole: &str) -> Result<Token, St
         }
         ranges.push((low as u32, high as u32));
     }
-    Ok(Token::Class { negated, ranges: merged(ranges) })
+    Ok(PatternToken::Class { negated, ranges: merged(ranges) })
 }
 
 /// Sorts ranges and merges those that touch: equal classes are written the same way.
@@ -141,11 +141,11 @@ fn class_text(negated: bool, ranges: &[(u32, u32)]) -> String {
     if front.is_empty() { format!("{dash}{back}") } else { format!("{front}{back}{dash}") }
 }
 
-pub(crate) fn part_matches(part: &Part, name: &OsStr) -> bool {
+pub(crate) fn part_matches(part: &PatternPart, name: &OsStr) -> bool {
     match part {
-        Part::AnyDepth => true,
-        Part::Literal(text) => text == name,
-        Part::Wild(tokens) => tokens_match(tokens, &units(name)),
+        PatternPart::AnyDepth => true,
+        PatternPart::Literal(text) => text == name,
+        PatternPart::Wild(tokens) => tokens_match(tokens, &units(name)),
     }
 }
 
@@ -160,12 +160,12 @@ fn units(name: &OsStr) -> Vec<u32> {
 }
 
 /// Matches with two cursors: on a mismatch backtracks to the last `*` only, since an earlier one can never help.
-fn tokens_match(tokens: &[Token], name: &[u32]) -> bool {
+fn tokens_match(tokens: &[PatternToken], name: &[u32]) -> bool {
     let (mut t, mut n) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     while n < name.len() {
         match tokens.get(t) {
-            Some(Token::AnyRun) => {
+            Some(PatternToken::AnyRun) => {
                 retry = Some((t + 1, n));
                 t += 1;
                 continue;
@@ -186,33 +186,33 @@ fn tokens_match(tokens: &[Token], name: &[u32]) -> bool {
             None => return false,
         }
     }
-    tokens[t..].iter().all(|token| *token == Token::AnyRun)
+    tokens[t..].iter().all(|token| *token == PatternToken::AnyRun)
 }
 
-fn token_matches(token: &Token, unit: u32) -> bool {
+fn token_matches(token: &PatternToken, unit: u32) -> bool {
     match token {
-        Token::One(code) => *code == unit,
-        Token::AnyOne => true,
-        Token::AnyRun => false,
-        Token::Class { negated, ranges } => ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated,
+        PatternToken::One(code) => *code == unit,
+        PatternToken::AnyOne => true,
+        PatternToken::AnyRun => false,
+        PatternToken::Class { negated, ranges } => ranges.iter().any(|(a, b)| (*a..=*b).contains(&unit)) != *negated,
     }
 }
 
-pub(crate) fn part_text(part: &Part) -> String {
+pub(crate) fn part_text(part: &PatternPart) -> String {
     match part {
-        Part::AnyDepth => "**".to_owned(),
-        Part::Literal(name) => escape(&name.to_string_lossy()),
-        Part::Wild(tokens) => tokens.iter().map(token_text).collect(),
+        PatternPart::AnyDepth => "**".to_owned(),
+        PatternPart::Literal(name) => escape(&name.to_string_lossy()),
+        PatternPart::Wild(tokens) => tokens.iter().map(token_text).collect(),
     }
 }
 
-fn token_text(token: &Token) -> String {
+fn token_text(token: &PatternToken) -> String {
     let letter = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     match token {
-        Token::One(code) => escape(&letter(*code).to_string()),
-        Token::AnyOne => "?".to_owned(),
-        Token::AnyRun => "*".to_owned(),
-        Token::Class { negated, ranges } => {
+        PatternToken::One(code) => escape(&letter(*code).to_string()),
+        PatternToken::AnyOne => "?".to_owned(),
+        PatternToken::AnyRun => "*".to_owned(),
+        PatternToken::Class { negated, ranges } => {
             format!("[{}{}]", if *negated { "!" } else { "" }, class_text(*negated, ranges))
         }
     }

@@ -1,8 +1,8 @@
 //! Cursor into a document's tree that knows its path, so that every error names its field.
 
-use crate::locate::{FieldPart, Step};
+use crate::locate::{FieldPart, PathStep};
 use crate::node::Node;
-use crate::path::Refusal;
+use crate::path::PathRefusal;
 use crate::schema::{Section, nearest};
 use std::collections::BTreeSet;
 use terms::{COUNTS, MEGABYTES};
@@ -10,7 +10,7 @@ use terms::{COUNTS, MEGABYTES};
 /// An error with the path of its field; the position in the text is looked up later.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    pub(crate) path: Vec<Step>,
+    pub(crate) path: Vec<PathStep>,
     pub(crate) spot: FieldPart,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
@@ -26,11 +26,11 @@ impl Problem {
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     pub(crate) node: &'a Node,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
 }
 
 /// The fields of an object whose keys are all known.
-pub(crate) struct Fields<'a> {
+pub(crate) struct ObjectFields<'a> {
     entries: &'a [(String, Node)],
     at: Cursor<'a>,
 }
@@ -44,7 +44,7 @@ impl<'a> Cursor<'a> {
         Problem { path: self.path.clone(), spot: FieldPart::Value, message: message.into(), hint: None }
     }
 
-    pub(crate) fn refused(&self, refusal: Refusal) -> Problem {
+    pub(crate) fn refused(&self, refusal: PathRefusal) -> Problem {
         Problem { path: self.path.clone(), spot: FieldPart::Value, message: refusal.message, hint: refusal.hint }
     }
 
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
         self.problem(format!("expected {what}, found {}", self.node.kind()))
     }
 
-    fn child(&self, step: Step, node: &'a Node) -> Cursor<'a> {
+    fn child(&self, step: PathStep, node: &'a Node) -> Cursor<'a> {
         let mut path = self.path.clone();
         path.push(step);
         Cursor { node, path }
@@ -60,11 +60,11 @@ impl<'a> Cursor<'a> {
 
     pub(crate) fn key_problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let mut path = self.path.clone();
-        path.push(Step::Key(key.to_owned()));
+        path.push(PathStep::Key(key.to_owned()));
         Problem { path, spot: FieldPart::Key, message: message.into(), hint: None }
     }
 
-    pub(crate) fn object(&self, section: &Section) -> Result<Fields<'a>, Problem> {
+    pub(crate) fn object(&self, section: &Section) -> Result<ObjectFields<'a>, Problem> {
         let Node::Map(entries) = self.node else {
             return Err(self.expected("an object"));
         };
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
                 return Err(self.unknown_key(key, || section.keys.iter().map(|k| k.name)));
             }
         }
-        Ok(Fields { entries, at: self.clone() })
+        Ok(ObjectFields { entries, at: self.clone() })
     }
 
     /// The error for an unknown key, with the nearest known key as a hint.
@@ -90,14 +90,14 @@ impl<'a> Cursor<'a> {
         let Node::Map(entries) = self.node else {
             return Err(self.expected("an object"));
         };
-        Ok(entries.iter().map(|(k, v)| (k.as_str(), self.child(Step::Key(k.clone()), v))).collect())
+        Ok(entries.iter().map(|(k, v)| (k.as_str(), self.child(PathStep::Key(k.clone()), v))).collect())
     }
 
     pub(crate) fn items(&self) -> Result<Vec<Cursor<'a>>, Problem> {
         let Node::List(items) = self.node else {
             return Err(self.expected("a list"));
         };
-        Ok(items.iter().enumerate().map(|(i, node)| self.child(Step::Index(i), node)).collect())
+        Ok(items.iter().enumerate().map(|(i, node)| self.child(PathStep::Index(i), node)).collect())
     }
 
     /// Returns any string; control characters are left to the caller.
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
             return Err(self.problem("the string is empty"));
         }
         match text.chars().find(|c| c.is_control()) {
-            Some(bad) => Err(self.problem(format!("{text:?} holds the character {bad:?}"))),
+            Some(bad) => Err(self.problem(format!("{text:?} contains the character {bad:?}"))),
             None => Ok(text),
         }
     }
@@ -165,10 +165,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ObjectFields<'a> {
     pub(crate) fn get(&self, name: &str) -> Option<Cursor<'a>> {
         let (key, node) = self.entries.iter().find(|(key, _)| key == name)?;
-        Some(self.at.child(Step::Key(key.clone()), node))
+        Some(self.at.child(PathStep::Key(key.clone()), node))
     }
 
     pub(crate) fn need(&self, name: &str) -> Result<Cursor<'a>, Problem> {
@@ -207,17 +207,17 @@ pub(crate) fn one_of_these(wrong: &str, names: &[&str]) -> String {
 }
 
 /// Parses a string with the parser of its type.
-pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<T, Problem> {
+pub(crate) fn parsed<T>(at: &Cursor<'_>, parse: impl Fn(&str) -> Result<T, PathRefusal>) -> Result<T, Problem> {
     parse(at.text()?).map_err(|refusal| at.refused(refusal))
 }
 
 /// Converts the path of the path tracker; used for errors of the JSON and TOML readers themselves.
-pub(crate) fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
+pub(crate) fn steps(path: &serde_path_to_error::Path) -> Vec<PathStep> {
     use serde_path_to_error::Segment;
     path.iter()
         .filter_map(|segment| match segment {
-            Segment::Seq { index } => Some(Step::Index(*index)),
-            Segment::Map { key } => Some(Step::Key(key.clone())),
+            Segment::Seq { index } => Some(PathStep::Index(*index)),
+            Segment::Map { key } => Some(PathStep::Key(key.clone())),
             _ => None,
         })
         .collect()

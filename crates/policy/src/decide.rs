@@ -55,7 +55,7 @@ impl Decision {
             Action::Allow | Action::Warn => None,
             Action::Ask => {
                 let how = "answer at a terminal, or with `cofferdam answer` in a live sandbox";
-                Some(format!("{} asks, and is refused where nobody can answer; {how}", self.rule))
+                Some(format!("{} asks, and the operation is refused where no answer is possible; {how}", self.rule))
             }
             Action::Deny if self.matches.is_empty() || !self.matches.iter().any(|m| m.action == Action::Deny) => add(),
             Action::Deny => Some(format!("an allow rule cannot lift {}; remove or narrow it", self.rule)),
@@ -149,7 +149,7 @@ impl Resolved {
         if self.is_too_wide(path) && perm != Perm::MakeReg {
             return wide_hint(path.parent()?);
         }
-        Some(format!("it does not exist on the host: make it there with `{make}`, then run with --write {literal}"))
+        Some(format!("it does not exist on the host: create it there with `{make}`, then run with --write {literal}"))
     }
 
     /// Returns the rule that allows the access, and the flag that does the same for one run.
@@ -164,7 +164,7 @@ impl Resolved {
 }
 
 fn wide_hint(path: &Path) -> Option<String> {
-    Some(format!("all of {} is too much to allow; name a file or directory below it", RulePath::literal(path)?))
+    Some(format!("do not allow all of {}; name a file or directory below it", RulePath::literal(path)?))
 }
 
 /// Returns the rule that allows the access, and the flag that does the same for one run.

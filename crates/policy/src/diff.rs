@@ -5,7 +5,7 @@ use crate::document::Capability;
 use crate::env::PASSED;
 use crate::node::Node;
 use crate::policy::{Labelled, Policy};
-use crate::write::{self, Entries};
+use crate::write::{self, ObjectEntries};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{Action, LimitKind};
 
@@ -85,14 +85,14 @@ impl Diff {
     pub fn to_json(&self) -> String {
         let list = |effect: Effect| {
             let changes = self.changes.iter().filter(|c| c.effect == effect).map(|c| {
-                let mut out = Entries::default();
+                let mut out = ObjectEntries::default();
                 out.put("place", Node::text(&c.place));
                 out.put("text", Node::text(&c.text));
                 out.into_node()
             });
             Node::List(changes.collect())
         };
-        let mut out = Entries::default();
+        let mut out = ObjectEntries::default();
         out.put("more", list(Effect::More));
         out.put("less", list(Effect::Less));
         out.put("different", list(Effect::Different));

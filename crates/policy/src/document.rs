@@ -2,7 +2,7 @@
 
 use crate::cidr::Cidr;
 use crate::error::PolicyError;
-use crate::host::{Host, HostPattern};
+use crate::host::{HostName, HostPattern};
 use crate::path::RulePath;
 use crate::perms::Perms;
 use crate::ports::Ports;
@@ -136,26 +136,26 @@ impl Proto {
 
 /// The target of a network rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub enum NetTarget {
     Host(HostPattern),
     Cidr(Cidr),
     Unix(RulePath),
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for NetTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Host(host) => write!(f, "{host}"),
-            Target::Cidr(range) => write!(f, "{range}"),
-            Target::Unix(path) => write!(f, "{path}"),
+            NetTarget::Host(host) => write!(f, "{host}"),
+            NetTarget::Cidr(range) => write!(f, "{range}"),
+            NetTarget::Unix(path) => write!(f, "{path}"),
         }
     }
 }
 
-impl Target {
+impl NetTarget {
     /// Returns true for a target by address, independent of names.
     pub fn is_address(&self) -> bool {
-        matches!(self, Target::Cidr(_) | Target::Host(HostPattern::Exact(Host::Addr(_))))
+        matches!(self, NetTarget::Cidr(_) | NetTarget::Host(HostPattern::Exact(HostName::Addr(_))))
     }
 }
 
@@ -164,7 +164,7 @@ pub struct NetRule {
     pub action: Action,
     /// Absent: tcp and udp. Always `Unix` with a socket path.
     pub proto: Option<Proto>,
-    pub to: Target,
+    pub to: NetTarget,
     pub ports: Option<Ports>,
     /// HTTP methods in capitals.
     pub methods: Option<Vec<String>>,
@@ -197,7 +197,7 @@ pub struct Env {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Secret {
     pub name: String,
-    pub host: Host,
+    pub host: HostName,
     pub header: String,
     /// `{}` stands for the secret.
     pub format: String,

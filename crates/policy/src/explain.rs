@@ -7,7 +7,7 @@ use crate::net::NetRequest;
 use crate::node::Node;
 use crate::perms::{Perm, Perms};
 use crate::resolve::Resolved;
-use crate::write::Entries;
+use crate::write::ObjectEntries;
 use std::path::Path;
 
 /// Decisions about one subject; operations with the same decision share a row.
@@ -77,7 +77,7 @@ impl Explanation {
 
     pub fn to_json(&self) -> String {
         let rows = self.rows.iter().map(row_node).collect();
-        let mut out = Entries::default();
+        let mut out = ObjectEntries::default();
         out.put("subject", Node::text(&self.subject));
         out.put("decisions", Node::List(rows));
         out.into_node().to_json()
@@ -85,13 +85,13 @@ impl Explanation {
 }
 
 fn row_node(row: &Row) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("operations", Node::texts(&row.operations));
     out.put("action", Node::text(row.decision.action.name()));
     out.put("rule", Node::text(&row.decision.rule));
     out.put_some("hint", row.decision.hint.as_ref().map(Node::text));
     let matches = row.decision.matches.iter().map(|m| {
-        let mut entry = Entries::default();
+        let mut entry = ObjectEntries::default();
         entry.put("rule", Node::text(&m.rule));
         entry.put("action", Node::text(m.action.name()));
         entry.put("text", Node::text(&m.text));

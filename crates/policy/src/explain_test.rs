@@ -56,7 +56,7 @@ fn json_for_programs() {
       "operations": ["execute"],
       "action": "ask",
       "rule": "p.json:fs.rules[1]",
-      "hint": "p.json:fs.rules[1] asks, and is refused where nobody can answer; answer at a terminal, or with `cofferdam answer` in a live sandbox",
+      "hint": "p.json:fs.rules[1] asks, and the operation is refused where no answer is possible; answer at a terminal, or with `cofferdam answer` in a live sandbox",
       "matches": [
         {
           "rule": "default:fs.rules[8]",

@@ -4,7 +4,7 @@
 use crate::error::PlanError;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
-use crate::plan::{Host, Kind, Link, ResolvedPath};
+use crate::plan::{Host, HostFileType, ResolvedPath, Symlink};
 use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ pub(crate) struct Followed {
 
 /// A symbolic link on the way to a real path that a rule allows.
 pub(crate) struct FollowedLink {
-    pub(crate) link: Link,
+    pub(crate) link: Symlink,
     pub(crate) real: PathBuf,
     rule: String,
 }
 
 pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, PlanError> {
     let (budget, beneath) = (Budget::default(), Budget::default());
-    let mut follower = Follower { host, budget, beneath, links: Vec::new(), notes: Vec::new() };
+    let mut follower = LinkFollower { host, budget, beneath, links: Vec::new(), notes: Vec::new() };
     let mut out = resolved.clone();
     out.implied.clear();
     out.private_workspace = out.private_workspace.filter(|island| follower.is_real_dir(island));
@@ -56,14 +56,14 @@ pub(crate) fn follow(resolved: &Resolved, host: &dyn Host) -> Result<Followed, P
     follower.sockets(&mut out)?;
     let programs = out.programs.iter_mut().map(|p| &mut p.file);
     for rule in out.files.iter_mut().chain(programs).chain(&mut out.sockets).filter(|r| r.asks()) {
-        rule.asked.retain(|real| real.kind != Kind::Other);
+        rule.asked.retain(|real| real.kind != HostFileType::Other);
         let reals = rule.reals.take().unwrap_or_default();
         rule.reals = Some(tidy(reals.into_iter().chain(rule.asked.iter().cloned()).collect()));
     }
     Ok(Followed { resolved: out, links: follower.links, loaders, notes: follower.notes })
 }
 
-pub(crate) struct Follower<'a> {
+pub(crate) struct LinkFollower<'a> {
     pub(crate) host: &'a dyn Host,
     pub(crate) budget: Budget,
     /// Budget for lookups in the host without the guests' changes.
@@ -72,7 +72,7 @@ pub(crate) struct Follower<'a> {
     notes: Vec<String>,
 }
 
-impl Follower<'_> {
+impl LinkFollower<'_> {
     fn allowance(&mut self, rule: &mut FileRule) -> Result<(), PlanError> {
         let found = find(&rule.patterns[0], self.host, Region::Anywhere, &mut self.budget, &rule.label)?;
         if found.is_empty() {
@@ -97,11 +97,11 @@ impl Follower<'_> {
     fn private_workspace_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
         let island = rule.private_workspace.as_ref().filter(|island| self.is_real_dir(island))?;
         let above = |real: &Real| island.starts_with(&real.path) && !rule.private.reaches(&real.path, island);
-        reals.iter().any(above).then(|| Real { path: island.clone(), kind: Kind::Dir })
+        reals.iter().any(above).then(|| Real { path: island.clone(), kind: HostFileType::Dir })
     }
 
     fn is_real_dir(&self, path: &Path) -> bool {
-        self.host.look(path).is_some_and(|found| found.kind == Kind::Dir && found.real == path)
+        self.host.look(path).is_some_and(|found| found.kind == HostFileType::Dir && found.real == path)
     }
 
     fn program(&mut self, program: &mut ProgramRule) -> Result<(), PlanError> {
@@ -162,7 +162,7 @@ impl Follower<'_> {
         for program in out.programs.iter().filter(|p| p.file.grants() || p.file.asks()) {
             let files = self.files_of(program)?;
             for loader in files.iter().filter_map(|file| self.host.loader(file)) {
-                let Some(found) = self.host.look(&loader).filter(|f| f.kind == Kind::File) else {
+                let Some(found) = self.host.look(&loader).filter(|f| f.kind == HostFileType::File) else {
                     continue;
                 };
                 if loaders.contains(&found.real) {
@@ -194,7 +194,7 @@ impl Follower<'_> {
         let mut dirs = Vec::new();
         for real in program.file.reals.iter().flatten() {
             match real.kind {
-                Kind::Dir => dirs.push(real.path.clone()),
+                HostFileType::Dir => dirs.push(real.path.clone()),
                 _ => files.push(real.path.clone()),
             }
         }
@@ -205,8 +205,8 @@ impl Follower<'_> {
                 match self.host.look(&path) {
                     // The target of a link is below the directory too, or not named by the rule.
                     Some(found) if found.real != path => {}
-                    Some(found) if found.kind == Kind::Dir => dirs.push(path),
-                    Some(found) if found.kind == Kind::File => files.push(path),
+                    Some(found) if found.kind == HostFileType::Dir => dirs.push(path),
+                    Some(found) if found.kind == HostFileType::File => files.push(path),
                     _ => {}
                 }
             }

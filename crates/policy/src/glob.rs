@@ -1,7 +1,7 @@
 //! Glob patterns over whole paths: components with wildcards, and `**` for any number of components, none included.
 //! Matching tracks a set of states (an NFA) and never backtracks over components, so no pattern is slow.
 
-use crate::component::{Part, part_matches, part_text};
+use crate::component::{PatternPart, part_matches, part_text};
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub(crate) const MAX_PARTS: usize = 120;
 /// A pattern over whole paths, variables already replaced.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern {
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 /// Set of NFA states: a bit per part that may match next.
@@ -26,7 +26,7 @@ impl States {
 
 impl Pattern {
     /// Builds a pattern; `None` for more components than can be matched.
-    pub(crate) fn new(parts: Vec<Part>) -> Option<Pattern> {
+    pub(crate) fn new(parts: Vec<PatternPart>) -> Option<Pattern> {
         (parts.len() <= MAX_PARTS).then_some(Pattern { parts })
     }
 
@@ -38,7 +38,7 @@ impl Pattern {
 
     /// Builds the pattern that names exactly `path`, and so all paths below it.
     pub(crate) fn literal(path: &Path) -> Option<Pattern> {
-        Pattern::new(names(path).map(|n| Part::Literal(n.to_owned())).collect())
+        Pattern::new(names(path).map(|n| PatternPart::Literal(n.to_owned())).collect())
     }
 
     /// Returns true if the path itself or a directory above it matches.
@@ -76,7 +76,7 @@ impl Pattern {
                 continue;
             }
             match part {
-                Part::AnyDepth => next |= 1 << i,
+                PatternPart::AnyDepth => next |= 1 << i,
                 other if part_matches(other, name) => next |= 1 << (i + 1),
                 _ => {}
             }
@@ -96,13 +96,13 @@ impl Pattern {
     /// Returns true if a `**` can match the next component, so that a walk is bounded by the tree and not by the
     /// pattern.
     pub(crate) fn is_unbounded(&self, states: States) -> bool {
-        self.parts.iter().enumerate().any(|(i, p)| states.0 & (1 << i) != 0 && *p == Part::AnyDepth)
+        self.parts.iter().enumerate().any(|(i, p)| states.0 & (1 << i) != 0 && *p == PatternPart::AnyDepth)
     }
 
     /// Returns the name that must come next, if there is only one.
     pub(crate) fn only_next(&self, states: States) -> Option<&OsStr> {
         match self.parts.get(states.0.trailing_zeros() as usize) {
-            Some(Part::Literal(name)) if states.0.count_ones() == 1 => Some(name),
+            Some(PatternPart::Literal(name)) if states.0.count_ones() == 1 => Some(name),
             _ => None,
         }
     }
@@ -112,7 +112,7 @@ impl Pattern {
         let mut path = PathBuf::from("/");
         for part in &self.parts {
             match part {
-                Part::Literal(name) => path.push(name),
+                PatternPart::Literal(name) => path.push(name),
                 _ => return None,
             }
         }
@@ -121,7 +121,7 @@ impl Pattern {
 
     /// Replaces the leading literal components by `real`, the path that they resolve to.
     pub(crate) fn rebased(&self, skip: usize, real: &Path) -> Option<Pattern> {
-        let head = names(real).map(|n| Part::Literal(n.to_owned()));
+        let head = names(real).map(|n| PatternPart::Literal(n.to_owned()));
         Pattern::new(head.chain(self.parts[skip..].iter().cloned()).collect())
     }
 
@@ -131,14 +131,14 @@ impl Pattern {
 
     /// Returns the number of leading literal components.
     pub(crate) fn literal_len(&self) -> usize {
-        self.parts.iter().take_while(|p| matches!(p, Part::Literal(_))).count()
+        self.parts.iter().take_while(|p| matches!(p, PatternPart::Literal(_))).count()
     }
 
     /// Returns the path of the first `count` components, which must be literal.
     pub(crate) fn head(&self, count: usize) -> PathBuf {
         let mut path = PathBuf::from("/");
         for part in &self.parts[..count] {
-            if let Part::Literal(name) = part {
+            if let PatternPart::Literal(name) = part {
                 path.push(name);
             }
         }
@@ -155,7 +155,7 @@ impl Pattern {
 
     fn close(&self, mut bits: u128) -> States {
         for (i, part) in self.parts.iter().enumerate() {
-            if bits & (1 << i) != 0 && *part == Part::AnyDepth {
+            if bits & (1 << i) != 0 && *part == PatternPart::AnyDepth {
                 bits |= 1 << (i + 1);
             }
         }

@@ -1,13 +1,13 @@
 //! Host names and patterns of them. Every name passes one canonicaliser, so that two spellings of one host get the same
 //! decision.
 
-use crate::path::Refusal;
+use crate::path::PathRefusal;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A host as a client names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Host {
+pub enum HostName {
     Name(String),
     Addr(IpAddr),
 }
@@ -17,33 +17,33 @@ pub enum Host {
 pub enum HostPattern {
     /// `*`: any name.
     Any,
-    Exact(Host),
+    Exact(HostName),
     /// `*.example.org`: everything below, not the name itself.
     Below(String),
     /// `**.example.org`: the name itself and everything below.
     Tree(String),
 }
 
-impl Host {
+impl HostName {
     /// Parses a host into canonical form: lower case, no final dot, addresses in plain form; an ambiguous spelling is
     /// refused.
-    pub fn parse(text: &str) -> Result<Host, Refusal> {
+    pub fn parse(text: &str) -> Result<HostName, PathRefusal> {
         if text.is_empty() {
-            return Err(Refusal::new("the host is empty"));
+            return Err(PathRefusal::new("the host is empty"));
         }
         if !text.is_ascii() {
-            return Err(Refusal::new(format!("{text:?} is not ASCII")).hint("write an international name as xn--…"));
+            return Err(PathRefusal::new(format!("{text:?} is not ASCII")).hint("write an international name as xn--…"));
         }
         if let Some(addr) = parse_v6(text)? {
-            return Ok(Host::Addr(addr));
+            return Ok(HostName::Addr(addr));
         }
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         check_shape(&name, text)?;
         match ends_in_number(&name) {
-            false => Ok(Host::Name(name)),
+            false => Ok(HostName::Name(name)),
             true => match name.parse::<Ipv4Addr>() {
-                Ok(addr) => Ok(Host::Addr(addr.into())),
-                Err(_) => Err(Refusal::new(format!("{text:?} is an odd spelling of an address"))
+                Ok(addr) => Ok(HostName::Addr(addr.into())),
+                Err(_) => Err(PathRefusal::new(format!("{text:?} is an address in an unusual notation"))
                     .hint("write four decimal numbers, such as 192.0.2.1")),
             },
         }
@@ -51,7 +51,7 @@ impl Host {
 }
 
 impl HostPattern {
-    pub fn parse(text: &str) -> Result<HostPattern, Refusal> {
+    pub fn parse(text: &str) -> Result<HostPattern, PathRefusal> {
         if text == "*" {
             return Ok(HostPattern::Any);
         }
@@ -60,35 +60,35 @@ impl HostPattern {
         } else if let Some(rest) = text.strip_prefix("*.") {
             (HostPattern::Below, rest)
         } else if text.contains('*') {
-            return Err(Refusal::new(format!("{text:?} has a wildcard inside a name"))
+            return Err(PathRefusal::new(format!("{text:?} has a wildcard inside a name"))
                 .hint("use \"*.example.org\" (below) or \"**.example.org\" (itself and below)"));
         } else {
-            return Host::parse(text).map(HostPattern::Exact);
+            return HostName::parse(text).map(HostPattern::Exact);
         };
-        match Host::parse(rest)? {
-            Host::Name(name) => Ok(make(name)),
-            Host::Addr(_) => Err(Refusal::new(format!("{text:?} puts a wildcard before an address"))
+        match HostName::parse(rest)? {
+            HostName::Name(name) => Ok(make(name)),
+            HostName::Addr(_) => Err(PathRefusal::new(format!("{text:?} puts a wildcard before an address"))
                 .hint("use \"cidr\" for a range of addresses")),
         }
     }
 
-    pub fn matches(&self, host: &Host) -> bool {
+    pub fn matches(&self, host: &HostName) -> bool {
         match (self, host) {
             (HostPattern::Any, _) => true,
             (HostPattern::Exact(wanted), host) => wanted == host,
-            (HostPattern::Below(domain), Host::Name(name)) => is_below(name, domain),
-            (HostPattern::Tree(domain), Host::Name(name)) => name == domain || is_below(name, domain),
+            (HostPattern::Below(domain), HostName::Name(name)) => is_below(name, domain),
+            (HostPattern::Tree(domain), HostName::Name(name)) => name == domain || is_below(name, domain),
             _ => false,
         }
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Host::Name(name) => f.write_str(name),
-            Host::Addr(IpAddr::V6(addr)) => write!(f, "[{addr}]"),
-            Host::Addr(addr) => write!(f, "{addr}"),
+            HostName::Name(name) => f.write_str(name),
+            HostName::Addr(IpAddr::V6(addr)) => write!(f, "[{addr}]"),
+            HostName::Addr(addr) => write!(f, "{addr}"),
         }
     }
 }
@@ -109,43 +109,43 @@ fn is_below(name: &str, domain: &str) -> bool {
 }
 
 /// Parses an IPv6 address, with or without brackets. A zone is specific to one machine and not valid in a policy.
-fn parse_v6(text: &str) -> Result<Option<IpAddr>, Refusal> {
+fn parse_v6(text: &str) -> Result<Option<IpAddr>, PathRefusal> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(addr) = bracketed.unwrap_or(text).parse::<Ipv6Addr>() {
         return Ok(Some(IpAddr::V6(addr).to_canonical()));
     }
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', ':', '?']).next().unwrap_or(rest);
-        return Err(Refusal::new(format!("{text:?} is an address of a page, where a host is meant"))
+        return Err(PathRefusal::new(format!("{text:?} is a URL, where a host is expected"))
             .hint(format!("write \"host\": {host:?}, with \"ports\" and \"paths\" beside it")));
     }
     if bracketed.is_some() || text.matches(':').count() > 1 {
-        return Err(Refusal::new(format!("{text:?} is not an IPv6 address")));
+        return Err(PathRefusal::new(format!("{text:?} is not an IPv6 address")));
     }
     match text.split_once(':') {
-        Some((name, port)) => Err(Refusal::new(format!("{text:?} holds a port"))
+        Some((name, port)) => Err(PathRefusal::new(format!("{text:?} contains a port"))
             .hint(format!("write \"host\": {name:?} and \"ports\": {port:?}"))),
         None => Ok(None),
     }
 }
 
-fn check_shape(name: &str, text: &str) -> Result<(), Refusal> {
+fn check_shape(name: &str, text: &str) -> Result<(), PathRefusal> {
     if text.contains('/') {
-        return Err(Refusal::new(format!("{text:?} holds a slash"))
+        return Err(PathRefusal::new(format!("{text:?} contains a slash"))
             .hint("write the name alone; ranges go to \"cidr\", URL paths to \"paths\""));
     }
     if name.len() > 253 {
-        return Err(Refusal::new(format!("{text:?} is longer than 253 characters")));
+        return Err(PathRefusal::new(format!("{text:?} is longer than 253 characters")));
     }
     for label in name.split('.') {
         if label.is_empty() || label.len() > 63 {
-            return Err(Refusal::new(format!("{text:?} has a label that is empty or longer than 63 characters")));
+            return Err(PathRefusal::new(format!("{text:?} has a label that is empty or longer than 63 characters")));
         }
         if let Some(bad) = label.chars().find(|c| !c.is_ascii_alphanumeric() && *c != '-' && *c != '_') {
-            return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
+            return Err(PathRefusal::new(format!("{text:?} contains the character {bad:?}")));
         }
         if label.starts_with('-') || label.ends_with('-') {
-            return Err(Refusal::new(format!("{text:?} has a label that starts or ends with \"-\"")));
+            return Err(PathRefusal::new(format!("{text:?} has a label that starts or ends with \"-\"")));
         }
     }
     Ok(())
@@ -216,7 +216,7 @@ mod test {
     #[test]
     fn matching() {
         let check =
-            |pattern: &str, host: &str| HostPattern::parse(pattern).unwrap().matches(&Host::parse(host).unwrap());
+            |pattern: &str, host: &str| HostPattern::parse(pattern).unwrap().matches(&HostName::parse(host).unwrap());
         assert!(check("example.org", "EXAMPLE.org."));
         assert!(!check("example.org", "www.example.org"));
         assert!(check("*.example.org", "a.b.example.org"));

@@ -3,8 +3,8 @@
 //! directory, the root or a directory with credentials.
 
 use crate::cidr::Cidr;
-use crate::document::{Defaults, Document, ExecRule, FsRule, NetRule, Proto, Target};
-use crate::host::{Host, HostPattern};
+use crate::document::{Defaults, Document, ExecRule, FsRule, NetRule, NetTarget, Proto};
+use crate::host::{HostName, HostPattern};
 use crate::net::is_public;
 use crate::path::RulePath;
 use crate::perms::{Perm, Perms};
@@ -179,18 +179,18 @@ fn net_rules(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<Net
             },
             Destination::Net { proto, host, addr, is_special, port } => {
                 // A host that is an address counts as an address.
-                let host = host.as_ref().filter(|name| !matches!(Host::parse(name), Ok(Host::Addr(_))));
+                let host = host.as_ref().filter(|name| !matches!(HostName::parse(name), Ok(HostName::Addr(_))));
                 let why = match port {
                     // No rule can name port 0, and a rule without a port would cover all ports.
                     0 if *proto != Proto::Icmp => Some(NO_PORT),
                     _ => withheld(*proto, host.map(String::as_str), *is_special, *port).filter(|_| !passed),
                 };
                 if let Some(why) = why {
-                    let name = host.cloned().unwrap_or_else(|| Host::Addr(*addr).to_string());
+                    let name = host.cloned().unwrap_or_else(|| HostName::Addr(*addr).to_string());
                     notes.push(format!("{}:{name}:{port}: {why}, so no rule was written for it", proto.name()));
                     continue;
                 }
-                let named = host.and_then(|name| Host::parse(name).ok()).map(RuleTarget::Host);
+                let named = host.and_then(|name| HostName::parse(name).ok()).map(RuleTarget::Host);
                 // A name does not open a special address that it resolves to; the caller's consent does.
                 let bare = (named.is_none() || (*is_special && *passed)).then_some(RuleTarget::Addr(*addr));
                 for key in named.into_iter().chain(bare) {
@@ -199,27 +199,27 @@ fn net_rules(seen: &Observed, ctx: &Context, notes: &mut Vec<String>) -> Vec<Net
             }
         }
     }
-    let unix = sockets.into_iter().map(|path| net_rule(Proto::Unix, Target::Unix(path), None));
+    let unix = sockets.into_iter().map(|path| net_rule(Proto::Unix, NetTarget::Unix(path), None));
     ports.into_iter().map(|((proto, key), ports)| net_rule(proto, key.target(), Some(&ports))).chain(unix).collect()
 }
 
 /// Target of a learned rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RuleTarget {
-    Host(Host),
+    Host(HostName),
     Addr(IpAddr),
 }
 
 impl RuleTarget {
-    fn target(self) -> Target {
+    fn target(self) -> NetTarget {
         match self {
-            RuleTarget::Host(host) => Target::Host(HostPattern::Exact(host)),
-            RuleTarget::Addr(addr) => Target::Cidr(Cidr::of(addr)),
+            RuleTarget::Host(host) => NetTarget::Host(HostPattern::Exact(host)),
+            RuleTarget::Addr(addr) => NetTarget::Cidr(Cidr::of(addr)),
         }
     }
 }
 
-fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule {
+fn net_rule(proto: Proto, to: NetTarget, ports: Option<&BTreeSet<u16>>) -> NetRule {
     let ports = ports.and_then(|ports| {
         let list: Vec<String> = ports.iter().map(u16::to_string).collect();
         Ports::parse(&list.join(",")).ok()
@@ -231,7 +231,7 @@ fn net_rule(proto: Proto, to: Target, ports: Option<&BTreeSet<u16>>) -> NetRule 
 
 /// Returns the reason why a refused connection gets no rule.
 fn withheld(proto: Proto, host: Option<&str>, is_special: bool, port: u16) -> Option<&'static str> {
-    let public = host.is_none_or(|name| Host::parse(name).is_ok_and(|host| is_public(&host)));
+    let public = host.is_none_or(|name| HostName::parse(name).is_ok_and(|host| is_public(&host)));
     match host {
         _ if port == 0 => Some(NO_PORT),
         _ if !public => Some("the name is one of this machine or its network; learn with --net and its address"),
@@ -248,9 +248,9 @@ fn withheld_socket(path: &Path, seen: &Observed, ctx: &Context) -> Option<&'stat
     match () {
         () if seen.made.iter().any(|made| made == path) => None,
         () if holds_credentials(path, ctx) => Some("it lies where credentials are kept"),
-        () if PRIVILEGED_SOCKETS.contains(&name) => {
-            Some("whoever reaches it can do whatever it can; learn with --net unix:PATH if that is meant")
-        }
+        () if PRIVILEGED_SOCKETS.contains(&name) => Some(
+            "a program that connects to it gets the powers of its service; learn with --net unix:PATH if that is intended",
+        ),
         () => None,
     }
 }

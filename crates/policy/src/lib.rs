@@ -46,16 +46,16 @@ pub use cidr::{Cidr, is_special};
 pub use decide::{Decision, Matched};
 pub use diff::{Change, Diff, Effect, diff};
 pub use document::{
-    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, Proto, Secret, Target, UrlPath, VERSION,
+    Capability, Defaults, Document, Env, ExecRule, Format, FsRule, NetRule, NetTarget, Proto, Secret, UrlPath, VERSION,
     parse,
 };
 pub use error::{PlanError, PolicyError};
 pub use explain::{Explanation, Row, explain_exec, explain_fs, explain_net};
 pub use glob::Pattern;
-pub use host::{Host as HostName, HostPattern};
+pub use host::{HostName, HostPattern};
 pub use net::NetRequest;
 pub use net_target::{parse_target, split_ports, split_targets};
-pub use path::{Base, Refusal, RulePath};
+pub use path::{Base, PathRefusal, RulePath};
 pub use perms::{Perm, Perms};
 pub use plan::*;
 pub use policy::{Labelled, Policy, effective, merge};

@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 /// A step of a path into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Key(String),
     Index(usize),
 }
@@ -19,7 +19,7 @@ pub(crate) enum FieldPart {
 }
 
 /// Returns line and column, both from 1, of the field at `path`; of its nearest enclosing value if it is absent.
-pub(crate) fn locate(text: &str, format: Format, path: &[Step], spot: FieldPart) -> (usize, usize) {
+pub(crate) fn locate(text: &str, format: Format, path: &[PathStep], spot: FieldPart) -> (usize, usize) {
     let offset = match format {
         Format::Json => locate_json(text, path, spot),
         Format::Toml => locate_toml(text, path, spot),
@@ -38,12 +38,12 @@ pub(crate) fn line_column(text: &str, offset: usize) -> (usize, usize) {
 }
 
 /// Formats a path such as `fs.rules[2].path`, with odd keys quoted.
-pub(crate) fn render(path: &[Step]) -> String {
+pub(crate) fn render(path: &[PathStep]) -> String {
     let mut out = String::new();
     for step in path {
         match step {
-            Step::Index(i) => out.push_str(&format!("[{i}]")),
-            Step::Key(key) => {
+            PathStep::Index(i) => out.push_str(&format!("[{i}]")),
+            PathStep::Key(key) => {
                 if !out.is_empty() {
                     out.push('.');
                 }
@@ -58,7 +58,7 @@ pub(crate) fn render(path: &[Step]) -> String {
     out
 }
 
-fn locate_json(text: &str, path: &[Step], spot: FieldPart) -> usize {
+fn locate_json(text: &str, path: &[PathStep], spot: FieldPart) -> usize {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.space();
     let mut best = scan.at;
@@ -80,7 +80,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// Moves into the value at `step` of the container here; returns the offsets of its key and of the value.
-    fn enter(&mut self, step: &Step) -> Option<(usize, usize)> {
+    fn enter(&mut self, step: &PathStep) -> Option<(usize, usize)> {
         let open = self.peek()?;
         if open != b'{' && open != b'[' {
             return None;
@@ -101,8 +101,8 @@ impl Scan<'_> {
                 self.space();
             }
             let hit = match step {
-                Step::Key(wanted) => key.as_deref() == Some(wanted),
-                Step::Index(wanted) => open == b'[' && *wanted == index,
+                PathStep::Key(wanted) => key.as_deref() == Some(wanted),
+                PathStep::Index(wanted) => open == b'[' && *wanted == index,
             };
             if hit {
                 return Some((key_at, self.at));
@@ -173,14 +173,14 @@ impl Scan<'_> {
     }
 }
 
-fn locate_toml(text: &str, path: &[Step], spot: FieldPart) -> usize {
+fn locate_toml(text: &str, path: &[PathStep], spot: FieldPart) -> usize {
     let Ok(root) = DeTable::parse(text) else {
         return 0;
     };
     let Some((first, rest)) = path.split_first() else {
         return root.span().start;
     };
-    let Step::Key(name) = first else { return 0 };
+    let PathStep::Key(name) = first else { return 0 };
     let Some((key, value)) = root.get_ref().get_key_value(name.as_str()) else {
         return root.span().start;
     };
@@ -189,10 +189,10 @@ fn locate_toml(text: &str, path: &[Step], spot: FieldPart) -> usize {
     for (depth, step) in rest.iter().enumerate() {
         let last = depth + 1 == rest.len();
         let next = match (step, here.get_ref()) {
-            (Step::Key(name), DeValue::Table(table)) => {
+            (PathStep::Key(name), DeValue::Table(table)) => {
                 table.get_key_value(name.as_str()).map(|(k, v)| (k.span().start, v))
             }
-            (Step::Index(i), DeValue::Array(items)) => items.get(*i).map(|v| (v.span().start, v)),
+            (PathStep::Index(i), DeValue::Array(items)) => items.get(*i).map(|v| (v.span().start, v)),
             _ => None,
         };
         let Some((key_at, value)) = next else { break };

@@ -3,8 +3,8 @@
 
 use crate::cidr::{is_special, with_embedded};
 use crate::decide::{Decision, Matched};
-use crate::document::{NetRule, Proto, Target};
-use crate::host::{Host, HostPattern};
+use crate::document::{NetRule, NetTarget, Proto};
+use crate::host::{HostName, HostPattern};
 use crate::policy::Labelled;
 use crate::resolve::{Resolved, grants, names_special};
 use crate::write;
@@ -102,20 +102,20 @@ impl Resolved {
     /// count only if they cover the whole name; the rest is decided at connect. If only an approval could permit any
     /// connection, the person is asked before the name is resolved.
     pub fn resolves(&self, name: &str) -> Decision {
-        let host = match Host::parse(name) {
-            Ok(host @ Host::Name(_)) => host,
-            Ok(Host::Addr(_)) | Err(_) => return no_name(),
+        let host = match HostName::parse(name) {
+            Ok(host @ HostName::Name(_)) => host,
+            Ok(HostName::Addr(_)) | Err(_) => return no_name(),
         };
         let about = |rule: &NetRule| match &rule.to {
-            Target::Host(pattern) => pattern.matches(&host) && (grants(rule.action) || is_sweeping(rule)),
-            Target::Cidr(_) | Target::Unix(_) => false,
+            NetTarget::Host(pattern) => pattern.matches(&host) && (grants(rule.action) || is_sweeping(rule)),
+            NetTarget::Cidr(_) | NetTarget::Unix(_) => false,
         };
         let mut matches: Vec<Matched> = self.policy.net.iter().filter(|r| about(&r.rule)).map(matched).collect();
         let open = self.policy.default_net() == Action::Allow && is_public(&host);
         if matches.is_empty() && !open {
             let asks = |rule: &NetRule| match &rule.to {
-                Target::Host(pattern) => rule.action == Action::Ask && pattern.matches(&host),
-                Target::Cidr(_) | Target::Unix(_) => false,
+                NetTarget::Host(pattern) => rule.action == Action::Ask && pattern.matches(&host),
+                NetTarget::Cidr(_) | NetTarget::Unix(_) => false,
             };
             matches = self.policy.net.iter().filter(|r| asks(&r.rule)).map(matched).collect();
         }
@@ -139,21 +139,21 @@ impl Resolved {
     /// Returns how to let an allowed name lead to its addresses, which no rule covers: a rule for the first of them, at
     /// the ports of the rules that allow the name.
     pub fn covering(&self, name: &str, addresses: &[IpAddr]) -> Option<String> {
-        let host = Host::parse(name).ok()?;
+        let host = HostName::parse(name).ok()?;
         let addr = addresses.first()?.to_canonical();
         let barred = |rule: &NetRule| {
             rule.action == Action::Deny
                 && match &rule.to {
-                    Target::Cidr(cidr) => cidr.contains(addr),
-                    Target::Host(pattern) => pattern.matches(&Host::Addr(addr)),
-                    Target::Unix(_) => false,
+                    NetTarget::Cidr(cidr) => cidr.contains(addr),
+                    NetTarget::Host(pattern) => pattern.matches(&HostName::Addr(addr)),
+                    NetTarget::Unix(_) => false,
                 }
         };
         if let Some(rule) = self.policy.net.iter().find(|r| barred(&r.rule)) {
             return Some(format!("an allow rule cannot lift {}; remove or narrow it", rule.label));
         }
         let about = |rule: &&NetRule| {
-            grants(rule.action) && matches!(&rule.to, Target::Host(pattern) if pattern.matches(&host))
+            grants(rule.action) && matches!(&rule.to, NetTarget::Host(pattern) if pattern.matches(&host))
         };
         let ports: Vec<_> = self.policy.net.iter().map(|r| &r.rule).filter(about).map(|r| r.ports.as_ref()).collect();
         // Ports of this host's loopback are opened one by one.
@@ -199,11 +199,11 @@ fn is_sweeping(rule: &NetRule) -> bool {
 
 /// Returns true for a name of the public network: not a single label, nor below a domain reserved for one machine, one
 /// link or one cloud.
-pub(crate) fn is_public(host: &Host) -> bool {
+pub(crate) fn is_public(host: &HostName) -> bool {
     const LOCAL: [&str; 6] = ["localhost", "local", "internal", "invalid", "onion", "alt"];
     match host {
-        Host::Name(name) => name.rsplit_once('.').is_some_and(|(_, last)| !LOCAL.contains(&last)),
-        Host::Addr(_) => false,
+        HostName::Name(name) => name.rsplit_once('.').is_some_and(|(_, last)| !LOCAL.contains(&last)),
+        HostName::Addr(_) => false,
     }
 }
 
@@ -219,7 +219,7 @@ fn no_name() -> Decision {
 /// A request with its names in canonical form.
 struct CanonicalRequest<'a> {
     ask: &'a NetRequest<'a>,
-    host: Option<Host>,
+    host: Option<HostName>,
     addr: Option<IpAddr>,
     special: bool,
     /// The target is an address of this host itself.
@@ -228,9 +228,9 @@ struct CanonicalRequest<'a> {
 
 impl<'a> CanonicalRequest<'a> {
     fn of(ask: &'a NetRequest<'a>, own: &[IpAddr]) -> Result<CanonicalRequest<'a>, ()> {
-        let host = ask.host.map(Host::parse).transpose().map_err(|_| ())?;
+        let host = ask.host.map(HostName::parse).transpose().map_err(|_| ())?;
         let literal = match host {
-            Some(Host::Addr(addr)) => Some(addr),
+            Some(HostName::Addr(addr)) => Some(addr),
             _ => None,
         };
         let addr = ask.addr.or(literal).map(|a| a.to_canonical());
@@ -246,8 +246,8 @@ impl<'a> CanonicalRequest<'a> {
     /// Returns true if the rule names the special address: a range inside the special ones, or the single address.
     fn names(&self, rule: &NetRule) -> bool {
         let single = match &rule.to {
-            Target::Cidr(cidr) => cidr.single(),
-            Target::Host(HostPattern::Exact(Host::Addr(addr))) => Some(addr.to_canonical()),
+            NetTarget::Cidr(cidr) => cidr.single(),
+            NetTarget::Host(HostPattern::Exact(HostName::Addr(addr))) => Some(addr.to_canonical()),
             _ => None,
         };
         names_special(rule) || (self.own && single.is_some() && single == self.addr)
@@ -267,18 +267,18 @@ impl<'a> CanonicalRequest<'a> {
     fn is_target(&self, rule: &NetRule) -> bool {
         let allows = grants(rule.action);
         match &rule.to {
-            Target::Unix(_) => false,
-            Target::Cidr(cidr) => match (self.addr, allows) {
+            NetTarget::Unix(_) => false,
+            NetTarget::Cidr(cidr) => match (self.addr, allows) {
                 (None, _) => false,
                 (Some(addr), true) => cidr.contains(addr),
                 (Some(addr), false) => with_embedded(addr).any(|face| cidr.contains(face)),
             },
-            Target::Host(HostPattern::Any) if !allows => true,
-            Target::Host(pattern @ HostPattern::Exact(Host::Addr(_))) => {
-                let by_addr = self.addr.is_some_and(|addr| pattern.matches(&Host::Addr(addr)));
+            NetTarget::Host(HostPattern::Any) if !allows => true,
+            NetTarget::Host(pattern @ HostPattern::Exact(HostName::Addr(_))) => {
+                let by_addr = self.addr.is_some_and(|addr| pattern.matches(&HostName::Addr(addr)));
                 by_addr || self.host.as_ref().is_some_and(|host| pattern.matches(host))
             }
-            Target::Host(pattern) => self.host.as_ref().is_some_and(|host| pattern.matches(host)),
+            NetTarget::Host(pattern) => self.host.as_ref().is_some_and(|host| pattern.matches(host)),
         }
     }
 
@@ -327,7 +327,7 @@ impl<'a> CanonicalRequest<'a> {
     /// Returns the value of `--net` for this target.
     fn flag(&self) -> Option<String> {
         match (&self.host, self.addr) {
-            (Some(host @ Host::Name(_)), _) => self.flag_for(&host.to_string()),
+            (Some(host @ HostName::Name(_)), _) => self.flag_for(&host.to_string()),
             (_, Some(addr)) => self.flag_for(&bracketed(addr)),
             _ => None,
         }

@@ -2,9 +2,9 @@
 //! list. Policy documents keep both apart.
 
 use crate::cidr::Cidr;
-use crate::document::Target;
+use crate::document::NetTarget;
 use crate::host::HostPattern;
-use crate::path::Refusal;
+use crate::path::PathRefusal;
 use crate::ports::Ports;
 
 /// Splits a list of targets at its commas. Ports have commas of their own: in `a.org:80,443,b.org` the second part
@@ -21,16 +21,16 @@ pub fn split_targets(list: &str) -> Vec<String> {
 }
 
 /// Parses `HOST[:PORTS]`. An IPv6 address with ports needs brackets: `[::1]:443`, `[fd00::/8]:443`.
-pub fn parse_target(text: &str) -> Result<(Target, Option<Ports>), Refusal> {
+pub fn parse_target(text: &str) -> Result<(NetTarget, Option<Ports>), PathRefusal> {
     if is_ports(text) {
-        return Err(Refusal::new(format!("{text:?} is a port without a host"))
+        return Err(PathRefusal::new(format!("{text:?} is a port without a host"))
             .hint(format!("write HOST:{text}, such as example.org:{text}")));
     }
     let (host, ports) = split_ports(text);
     let ports = ports.map(Ports::parse).transpose()?;
     let to = match host.contains('/') {
-        true => Target::Cidr(Cidr::parse(&without_brackets(host))?),
-        false => Target::Host(HostPattern::parse(host)?),
+        true => NetTarget::Cidr(Cidr::parse(&without_brackets(host))?),
+        false => NetTarget::Host(HostPattern::parse(host)?),
     };
     Ok((to, ports))
 }
@@ -97,9 +97,9 @@ mod test {
         ] {
             let (to, at) = parse_target(text).unwrap_or_else(|refusal| panic!("{text}: {}", refusal.message));
             let to = match to {
-                Target::Host(host) => host.to_string(),
-                Target::Cidr(cidr) => cidr.to_string(),
-                Target::Unix(_) => unreachable!(),
+                NetTarget::Host(host) => host.to_string(),
+                NetTarget::Cidr(cidr) => cidr.to_string(),
+                NetTarget::Unix(_) => unreachable!(),
             };
             assert_eq!((to.as_str(), at.map(|ports| ports.to_string()).as_deref()), (host, ports), "{text}");
         }

@@ -145,11 +145,11 @@ impl Serialize for Node {
 }
 
 /// Deserialises a node at a given depth.
-pub(crate) struct Reader {
+pub(crate) struct NodeSeed {
     pub(crate) depth: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Reader {
+impl<'de> DeserializeSeed<'de> for NodeSeed {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
@@ -160,7 +160,7 @@ impl<'de> DeserializeSeed<'de> for Reader {
     }
 }
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for NodeSeed {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,7 +201,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(Reader { depth: self.depth + 1 })? {
+        while let Some(item) = seq.next_element_seed(NodeSeed { depth: self.depth + 1 })? {
             items.push(item);
         }
         Ok(Node::List(items))
@@ -214,7 +214,7 @@ impl<'de> Visitor<'de> for Reader {
             if !seen.insert(key.clone()) {
                 return Err(A::Error::custom(format!("duplicate key {key:?}")));
             }
-            let value = map.next_value_seed(Reader { depth: self.depth + 1 })?;
+            let value = map.next_value_seed(NodeSeed { depth: self.depth + 1 })?;
             if key == TOML_DATE {
                 return Ok(Node::Date);
             }

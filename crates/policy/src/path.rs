@@ -1,7 +1,7 @@
 //! Paths of rules: absolute, or below `~`, `$HOME`, `$WORKSPACE` or `$TOOLCHAINS`, with wildcards. Checked when parsed,
 //! written back in canonical form, and expanded only with given values.
 
-use crate::component::{self, Part};
+use crate::component::{self, PatternPart};
 use crate::glob::{self, Pattern};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,42 +21,44 @@ pub enum Base {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RulePath {
     base: Base,
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 /// The reason why a value is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct PathRefusal {
     pub message: String,
     pub hint: Option<String>,
 }
 
-impl Refusal {
-    pub(crate) fn new(message: impl Into<String>) -> Refusal {
-        Refusal { message: message.into(), hint: None }
+impl PathRefusal {
+    pub(crate) fn new(message: impl Into<String>) -> PathRefusal {
+        PathRefusal { message: message.into(), hint: None }
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Refusal {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> PathRefusal {
         self.hint = Some(hint.into());
         self
     }
 }
 
 impl RulePath {
-    pub fn parse(text: &str) -> Result<RulePath, Refusal> {
+    pub fn parse(text: &str) -> Result<RulePath, PathRefusal> {
         let path = RulePath::parse_shape(text)?;
         match path.is_per_process() {
-            true => Err(Refusal::new(format!("{text:?} is a different file in every process"))
+            true => Err(PathRefusal::new(format!("{text:?} is a different file in every process"))
                 .hint("name the file it should lead to")),
             false => Ok(path),
         }
     }
 
     /// Parses without the checks about this host's files, for the path of a URL.
-    pub(crate) fn parse_shape(text: &str) -> Result<RulePath, Refusal> {
+    pub(crate) fn parse_shape(text: &str) -> Result<RulePath, PathRefusal> {
         let (base, rest) = split_base(text)?;
         if text.contains("//") {
-            return Err(Refusal::new(format!("{text:?} holds an empty component (\"//\")")).hint("remove one slash"));
+            return Err(
+                PathRefusal::new(format!("{text:?} holds an empty component (\"//\")")).hint("remove one slash")
+            );
         }
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         // A final slash, which often marks a directory, is ignored.
@@ -68,7 +70,7 @@ impl RulePath {
             }
         }
         if parts.len() > glob::MAX_PARTS {
-            return Err(Refusal::new(format!("{text:?} has more than {} components", glob::MAX_PARTS)));
+            return Err(PathRefusal::new(format!("{text:?} has more than {} components", glob::MAX_PARTS)));
         }
         Ok(RulePath { base, parts: squeeze(parts) })
     }
@@ -86,8 +88,8 @@ impl RulePath {
 
     /// Returns the path relative to the home, for a plain path below it.
     pub fn below_home(&self) -> Option<PathBuf> {
-        let name = |part: &Part| match part {
-            Part::Literal(name) => Some(name.clone()),
+        let name = |part: &PatternPart| match part {
+            PatternPart::Literal(name) => Some(name.clone()),
             _ => None,
         };
         let below: PathBuf = self.parts.iter().map(name).collect::<Option<_>>()?;
@@ -106,14 +108,14 @@ impl RulePath {
 
     /// Expands the pattern below `base` (the value of the variable, or `/`), whose characters are literal.
     pub(crate) fn on(&self, base: &Path) -> Option<Pattern> {
-        let head = glob::names(base).map(|n| Part::Literal(n.to_owned()));
+        let head = glob::names(base).map(|n| PatternPart::Literal(n.to_owned()));
         Pattern::new(head.chain(self.parts.iter().cloned()).collect())
     }
 
     /// Returns true for `/proc/self/fd/7` and the like: a link that differs by process, and that may lead outside.
     fn is_per_process(&self) -> bool {
         let name = |i: usize| match self.parts.get(i) {
-            Some(Part::Literal(name)) => name.to_str().unwrap_or_default(),
+            Some(PatternPart::Literal(name)) => name.to_str().unwrap_or_default(),
             _ => "",
         };
         let pid = !name(1).is_empty() && name(1).bytes().all(|b| b.is_ascii_digit());
@@ -151,12 +153,12 @@ pub(crate) fn check_base(path: &Path) -> Result<(), String> {
     }
 }
 
-fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
+fn split_base(text: &str) -> Result<(Base, &str), PathRefusal> {
     if text.is_empty() {
-        return Err(Refusal::new("the path is empty").hint(FORMS));
+        return Err(PathRefusal::new("the path is empty").hint(FORMS));
     }
     if let Some(bad) = text.chars().find(|c| c.is_control()) {
-        return Err(Refusal::new(format!("{text:?} holds the character {bad:?}")));
+        return Err(PathRefusal::new(format!("{text:?} contains the character {bad:?}")));
     }
     for (prefix, base) in
         [("~", Base::Home), ("$HOME", Base::Home), ("$WORKSPACE", Base::Workspace), ("$TOOLCHAINS", Base::Toolchains)]
@@ -168,31 +170,32 @@ fn split_base(text: &str) -> Result<(Base, &str), Refusal> {
         }
     }
     if text.starts_with('~') {
-        return Err(Refusal::new(format!("{text:?} names the home of another user")).hint(FORMS));
+        return Err(PathRefusal::new(format!("{text:?} names the home of another user")).hint(FORMS));
     }
     if text.starts_with('$') {
         let name = text.split('/').next().unwrap_or(text);
-        return Err(Refusal::new(format!("{name:?} is not a variable of the policy"))
+        return Err(PathRefusal::new(format!("{name:?} is not a variable of the policy"))
             .hint("there are $HOME, $WORKSPACE and $TOOLCHAINS"));
     }
     match text.starts_with('/') {
         true => Ok((Base::Root, text)),
-        false => Err(Refusal::new(format!("{text:?} is relative")).hint(FORMS)),
+        false => Err(PathRefusal::new(format!("{text:?} is relative")).hint(FORMS)),
     }
 }
 
-fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
+fn parse_component(component: &str, whole: &str) -> Result<PatternPart, PathRefusal> {
     match component {
         "." | ".." => {
-            Err(Refusal::new(format!("{whole:?} holds a {component:?} component")).hint("write the path it leads to"))
+            Err(PathRefusal::new(format!("{whole:?} holds a {component:?} component"))
+                .hint("write the path it leads to"))
         }
-        _ => match component::parse_part(component).map_err(Refusal::new)? {
+        _ => match component::parse_part(component).map_err(PathRefusal::new)? {
             // `[.]` and `[.][.]` are other spellings of the components refused above.
-            Part::Literal(name) if name == "." || name == ".." => {
-                Err(Refusal::new(format!("{whole:?} holds a {name:?} component")))
+            PatternPart::Literal(name) if name == "." || name == ".." => {
+                Err(PathRefusal::new(format!("{whole:?} holds a {name:?} component")))
             }
-            Part::Literal(name) if name.len() > 255 => {
-                Err(Refusal::new(format!("{whole:?} holds a component of more than 255 bytes")))
+            PatternPart::Literal(name) if name.len() > 255 => {
+                Err(PathRefusal::new(format!("{whole:?} holds a component of more than 255 bytes")))
             }
             part => Ok(part),
         },
@@ -200,8 +203,8 @@ fn parse_component(component: &str, whole: &str) -> Result<Part, Refusal> {
 }
 
 /// Reduces `a/**/**/b` to `a/**/b`, the canonical form.
-fn squeeze(mut parts: Vec<Part>) -> Vec<Part> {
-    parts.dedup_by(|a, b| *a == Part::AnyDepth && *b == Part::AnyDepth);
+fn squeeze(mut parts: Vec<PatternPart>) -> Vec<PatternPart> {
+    parts.dedup_by(|a, b| *a == PatternPart::AnyDepth && *b == PatternPart::AnyDepth);
     parts
 }
 

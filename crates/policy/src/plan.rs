@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// File type at a path of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum HostFileType {
     Dir,
     File,
     Socket,
@@ -21,13 +21,13 @@ pub enum Kind {
 pub struct ResolvedPath {
     /// The real path, without symbolic links.
     pub real: PathBuf,
-    pub kind: Kind,
+    pub kind: HostFileType,
     /// Symbolic links on the way, each with its real location and its text as stored.
-    pub links: Vec<Link>,
+    pub links: Vec<Symlink>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Link {
+pub struct Symlink {
     pub at: PathBuf,
     pub target: PathBuf,
 }
@@ -61,7 +61,7 @@ pub trait Host {
 pub struct Grant {
     /// Real path, absolute, no symbolic link in it; the same inside and outside.
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: HostFileType,
     /// Permissions here, including those of enclosing grants.
     pub perms: Perms,
     /// The rule behind the grant, for messages: `fs.rules[3]`.
@@ -75,7 +75,7 @@ impl Grant {
     pub fn is_whole(&self) -> bool {
         let changes = self.perms.and(Perms::WRITE);
         let reads = self.perms.and(Perms::READ) == Perms::READ;
-        self.kind != Kind::Dir || (reads && (changes.is_empty() || changes == Perms::WRITE))
+        self.kind != HostFileType::Dir || (reads && (changes.is_empty() || changes == Perms::WRITE))
     }
 
     /// Returns true if the grant makes `path` visible. A grant from above a private directory shows nothing inside it.
@@ -101,7 +101,7 @@ pub enum Cover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: HostFileType,
     pub cover: Cover,
     pub rule: String,
 }
@@ -129,7 +129,7 @@ impl Guard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: HostFileType,
     /// Required digest of the bytes that run; they were read when the plan was made.
     pub sha256: Option<[u8; 32]>,
     pub rule: String,
@@ -167,7 +167,7 @@ pub const MOST_ASKED_PROGRAMS: usize = 32;
 
 /// A socket of the host that is visible in the guest, which may connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Socket {
+pub struct HostSocket {
     /// Real path, as in a grant.
     pub path: PathBuf,
     pub rule: String,
@@ -178,7 +178,7 @@ pub struct Socket {
 pub struct AskedPlace {
     /// Real path of a directory or a file.
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: HostFileType,
     pub rule: String,
     /// Reading is asked for.
     pub reads: bool,
@@ -195,13 +195,13 @@ pub struct Plan {
     pub masks: Vec<Mask>,
     pub guards: Vec<Guard>,
     /// By path, unique; includes sockets that a grant shows.
-    pub sockets: Vec<Socket>,
+    pub sockets: Vec<HostSocket>,
     /// By path, unique; at most `MOST_ASKED`.
     pub asked: Vec<AskedPlace>,
     /// Paths inside grants that must not be renamed, because rules about sockets identify them by name.
     pub kept: Vec<PathBuf>,
     /// Symbolic links to make inside, where no grant already shows them.
-    pub links: Vec<Link>,
+    pub links: Vec<Symlink>,
     pub exec: ExecPlan,
     /// Private directories: the sandbox's own home is among them if it has one.
     pub private: PrivateDirs,

@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::path::RulePath;
 use crate::presets::{PRESETS, preset_document};
 use crate::schema::nearest;
-use crate::write::{self, Entries};
+use crate::write::{self, ObjectEntries};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use terms::{Action, Limits};
@@ -153,7 +153,7 @@ impl Policy {
         sort_unique(&mut doc.secrets);
         // An empty list and an absent key mean the same here: no mechanism may be missing.
         doc.degrade = Some(doc.degrade.unwrap_or_default());
-        let mut out = Entries::default();
+        let mut out = ObjectEntries::default();
         out.put("policy", write::document(&doc));
         out.into_node()
     }

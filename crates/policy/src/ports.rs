@@ -1,6 +1,6 @@
 //! Lists of ports: `"443"`, `"80,443"`, `"8000-8999"`.
 
-use crate::path::Refusal;
+use crate::path::PathRefusal;
 use std::fmt;
 
 /// Port ranges in rising order that neither touch nor overlap.
@@ -8,14 +8,14 @@ use std::fmt;
 pub struct Ports(Vec<(u16, u16)>);
 
 impl Ports {
-    pub fn parse(text: &str) -> Result<Ports, Refusal> {
+    pub fn parse(text: &str) -> Result<Ports, PathRefusal> {
         let mut ranges = Vec::new();
         for item in text.split(',') {
             let (low, high) = item.split_once('-').unwrap_or((item, item));
             match (port(low), port(high)) {
                 (Some(low), Some(high)) if low <= high => ranges.push((low, high)),
                 _ => {
-                    return Err(Refusal::new(format!("{item:?} is not a port or a range of ports"))
+                    return Err(PathRefusal::new(format!("{item:?} is not a port or a range of ports"))
                         .hint("write \"443\", \"80,443\" or \"8000-8999\", from 1 to 65535"));
                 }
             }

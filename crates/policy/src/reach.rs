@@ -1,9 +1,9 @@
 //! Network features that a policy needs: inspection of requests, addresses on the host's loopback, sockets of the host.
 
 use crate::cidr::Cidr;
-use crate::document::{NetRule, Proto, Target};
-use crate::host::{Host, HostPattern};
-use crate::path::Refusal;
+use crate::document::{NetRule, NetTarget, Proto};
+use crate::host::{HostName, HostPattern};
+use crate::path::PathRefusal;
 use crate::policy::Labelled;
 use crate::resolve::Resolved;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ impl Resolved {
     /// Returns the rule that permits connecting to a socket of the host by its path.
     pub fn reaches_socket(&self) -> Option<&str> {
         let granting = self.policy.net.iter().filter(|r| r.rule.action != Action::Deny);
-        granting.filter(|r| matches!(r.rule.to, Target::Unix(_))).map(|r| r.label.as_str()).next()
+        granting.filter(|r| matches!(r.rule.to, NetTarget::Unix(_))).map(|r| r.label.as_str()).next()
     }
 
     /// Returns the rule that permits echo requests.
@@ -31,11 +31,11 @@ impl Resolved {
 
     /// Returns the addresses on the host's loopback that rules name, at most `most`. A guest has a loopback of its own,
     /// so each of these takes the same address there away from it; that is why ports must be named.
-    pub fn loopback_places(&self, most: usize) -> Result<Vec<SocketAddr>, Refusal> {
+    pub fn loopback_places(&self, most: usize) -> Result<Vec<SocketAddr>, PathRefusal> {
         let mut places = BTreeSet::new();
         for Labelled { rule, label } in self.policy.net.iter().filter(|r| r.rule.action != Action::Deny) {
             let Some(range) = range_of(rule).filter(|range| loopback().any(|l| l.covers(range))) else { continue };
-            let refuse = |why: String, hint: &str| Refusal::new(format!("{label}: {why}")).hint(hint);
+            let refuse = |why: String, hint: &str| PathRefusal::new(format!("{label}: {why}")).hint(hint);
             if matches!(rule.proto, Some(Proto::Udp | Proto::Icmp)) {
                 return Err(refuse(
                     format!("{range} is the host's loopback, and only TCP can be led there"),
@@ -62,8 +62,8 @@ impl Resolved {
 
 fn range_of(rule: &NetRule) -> Option<Cidr> {
     match &rule.to {
-        Target::Cidr(range) => Some(*range),
-        Target::Host(HostPattern::Exact(Host::Addr(addr))) => Some(Cidr::of(*addr)),
+        NetTarget::Cidr(range) => Some(*range),
+        NetTarget::Host(HostPattern::Exact(HostName::Addr(addr))) => Some(Cidr::of(*addr)),
         _ => None,
     }
 }

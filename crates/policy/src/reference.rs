@@ -21,7 +21,7 @@ pub fn reference() -> String {
     write_table(&mut out, "Presets", ("name", "what it says"), rows(&PRESETS));
     out.push_str(PRESET_USE);
     write_table(&mut out, "Audit events", ("name", "recorded when"), rows(&AUDIT_EVENTS));
-    write_table(&mut out, "What `degrade` may name", ("name", "what is missing"), rows(&DEGRADES));
+    write_table(&mut out, "What `degrade` may name", ("name", "missing mechanism"), rows(&DEGRADES));
     out.push_str("The name of a limit's field is accepted too: that limit is then not enforced where it cannot be.\n");
     out
 }

@@ -1,13 +1,13 @@
 //! A policy with the variables of its paths expanded. It can decide and plan.
 
 use crate::cidr::Cidr;
-use crate::document::{Env, FsRule, NetRule, Target};
+use crate::document::{Env, FsRule, NetRule, NetTarget};
 use crate::error::PolicyError;
 use crate::glob::Pattern;
 use crate::host::HostPattern;
 use crate::path::{self, Base, RulePath};
 use crate::perms::{Perm, Perms};
-use crate::plan::Kind;
+use crate::plan::HostFileType;
 use crate::policy::{Labelled, Policy};
 use crate::private::PrivateDirs;
 use crate::write;
@@ -62,7 +62,7 @@ pub fn resolve(policy: &Policy, ctx: &Context) -> Result<Resolved, PolicyError> 
         }
     }
     for Labelled { rule, label } in &policy.net {
-        if let Target::Unix(path) = &rule.to {
+        if let NetTarget::Unix(path) = &rule.to {
             let text = write::net_rule(rule).to_compact_json();
             for pattern in expand(path, label, ctx)? {
                 let rule = FileRule::new(label, rule.action, Perms::NONE, &text, pattern);
@@ -114,7 +114,7 @@ pub(crate) struct FileRule {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Real {
     pub(crate) path: PathBuf,
-    pub(crate) kind: Kind,
+    pub(crate) kind: HostFileType,
 }
 
 #[derive(Clone, Debug)]
@@ -283,7 +283,7 @@ impl Resolved {
         if self.policy.default_net() == Action::Allow {
             return Some("defaults.net".to_owned());
         }
-        let leads_out = |rule: &NetRule| rule.action != Action::Deny && !matches!(rule.to, Target::Unix(_));
+        let leads_out = |rule: &NetRule| rule.action != Action::Deny && !matches!(rule.to, NetTarget::Unix(_));
         let rule = self.policy.net.iter().find(|r| leads_out(&r.rule)).map(|r| r.label.clone());
         rule.or_else(|| self.policy.secrets.first().map(|s| s.label.clone()))
     }
@@ -335,8 +335,8 @@ impl Resolved {
 /// Returns true if a rule names a range inside the special ones.
 pub(crate) fn names_special(rule: &NetRule) -> bool {
     match &rule.to {
-        Target::Cidr(cidr) => cidr.is_special(),
-        Target::Host(HostPattern::Exact(crate::host::Host::Addr(addr))) => Cidr::of(*addr).is_special(),
+        NetTarget::Cidr(cidr) => cidr.is_special(),
+        NetTarget::Host(HostPattern::Exact(crate::host::HostName::Addr(addr))) => Cidr::of(*addr).is_special(),
         _ => false,
     }
 }

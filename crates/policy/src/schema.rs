@@ -5,10 +5,10 @@ pub(crate) struct Section {
     /// Path of the object in the reference; empty for the document itself.
     pub(crate) path: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) keys: &'static [Key],
+    pub(crate) keys: &'static [SchemaKey],
 }
 
-pub(crate) struct Key {
+pub(crate) struct SchemaKey {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) default: &'static str,
@@ -22,8 +22,8 @@ const fn key(
     default: &'static str,
     meaning: &'static str,
     example: &'static str,
-) -> Key {
-    Key { name, kind, default, meaning, example }
+) -> SchemaKey {
+    SchemaKey { name, kind, default, meaning, example }
 }
 
 pub(crate) const SECTIONS: [&Section; 16] = [
@@ -60,7 +60,7 @@ pub(crate) const DOCUMENT: Section = Section {
         key("env", "object", "the built-in list passes", "Environment variables.", r#"{"pass": ["LANG"]}"#),
         key("home", "object", "{}", "The sandbox's own home.", r#"{"copy": ["~/.config/tool"]}"#),
         key("secrets", "list of objects", "[]", "Secrets that the broker adds to requests; they never enter the guest.", "[]"),
-        key("audit", "object", "{}", "What is recorded.", r#"{"events": ["fs.write"]}"#),
+        key("audit", "object", "{}", "Events to record.", r#"{"events": ["fs.write"]}"#),
         key("limits", "object", "{}", "Bounds on what a run may use. Absent means no limit of ours.", r#"{"max_wall_ms": 30000}"#),
         key("capabilities", "object of objects", "{}", "Capabilities that a program may call, by name.", r#"{"net.fetch": {"allow": true}}"#),
         key("degrade", "list of strings", "nothing may be missing", "Mechanisms that may be missing on this host; the outcome then says `partial`.", "[]"),
@@ -190,7 +190,7 @@ pub(crate) const INJECT: Section = Section {
 #[rustfmt::skip]
 pub(crate) const AUDIT: Section = Section {
     path: "audit",
-    about: "What is recorded.",
+    about: "Events to record.",
     keys: &[key("events", "list of strings", "[]", "Kinds of events, see below.", r#"["fs.write", "exec", "net"]"#)],
 };
 

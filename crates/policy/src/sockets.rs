@@ -2,12 +2,12 @@
 //! when it was resolved on a host; a denial also covers sockets created later.
 
 use crate::decide::{Decision, matched};
-use crate::document::{NetRule, Proto, Target};
+use crate::document::{NetRule, NetTarget, Proto};
 use crate::error::PlanError;
-use crate::follow::{Follower, tidy};
+use crate::follow::{LinkFollower, tidy};
 use crate::path::RulePath;
 use crate::perms::Perm;
-use crate::plan::{Kind, Socket};
+use crate::plan::{HostFileType, HostSocket};
 use crate::resolve::{FileRule, Real, Resolved};
 use crate::write;
 use std::collections::BTreeMap;
@@ -49,14 +49,14 @@ impl Resolved {
             return Some(format!("{label} names it, but had no effect when the run started; --explain says why"));
         }
         let path = RulePath::literal(path)?;
-        let to = Target::Unix(path.clone());
+        let to = NetTarget::Unix(path.clone());
         let (action, proto) = (Action::Allow, Some(Proto::Unix));
         let rule = NetRule { action, proto, to, ports: None, methods: None, paths: None, opaque: false, quiet: false };
         Some(format!("add {} to net.rules, or run with --net unix:{path}", write::net_rule(&rule).to_compact_json()))
     }
 
     /// Returns the sockets that a guest reaches by rule.
-    pub(crate) fn reached_sockets(&self) -> Vec<Socket> {
+    pub(crate) fn reached_sockets(&self) -> Vec<HostSocket> {
         let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
         for rule in &self.sockets {
             let named = if rule.asks() { &rule.asked[..] } else { rule.reals.as_deref().unwrap_or_default() };
@@ -65,11 +65,11 @@ impl Resolved {
                 found.entry(real.path.clone()).or_insert_with(|| rule.label.clone());
             }
         }
-        found.into_iter().map(|(path, rule)| Socket { path, rule }).collect()
+        found.into_iter().map(|(path, rule)| HostSocket { path, rule }).collect()
     }
 }
 
-impl Follower<'_> {
+impl LinkFollower<'_> {
     /// Restricts allowances to sockets: those below a directory, except those that file rules hide.
     pub(crate) fn sockets(&mut self, out: &mut Resolved) -> Result<(), PlanError> {
         let mut rules = std::mem::take(&mut out.sockets);
@@ -80,9 +80,9 @@ impl Follower<'_> {
             let mut sockets = Vec::new();
             for real in &found {
                 match real.kind {
-                    Kind::Socket => sockets.push(real.clone()),
-                    Kind::Dir => self.sockets_below(&real.path, rule, &mut sockets)?,
-                    Kind::File | Kind::Other => {}
+                    HostFileType::Socket => sockets.push(real.clone()),
+                    HostFileType::Dir => self.sockets_below(&real.path, rule, &mut sockets)?,
+                    HostFileType::File | HostFileType::Other => {}
                 }
             }
             if sockets.is_empty() && !found.is_empty() {
@@ -115,8 +115,10 @@ impl Follower<'_> {
                 match self.host.look(&path) {
                     // The target of a link is below the directory too, or not named by the rule.
                     Some(found) if found.real != path => {}
-                    Some(found) if found.kind == Kind::Dir => dirs.push(path),
-                    Some(found) if found.kind == Kind::Socket => sockets.push(Real { path, kind: Kind::Socket }),
+                    Some(found) if found.kind == HostFileType::Dir => dirs.push(path),
+                    Some(found) if found.kind == HostFileType::Socket => {
+                        sockets.push(Real { path, kind: HostFileType::Socket })
+                    }
                     _ => {}
                 }
             }

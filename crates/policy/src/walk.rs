@@ -3,7 +3,7 @@
 
 use crate::error::PlanError;
 use crate::glob::{Pattern, States};
-use crate::plan::{Host, Kind, Link, ResolvedPath};
+use crate::plan::{Host, HostFileType, ResolvedPath, Symlink};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ impl Budget {
         match self.visited > MAX_VISITED {
             true => Err(PlanError {
                 rule: rule.to_owned(),
-                message: format!("{}: more than {MAX_VISITED} entries had to be looked at", place.display()),
+                message: format!("{}: more than {MAX_VISITED} entries would have to be visited", place.display()),
                 hint: "name a directory with less in it, or fewer levels below it".to_owned(),
             }),
             false => Ok(()),
@@ -60,7 +60,7 @@ pub(crate) fn find(
     if pattern.accepts(states) {
         return Ok(vec![start]);
     }
-    let mut walk = Walk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
+    let mut walk = PatternWalk { pattern, host, region, budget, rule, found: Vec::new(), entered: HashSet::new() };
     walk.run(start, states)?;
     Ok(walk.found)
 }
@@ -84,12 +84,12 @@ impl Region<'_> {
 fn unseen(rule: &str, path: &Path, why: &str) -> PlanError {
     PlanError {
         rule: rule.to_owned(),
-        message: format!("{}: what it denies cannot be found: {why}", path.display()),
+        message: format!("{}: cannot find the paths that it denies: {why}", path.display()),
         hint: "give the directory the permission bits that it had: `cofferdam reject` takes a sandbox's change of them back".to_owned(),
     }
 }
 
-struct Walk<'a> {
+struct PatternWalk<'a> {
     pattern: &'a Pattern,
     host: &'a dyn Host,
     region: Region<'a>,
@@ -99,11 +99,11 @@ struct Walk<'a> {
     entered: HashSet<(PathBuf, States)>,
 }
 
-impl Walk<'_> {
+impl PatternWalk<'_> {
     fn run(&mut self, start: ResolvedPath, states: States) -> Result<(), PlanError> {
         let mut todo = vec![(start, states)];
         while let Some((dir, states)) = todo.pop() {
-            if dir.kind != Kind::Dir || !self.may_enter(&dir.real, states) {
+            if dir.kind != HostFileType::Dir || !self.may_enter(&dir.real, states) {
                 continue;
             }
             if let Some(name) = self.pattern.only_next(states) {
@@ -173,7 +173,7 @@ pub(crate) fn touches(path: &Path, roots: &[PathBuf]) -> bool {
     roots.iter().any(|root| path.starts_with(root) || root.starts_with(path))
 }
 
-fn join_links(before: &[Link], after: Vec<Link>) -> Vec<Link> {
+fn join_links(before: &[Symlink], after: Vec<Symlink>) -> Vec<Symlink> {
     let mut links = before.to_vec();
     for link in after {
         if !links.contains(&link) {

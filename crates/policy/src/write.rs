@@ -1,13 +1,13 @@
 //! Serialisation: values back to a tree, in the canonical order of documents and digests. Absent values are left out.
 
-use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, Secret, Target};
+use crate::document::{Capability, Defaults, Document, Env, ExecRule, FsRule, NetRule, NetTarget, Secret};
 use crate::node::Node;
 use crate::perms::Perms;
 use std::collections::BTreeMap;
 use terms::{Action, LimitKind, Limits, OnOutputLimit};
 
 pub(crate) fn document(doc: &Document) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("version", Node::Int(doc.version.into()));
     out.put_some("extends", (!doc.extends.is_empty()).then(|| Node::texts(&doc.extends)));
     out.put_some("defaults", defaults(&doc.defaults));
@@ -28,9 +28,9 @@ pub(crate) fn document(doc: &Document) -> Node {
 
 /// Entries in insertion order.
 #[derive(Default)]
-pub(crate) struct Entries(Vec<(String, Node)>);
+pub(crate) struct ObjectEntries(Vec<(String, Node)>);
 
-impl Entries {
+impl ObjectEntries {
     pub(crate) fn put(&mut self, key: &str, value: Node) {
         self.0.push((key.to_owned(), value));
     }
@@ -51,7 +51,7 @@ impl Entries {
 }
 
 pub(crate) fn defaults(defaults: &Defaults) -> Option<Node> {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     for (name, action) in [("fs", defaults.fs), ("net", defaults.net), ("exec", defaults.exec)] {
         out.put_some(name, action.map(|a| Node::text(a.name())));
     }
@@ -68,7 +68,7 @@ pub(crate) fn list_in(key: &str, values: &[String]) -> Option<Node> {
 }
 
 pub(crate) fn fs_rule(rule: &FsRule) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("action", Node::text(rule.action.name()));
     out.put("path", Node::text(rule.path.to_string()));
     let implied = rule.perms == Perms::ALL && matches!(rule.action, Action::Deny | Action::Ask);
@@ -77,7 +77,7 @@ pub(crate) fn fs_rule(rule: &FsRule) -> Node {
 }
 
 pub(crate) fn exec_rule(rule: &ExecRule) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("action", Node::text(rule.action.name()));
     out.put("path", Node::text(rule.path.to_string()));
     out.put_some("sha256", rule.sha256.map(|digest| Node::text(terms::hex::encode(digest))));
@@ -85,13 +85,13 @@ pub(crate) fn exec_rule(rule: &ExecRule) -> Node {
 }
 
 pub(crate) fn net_rule(rule: &NetRule) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("action", Node::text(rule.action.name()));
     out.put_some("proto", rule.proto.map(|p| Node::text(p.name())));
     match &rule.to {
-        Target::Host(host) => out.put("host", Node::text(host.to_string())),
-        Target::Cidr(cidr) => out.put("cidr", Node::text(cidr.to_string())),
-        Target::Unix(path) => out.put("path", Node::text(path.to_string())),
+        NetTarget::Host(host) => out.put("host", Node::text(host.to_string())),
+        NetTarget::Cidr(cidr) => out.put("cidr", Node::text(cidr.to_string())),
+        NetTarget::Unix(path) => out.put("path", Node::text(path.to_string())),
     }
     out.put_some("ports", rule.ports.as_ref().map(|p| Node::text(p.to_string())));
     out.put_some("methods", rule.methods.as_ref().map(Node::texts));
@@ -102,7 +102,7 @@ pub(crate) fn net_rule(rule: &NetRule) -> Node {
 }
 
 pub(crate) fn env(env: &Env) -> Node {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put_some("pass", env.pass.as_ref().map(Node::texts));
     let set = env.set.iter().map(|(k, v)| (k.clone(), Node::text(v))).collect::<Vec<_>>();
     out.put_some("set", (!set.is_empty()).then_some(Node::Map(set)));
@@ -110,11 +110,11 @@ pub(crate) fn env(env: &Env) -> Node {
 }
 
 pub(crate) fn secret(secret: &Secret) -> Node {
-    let mut inject = Entries::default();
+    let mut inject = ObjectEntries::default();
     inject.put("host", Node::text(secret.host.to_string()));
     inject.put("header", Node::text(&secret.header));
     inject.put("format", Node::text(&secret.format));
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     out.put("name", Node::text(&secret.name));
     out.put("inject", inject.into_node());
     out.put_some("optional", secret.optional.then_some(Node::Bool(true)));
@@ -122,7 +122,7 @@ pub(crate) fn secret(secret: &Secret) -> Node {
 }
 
 pub(crate) fn limits(limits: &Limits) -> Option<Node> {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     for kind in LimitKind::ALL {
         out.put_some(&format!("max_{}", kind.name()), limit(limits, kind));
     }
@@ -159,9 +159,9 @@ pub(crate) fn limit(limits: &Limits, kind: LimitKind) -> Option<Node> {
 }
 
 pub(crate) fn capabilities(capabilities: &BTreeMap<String, Capability>) -> Option<Node> {
-    let mut out = Entries::default();
+    let mut out = ObjectEntries::default();
     for (name, capability) in capabilities {
-        let mut entry = Entries::default();
+        let mut entry = ObjectEntries::default();
         entry.put("allow", Node::Bool(capability.allow));
         entry.put_some("budget", capability.budget.map(|n| Node::Int(n.into())));
         out.put(name, entry.into_node());

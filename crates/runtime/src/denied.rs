@@ -84,11 +84,10 @@ pub fn may_export<'a>(
     Ok(move |at: &Rel| match denied.as_ref().and_then(|denied| denied.unread(at, caller)) {
         None => Ok(()),
         Some(rule) => {
-            let fault =
-                Fault::new(ErrorKind::PolicyDenied, format!("{at}: {rule} does not let it be read")).subject(id);
+            let fault = Fault::new(ErrorKind::PolicyDenied, format!("{at}: {rule} denies reading it")).subject(id);
             Err(fault
                 .phase(Phase::Admission)
-                .hint("reject the change there first, or have it exported by who may answer"))
+                .hint("reject that change first, or export with a credential that may answer questions"))
         }
     })
 }

@@ -5,7 +5,7 @@ pub(crate) mod parts;
 
 use self::parts::Parts;
 use crate::roster::{Roster, Runs};
-use egress::event::{Event, Stage};
+use egress::event::{Event, EventStage};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Error, Seek, Write};
@@ -50,7 +50,7 @@ pub struct EventFile {
 
 /// An event in its serialized form.
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     time: String,
     /// Run that the event came from; empty where the run is not known.
     run: Option<&'a str>,
@@ -112,18 +112,18 @@ impl EventFile {
                 if line.get("op").is_some_and(|op| op == "net.lost") {
                     let count = line.get("count").and_then(serde_json::Value::as_u64).unwrap_or(1);
                     self.dropped = self.dropped.saturating_add(count);
-                    self.reason.get_or_insert_with(|| "the daemon did not write them down".to_owned());
+                    self.reason.get_or_insert_with(|| "the daemon did not record them".to_owned());
                 }
                 if let Err(why) = self.write(&line) {
                     self.drop(1, &why);
                 }
             }
-            Err(e) => self.drop(1, &format!("what came is no event: {e}")),
+            Err(e) => self.drop(1, &format!("not a valid event: {e}")),
         }
     }
 
     pub(crate) fn put(&mut self, event: &Event) {
-        self.line(&Line {
+        self.line(&EventLine {
             time: timestamp(SystemTime::now()),
             run: event.run.as_deref(),
             op: event.op.name(),
@@ -148,23 +148,23 @@ impl EventFile {
     /// Writes a connection attempt of the guest to a unix socket of the host.
     pub(crate) fn socket(&mut self, path: &Path, rule: &str, action: Action, actor: &Actor) {
         let passed = matches!(action, Action::Allow | Action::Warn);
-        let stage = if passed { Stage::Opened } else { Stage::Refused };
+        let stage = if passed { EventStage::Opened } else { EventStage::Refused };
         self.local(egress::event::Op::Connect.name(), stage, action, rule, &path.to_string_lossy(), actor);
     }
 
     /// Writes that a person is asked about a socket or a file of the host.
     pub(crate) fn asked(&mut self, op: &'static str, target: &str, rule: &str, actor: &Actor) {
         let path = target.strip_prefix("unix:").unwrap_or(target);
-        self.local(op, Stage::Asked, Action::Ask, rule, path, actor);
+        self.local(op, EventStage::Asked, Action::Ask, rule, path, actor);
     }
 
-    fn local(&mut self, op: &'static str, at: Stage, action: Action, rule: &str, path: &str, actor: &Actor) {
+    fn local(&mut self, op: &'static str, at: EventStage, action: Action, rule: &str, path: &str, actor: &Actor) {
         let of_file = op.starts_with("fs.");
         let run = match self.roster.now() {
             Runs::One(run) => Some(run),
             _ => None,
         };
-        self.line(&Line {
+        self.line(&EventLine {
             time: timestamp(SystemTime::now()),
             run: run.as_deref(),
             op,
@@ -202,7 +202,7 @@ impl EventFile {
         (self.dropped, self.reason.take())
     }
 
-    fn line(&mut self, line: &Line<'_>) {
+    fn line(&mut self, line: &EventLine<'_>) {
         if !self.is_full {
             self.write_lost();
         }
@@ -303,13 +303,13 @@ impl EventFile {
     }
 }
 
-fn stage(stage: Stage) -> &'static str {
+fn stage(stage: EventStage) -> &'static str {
     match stage {
-        Stage::Asked => "asked",
-        Stage::Opened => "opened",
-        Stage::Refused => "refused",
-        Stage::Failed => "failed",
-        Stage::Closed => "closed",
+        EventStage::Asked => "asked",
+        EventStage::Opened => "opened",
+        EventStage::Refused => "refused",
+        EventStage::Failed => "failed",
+        EventStage::Closed => "closed",
     }
 }
 
@@ -357,7 +357,7 @@ mod test {
     fn a_file_is_bounded_and_says_what_it_lacks() {
         let (path, file) = scratch("bounded");
         let mut events = EventFile::new(file, Some(LEAST_MAX));
-        (0..1000).for_each(|_| events.put(&event(Op::Connect, Stage::Opened, Action::Allow)));
+        (0..1000).for_each(|_| events.put(&event(Op::Connect, EventStage::Opened, Action::Allow)));
         let (dropped, reason) = events.close();
         let text = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -373,7 +373,7 @@ mod test {
     fn a_whole_journal_lacks_nothing() {
         let (path, file) = scratch("whole");
         let mut events = EventFile::new(file, None);
-        (0..1000).for_each(|_| events.put(&event(Op::Connect, Stage::Opened, Action::Allow)));
+        (0..1000).for_each(|_| events.put(&event(Op::Connect, EventStage::Opened, Action::Allow)));
         assert_eq!(events.close(), (0, None));
         assert_eq!(lines(&std::fs::read(&path).unwrap()).len(), 1000);
         std::fs::remove_file(&path).unwrap();
@@ -385,7 +385,7 @@ mod test {
         file.write_all(b"{}\n{\"brok").unwrap();
         let mut events = EventFile::new(file, None);
         events.truncate_partial(6);
-        events.put(&event(Op::Connect, Stage::Opened, Action::Allow));
+        events.put(&event(Op::Connect, EventStage::Opened, Action::Allow));
         assert_eq!(lines(&std::fs::read(&path).unwrap()).len(), 2);
         std::fs::remove_file(&path).unwrap();
         // A pipe cannot be truncated: the next line starts on its own.
@@ -393,7 +393,7 @@ mod test {
         writer.write_all(b"{\"brok").unwrap();
         let mut events = EventFile::new(File::from(std::os::fd::OwnedFd::from(writer)), None);
         events.truncate_partial(6);
-        events.put(&event(Op::Connect, Stage::Opened, Action::Allow));
+        events.put(&event(Op::Connect, EventStage::Opened, Action::Allow));
         drop(events);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
@@ -405,7 +405,7 @@ mod test {
     fn what_cannot_be_written_is_counted_with_its_reason() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut events = EventFile::new(full, None);
-        (0..3).for_each(|_| events.put(&event(Op::Connect, Stage::Refused, Action::Deny)));
+        (0..3).for_each(|_| events.put(&event(Op::Connect, EventStage::Refused, Action::Deny)));
         let (dropped, reason) = events.close();
         assert_eq!(dropped, 3);
         assert!(reason.unwrap().contains("No space left"));
@@ -426,7 +426,7 @@ mod test {
             actor: Some(Actor { pid: i32::MAX, exe: odd.clone() }),
             bytes_in: u64::MAX,
             bytes_out: u64::MAX,
-            ..event(Op::Request, Stage::Refused, Action::Deny)
+            ..event(Op::Request, EventStage::Refused, Action::Deny)
         };
         events.put(&one);
         events.socket(Path::new(&odd), &odd, Action::Deny, &Actor { pid: 1, exe: odd.clone() });
@@ -440,7 +440,7 @@ mod test {
     fn a_reader_that_does_not_read_makes_nobody_wait() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let mut file = EventFile::new(File::from(std::os::fd::OwnedFd::from(writer)), None);
-        let one = Event { path: Some("x".repeat(10_000)), ..event(Op::Request, Stage::Opened, Action::Allow) };
+        let one = Event { path: Some("x".repeat(10_000)), ..event(Op::Request, EventStage::Opened, Action::Allow) };
         (0..1000).for_each(|_| file.put(&one));
         assert!(file.lost > 0);
         let mut buffer = vec![0; 1 << 20];

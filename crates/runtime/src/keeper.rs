@@ -17,7 +17,7 @@ pub use birth::{announce, stand_alone};
 pub use client::{Come, Contact, Follow, Keeper, Pending, Said};
 pub use keep::{Begin, MOST_RUNS, keep};
 pub use keepers::Keepers;
-pub use starting::Wanted;
+pub use starting::KeeperPurpose;
 
 use crate::Node;
 use state::Caller;

@@ -59,22 +59,22 @@ pub struct Look {
 }
 
 pub fn look(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> Look {
-    let facts = Facts::of(state, kept);
+    let facts = LivenessFacts::of(state, kept);
     let reply = facts.is_held.then(|| survey(node, &[facts.subject()], None, deadline).pop()).flatten();
     facts.look(reply.unwrap_or(Reply::Absent), deadline)
 }
 
 /// Same as `look` for many sandboxes: their keepers are asked concurrently.
-pub fn look_all(node: &Node, all: &[Facts]) -> Vec<Look> {
-    let subjects: Vec<_> = all.iter().filter(|facts| facts.is_held).map(Facts::subject).collect();
+pub fn look_all(node: &Node, all: &[LivenessFacts]) -> Vec<Look> {
+    let subjects: Vec<_> = all.iter().filter(|facts| facts.is_held).map(LivenessFacts::subject).collect();
     let mut replies = survey(node, &subjects, None, LISTING).into_iter();
-    let mut reply_of = |facts: &Facts| facts.is_held.then(|| replies.next()).flatten();
+    let mut reply_of = |facts: &LivenessFacts| facts.is_held.then(|| replies.next()).flatten();
     all.iter().map(|facts| facts.look(reply_of(facts).unwrap_or(Reply::Absent), LISTING)).collect()
 }
 
 /// Facts about a sandbox that need no answer of its keeper.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct LivenessFacts {
     state: PathBuf,
     id: String,
     lifecycle: Lifecycle,
@@ -83,9 +83,9 @@ pub struct Facts {
     is_held: bool,
 }
 
-impl Facts {
-    pub fn of(state: &State, kept: &Kept<Sandbox>) -> Facts {
-        Facts {
+impl LivenessFacts {
+    pub fn of(state: &State, kept: &Kept<Sandbox>) -> LivenessFacts {
+        LivenessFacts {
             state: state.path.clone(),
             id: kept.id.clone(),
             lifecycle: kept.record.state,
@@ -99,8 +99,8 @@ impl Facts {
         self.is_held
     }
 
-    fn subject(&self) -> survey::Subject {
-        survey::Subject::new(&self.state, &self.id)
+    fn subject(&self) -> survey::SurveyedSandbox {
+        survey::SurveyedSandbox::new(&self.state, &self.id)
     }
 
     fn look(&self, reply: Reply, deadline: Duration) -> Look {

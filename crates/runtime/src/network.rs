@@ -5,7 +5,7 @@ use crate::questions::Questions;
 use crate::roster::{Roster, Runs};
 use crate::secrets::{self, Secrets};
 use egress::broker::{Broker, ProcessLookup, RunContext, RunLookup, Setup};
-use egress::event::{Event, Op, Socket, Stage};
+use egress::event::{Event, EventStage, GuestSocket, Op};
 use egress::guest_ca::GuestCa;
 use egress::refuser;
 use enclosure::{NetPlan, NetReport, Network, Opening};
@@ -88,11 +88,15 @@ impl Planned {
     }
 
     /// Splits the plan into the part for the guest's setup and the part for the broker.
-    pub(crate) fn divide(self, policy: &Resolved, max_net_bytes: Option<u64>) -> (Option<NetPlan>, Option<Wanted>) {
+    pub(crate) fn divide(
+        self,
+        policy: &Resolved,
+        max_net_bytes: Option<u64>,
+    ) -> (Option<NetPlan>, Option<BrokerRequest>) {
         let Planned { plan, authority, secrets, fakes_addresses } = self;
         let names_only = plan.as_ref().is_some_and(|plan| plan.names_only);
         let own = || if names_only { Vec::new() } else { sys::net::own_addresses() };
-        let wanted = plan.is_some().then(|| Wanted {
+        let wanted = plan.is_some().then(|| BrokerRequest {
             names_only,
             policy: policy.clone().on_host(own()),
             secrets,
@@ -124,7 +128,7 @@ fn may_echo(rule: &str) -> Result<bool, Fault> {
 }
 
 /// Arguments of the broker, which is started once the doors exist.
-pub(crate) struct Wanted {
+pub(crate) struct BrokerRequest {
     /// A name server that refuses, and no broker.
     pub(crate) names_only: bool,
     policy: Resolved,
@@ -179,7 +183,7 @@ impl Shape {
 
 /// The broker of one run.
 pub(crate) struct Brokered<'a> {
-    wanted: Option<Wanted>,
+    wanted: Option<BrokerRequest>,
     broker: Option<Broker>,
     /// The name server of a guest without a network.
     refuser: Option<NameServer>,
@@ -194,7 +198,7 @@ pub(crate) struct Brokered<'a> {
 
 impl<'a> Brokered<'a> {
     pub(crate) fn new(
-        wanted: Wanted,
+        wanted: BrokerRequest,
         events: Option<Rc<RefCell<EventFile>>>,
         ear: Option<EventObserver<'a>>,
     ) -> Brokered<'a> {
@@ -239,7 +243,7 @@ type Actors = Option<Arc<Mutex<enclosure::Actors>>>;
 /// Builds the lookup of the process that holds a socket.
 fn process_lookup(actors: &Actors) -> Option<ProcessLookup> {
     let actors = actors.clone()?;
-    Some(Box::new(move |socket: Socket| {
+    Some(Box::new(move |socket: GuestSocket| {
         let mut actors = actors.lock().unwrap_or_else(PoisonError::into_inner);
         match socket.proto {
             Proto::Tcp => actors.of_stream(socket.own, socket.to),
@@ -251,7 +255,7 @@ fn process_lookup(actors: &Actors) -> Option<ProcessLookup> {
 
 /// Builds the lookup of the run that holds a socket. With a single run no process is searched.
 fn run_lookup(actors: Actors, roster: Roster) -> RunLookup {
-    let find = move |socket: Socket, among: &[i32]| {
+    let find = move |socket: GuestSocket, among: &[i32]| {
         let mut actors = actors.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         match socket.proto {
             Proto::Tcp => actors.stream_below((socket.own, socket.to), among),
@@ -283,7 +287,7 @@ impl NameServer {
         let mut buffer = [0; MAX_QUERY];
         for _ in 0..MAX_QUERIES {
             let Ok((len, peer)) = self.socket.recv_from(&mut buffer) else { break };
-            let socket = Socket { proto: Proto::Udp, own: peer, to: own };
+            let socket = GuestSocket { proto: Proto::Udp, own: peer, to: own };
             let (reply, event) = refuser::refuse(&buffer[..len], &self.policy, self.revision, socket);
             refused.extend(event.map(|event| self.attribute(event, peer, roster)));
             if let Some(reply) = reply {
@@ -311,8 +315,17 @@ impl NameServer {
 impl Network for Brokered<'_> {
     fn open(&mut self, opening: Opening) -> Result<(), Fault> {
         let Some(wanted) = self.wanted.take() else { return Ok(()) };
-        let Wanted { policy, secrets, authority, max_net_bytes, fakes_addresses, questions, revision, roster, .. } =
-            wanted;
+        let BrokerRequest {
+            policy,
+            secrets,
+            authority,
+            max_net_bytes,
+            fakes_addresses,
+            questions,
+            revision,
+            roster,
+            ..
+        } = wanted;
         let Opening { doors, resolver, actors, published } = opening;
         let Some(doors) = doors else {
             let socket = resolver.map(UdpSocket::from);
@@ -378,7 +391,7 @@ impl Drop for Brokered<'_> {
 fn report(event: &Event, roster: &Roster, quiet: bool) -> Option<NetReport> {
     let action = match (event.stage, event.action) {
         // A rule may have allowed it before another check refused it.
-        (Stage::Refused, Action::Allow | Action::Warn) => Action::Deny,
+        (EventStage::Refused, Action::Allow | Action::Warn) => Action::Deny,
         (_, action) => action,
     };
     let hint = match (&event.hint, &event.reason) {
@@ -417,7 +430,7 @@ fn target(event: &Event) -> String {
 pub(crate) mod test {
     use super::*;
 
-    pub(crate) fn event(op: Op, stage: Stage, action: Action) -> Event {
+    pub(crate) fn event(op: Op, stage: EventStage, action: Action) -> Event {
         Event {
             op,
             stage,
@@ -445,15 +458,15 @@ pub(crate) mod test {
             report(&event(Op::Connect, stage, action), &Roster::default(), false).map(|r| (r.action, r.target))
         };
         let place = "example.org:443".to_owned();
-        assert_eq!(told(Stage::Refused, Action::Deny), Some((Action::Deny, place.clone())));
-        assert_eq!(told(Stage::Refused, Action::Ask), Some((Action::Ask, place.clone())));
-        assert_eq!(told(Stage::Refused, Action::Allow), Some((Action::Deny, place.clone())));
-        assert_eq!(told(Stage::Opened, Action::Warn), Some((Action::Warn, place)));
+        assert_eq!(told(EventStage::Refused, Action::Deny), Some((Action::Deny, place.clone())));
+        assert_eq!(told(EventStage::Refused, Action::Ask), Some((Action::Ask, place.clone())));
+        assert_eq!(told(EventStage::Refused, Action::Allow), Some((Action::Deny, place.clone())));
+        assert_eq!(told(EventStage::Opened, Action::Warn), Some((Action::Warn, place)));
         for (stage, action) in [
-            (Stage::Closed, Action::Warn),
-            (Stage::Opened, Action::Allow),
-            (Stage::Closed, Action::Allow),
-            (Stage::Failed, Action::Allow),
+            (EventStage::Closed, Action::Warn),
+            (EventStage::Opened, Action::Allow),
+            (EventStage::Closed, Action::Allow),
+            (EventStage::Failed, Action::Allow),
         ] {
             assert_eq!(told(stage, action), None, "{stage:?} {action:?}");
         }
@@ -464,11 +477,11 @@ pub(crate) mod test {
         let request = Event {
             method: Some("GET".into()),
             path: Some("/a/b?token=x".into()),
-            ..event(Op::Request, Stage::Refused, Action::Deny)
+            ..event(Op::Request, EventStage::Refused, Action::Deny)
         };
         assert_eq!(target(&request), "GET example.org:443/a/b");
-        assert_eq!(target(&event(Op::Resolve, Stage::Refused, Action::Deny)), "example.org");
-        let bare = Event { name: None, ..event(Op::Connect, Stage::Refused, Action::Deny) };
+        assert_eq!(target(&event(Op::Resolve, EventStage::Refused, Action::Deny)), "example.org");
+        let bare = Event { name: None, ..event(Op::Connect, EventStage::Refused, Action::Deny) };
         assert_eq!(target(&bare), "192.0.2.1:443");
     }
 }

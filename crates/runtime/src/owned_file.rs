@@ -12,7 +12,7 @@ pub fn open_own(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<F
     let file = options.mode(0o600).custom_flags(flags.bits() as i32).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file")),
     }
 }
 

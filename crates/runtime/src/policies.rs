@@ -6,12 +6,12 @@ use crate::own_home::with_own_home;
 use enclosure::LocalHost;
 pub use policy::agents::{AGENTS, Agent, agent_of_command};
 use policy::{
-    Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, Perm, Perms, Policy, Proto, RulePath,
-    Target,
+    Action, Base, Change, Context, Effect, ExecRule, Format, FsRule, NetRule, NetTarget, Perm, Perms, Policy, Proto,
+    RulePath,
 };
 pub use policy::{Document, nearest, split_targets};
 use state::Caller;
-pub use state::policy_source::{Flag, Source};
+pub use state::policy_source::{Flag, RequestedPolicy};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -49,21 +49,21 @@ impl From<Policy> for Effective {
 }
 
 /// Loads a source, and checks it against the caller's grants.
-pub fn load_for(source: &Source, caller: &Caller) -> Result<Loaded, Fault> {
+pub fn load_for(source: &RequestedPolicy, caller: &Caller) -> Result<Loaded, Fault> {
     caller.reach.check_source(source)?;
     let loaded = load(source)?;
     caller.reach.check_document(source, &loaded.document)?;
     Ok(loaded)
 }
 
-pub fn load(source: &Source) -> Result<Loaded, Fault> {
+pub fn load(source: &RequestedPolicy) -> Result<Loaded, Fault> {
     match source {
-        Source::Preset(name) => {
+        RequestedPolicy::Preset(name) => {
             let document = policy::preset_document(name).ok_or_else(|| unknown_preset(name))?;
             Ok(Loaded::ours(document))
         }
-        Source::File(path) => read(path),
-        Source::Text(text) => parse_text(text, "request.json"),
+        RequestedPolicy::File(path) => read(path),
+        RequestedPolicy::Text(text) => parse_text(text, "request.json"),
     }
 }
 
@@ -99,7 +99,7 @@ pub fn read_text(path: &Path) -> Result<String, Fault> {
     // A device or a pipe has no size beforehand.
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| refuse(e.to_string()))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(refuse(format!("it is longer than {LARGEST} bytes, which no policy is")));
+        return Err(refuse(format!("it is longer than {LARGEST} bytes, the maximum for a policy")));
     }
     String::from_utf8(bytes).map_err(|e| refuse(format!("not UTF-8 at byte {}", e.utf8_error().valid_up_to())))
 }
@@ -115,10 +115,15 @@ pub fn import_file(path: &Path, profile: Option<&str>) -> Result<Loaded, Fault> 
     import(&text, &path.display().to_string(), kind, profile)
 }
 
-fn import(text: &str, name: &str, kind: policy::import::Kind, profile: Option<&str>) -> Result<Loaded, Fault> {
+fn import(
+    text: &str,
+    name: &str,
+    kind: policy::import::SettingsFormat,
+    profile: Option<&str>,
+) -> Result<Loaded, Fault> {
     let imported = match kind {
-        policy::import::Kind::Srt => policy::import::srt(text, name)?,
-        policy::import::Kind::Codex => policy::import::codex(text, name, profile)?,
+        policy::import::SettingsFormat::Srt => policy::import::srt(text, name)?,
+        policy::import::SettingsFormat::Codex => policy::import::codex(text, name, profile)?,
     };
     let notes = imported.left_out.iter().chain(&imported.notes).cloned().collect();
     Ok(Loaded { document: imported.document, notes, left_out: imported.left_out })
@@ -253,7 +258,7 @@ fn copied_path(flag: &str, text: &str, caller: &Caller) -> Result<RulePath, Faul
     let path = below.and_then(|below| RulePath::literal(&Path::new("/").join(below)));
     let path = path.and_then(|path| RulePath::parse(&format!("~{path}")).ok());
     path.ok_or_else(|| {
-        let message = format!("{flag} {text:?}: it is no path below the home, {}", caller.home.display());
+        let message = format!("{flag} {text:?}: not a path below the home directory, {}", caller.home.display());
         let hint = "name a file or directory such as ~/.config/tool; --read shows other paths of the host";
         Fault::invalid(message).hint(hint).phase(Phase::Admission)
     })
@@ -269,7 +274,7 @@ fn with_hint(fault: Fault, hint: Option<String>) -> Fault {
 /// Parses `HOST[:PORTS]` where HOST may be a range of addresses, `opaque:HOST[:PORTS]`, `icmp:HOST`, or `unix:PATH`.
 fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<NetRule, Fault> {
     if let Some(path) = text.strip_prefix("unix:") {
-        let to = Target::Unix(rule_path(flag, path, caller)?);
+        let to = NetTarget::Unix(rule_path(flag, path, caller)?);
         return Ok(NetRule {
             action,
             proto: Some(Proto::Unix),
@@ -284,7 +289,7 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
     if let Some((scheme, rest)) = text.split_once("://") {
         let host = rest.split('/').next().unwrap_or(rest);
         let port = if scheme == "http" && !host.contains(':') { ":80" } else { "" };
-        let fault = Fault::invalid(format!("{flag} {text:?}: an address of a page, where a host is meant"));
+        let fault = Fault::invalid(format!("{flag} {text:?}: a URL, where a host is expected"));
         return Err(fault
             .hint(format!("write {flag} {host}{port}; methods and paths need a policy file"))
             .phase(Phase::Admission));
@@ -301,8 +306,8 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
     }
     if opaque && (action == Action::Deny || to.is_address()) {
         let why = match action {
-            Action::Deny => "what is denied is denied whatever is said",
-            _ => "addresses are judged by address and port as it is",
+            Action::Deny => "a denial covers all traffic already",
+            _ => "rules for addresses consider only address and port already",
         };
         return Err(invalid(why).hint(format!("write {flag} {place}")));
     }
@@ -310,8 +315,8 @@ fn net_rule(flag: &str, action: Action, text: &str, caller: &Caller) -> Result<N
 }
 
 /// Merges the policy of a run: the named sources (the `default` preset when there are none), then the flags.
-pub fn effective(sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<Effective, Fault> {
-    let default = [Source::Preset("default".into())];
+pub fn effective(sources: &[RequestedPolicy], flags: &[Flag], caller: &Caller) -> Result<Effective, Fault> {
+    let default = [RequestedPolicy::Preset("default".into())];
     let sources = if sources.is_empty() { &default } else { sources };
     let (mut documents, mut notes, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for source in sources {
@@ -331,7 +336,7 @@ pub fn within(most: &Policy, then: &Policy, why: &str) -> Result<(), Fault> {
         return Ok(());
     };
     let message = format!("{place}: {text}: this would allow more than {why}");
-    let hint = "rules that allow must be there already, word for word, and rules that deny or ask must stay; an operator may do more";
+    let hint = "keep rules that deny or ask, and repeat rules that allow word for word; an operator may allow more";
     Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission))
 }
 
@@ -386,7 +391,10 @@ pub fn check_supported(resolved: &policy::Resolved, events: bool) -> Result<(), 
     if let Some((rule, perms)) = resolved.asks_too_much().filter(|_| !resolved.may_degrade("ask")) {
         let names = perms.names().join(", ");
         let hint = "ask for read_file, read_dir, write_file, truncate or make_reg; leave \"perms\" out to ask for these and deny the rest; or list \"ask\" under degrade, and what cannot be asked for is refused";
-        return refuse(format!("{rule}: nobody can be asked for {names}: only opening can wait for an answer"), hint);
+        return refuse(
+            format!("{rule}: `ask` does not work for {names}: only opening a file can wait for an answer"),
+            hint,
+        );
     }
     if let Some(event) = resolved.audit_events().iter().find(|event| !events || *event != "net") {
         let hint = if event == "net" { "run with --events FILE, or leave audit out" } else { "leave audit out" };
@@ -403,11 +411,11 @@ pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// Merges several sources into one document that extends nothing.
-pub fn merged(sources: &[Source]) -> Result<Document, Fault> {
+pub fn merged(sources: &[RequestedPolicy]) -> Result<Document, Fault> {
     Ok(of_sources(sources)?.to_document("merged"))
 }
 
-fn of_sources(sources: &[Source]) -> Result<Policy, Fault> {
+fn of_sources(sources: &[RequestedPolicy]) -> Result<Policy, Fault> {
     let documents = sources.iter().map(|s| load(s).map(|l| l.document)).collect::<Result<Vec<_>, _>>()?;
     Ok(policy::effective(&documents)?)
 }
@@ -441,13 +449,13 @@ pub fn shown(caller: &Caller) -> Result<Vec<PathBuf>, Fault> {
     Ok(plan.grants.into_iter().map(|g| g.path).collect())
 }
 
-pub fn diff(old: &Source, new: &Source) -> Result<policy::Diff, Fault> {
-    let one = |source: &Source| of_sources(std::slice::from_ref(source));
+pub fn diff(old: &RequestedPolicy, new: &RequestedPolicy) -> Result<policy::Diff, Fault> {
+    let one = |source: &RequestedPolicy| of_sources(std::slice::from_ref(source));
     Ok(policy::diff(&one(old)?, &one(new)?))
 }
 
 /// Builds the fault of a policy that this host cannot enforce.
-pub(crate) fn unsupported(refusal: policy::Refusal) -> Fault {
+pub(crate) fn unsupported(refusal: policy::PathRefusal) -> Fault {
     let fault = Fault::new(ErrorKind::UnsupportedPolicy, refusal.message).phase(Phase::Planning);
     refusal.hint.into_iter().fold(fault, Fault::hint)
 }

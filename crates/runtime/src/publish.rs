@@ -23,7 +23,7 @@ impl std::fmt::Display for Asked {
 /// Parses all ports; a fault where one is given twice.
 pub fn read_all(words: &[String]) -> Result<Vec<Asked>, Fault> {
     if words.len() > MOST {
-        let message = format!("{} ports are published; {MOST} is the most", words.len());
+        let message = format!("{} ports are published; {MOST} is the maximum", words.len());
         return Err(Fault::invalid(message).phase(Phase::Admission));
     }
     let all: Vec<Asked> = words.iter().map(|word| read(word)).collect::<Result<_, _>>()?;
@@ -65,7 +65,7 @@ pub fn is_port(word: &str) -> bool {
 /// Opens every listener before anything is started.
 pub fn listen(words: &[String]) -> Result<Vec<Published>, Fault> {
     if words.len() > MOST {
-        let message = format!("--publish is given {} times; {MOST} is the most", words.len());
+        let message = format!("--publish is given {} times; {MOST} is the maximum", words.len());
         return Err(Fault::invalid(message).phase(Phase::Admission));
     }
     words.iter().map(|word| bind(word, read(word)?)).collect()
@@ -96,7 +96,7 @@ fn read(word: &str) -> Result<Asked, Fault> {
     };
     let mut parts = word.rsplitn(3, ':');
     let (Some(inside), Some(outside)) = (parts.next(), parts.next()) else {
-        return Err(refuse("no port of the guest"));
+        return Err(refuse("the port of the guest is missing"));
     };
     let address = match parts.next() {
         None => Ipv4Addr::LOCALHOST.into(),

@@ -1,6 +1,6 @@
 //! Requests to a live sandbox as front ends and keepers exchange them: a command to start, values of secrets, a change of policy.
 
-use crate::watch::Watch;
+use crate::watch::WatchOptions;
 use api::{PathText, SecretValue};
 use serde::{Deserialize, Serialize};
 use state::Caller;
@@ -13,16 +13,16 @@ use terms::Limits;
 /// A name, an argument or a value: text, or base64 where it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Word(PathText);
+pub struct WireText(PathText);
 
-impl Word {
-    pub fn of(text: impl AsRef<OsStr>) -> Word {
-        Word(PathText::of(text.as_ref().as_bytes()))
+impl WireText {
+    pub fn of(text: impl AsRef<OsStr>) -> WireText {
+        WireText(PathText::of(text.as_ref().as_bytes()))
     }
 
     /// Wraps a document's spelling.
-    pub fn spelled(target: &PathText) -> Word {
-        Word(target.clone())
+    pub fn spelled(target: &PathText) -> WireText {
+        WireText(target.clone())
     }
 
     /// Decodes the word; `None` where it is not spelled as `of` spells it.
@@ -48,22 +48,22 @@ pub struct Start {
     /// Run id; generated where none is given. A known id is not started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    pub command: Vec<Word>,
+    pub command: Vec<WireText>,
     /// Text to run with `sh -c`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shell: Option<Word>,
+    pub shell: Option<WireText>,
     /// `NAME` passes the caller's value, `NAME=VALUE` sets one.
     #[serde(default)]
-    pub env: Vec<Word>,
+    pub env: Vec<WireText>,
     /// Environment of the caller, of which the policy passes some variables.
     #[serde(default)]
-    pub around: Vec<(Word, Word)>,
+    pub around: Vec<(WireText, WireText)>,
     /// Working directory of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<Word>,
+    pub cwd: Option<WireText>,
     /// Working directory of the command, relative to the sandbox's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workdir: Option<Word>,
+    pub workdir: Option<WireText>,
     /// Limits of this command alone: wall time and output.
     #[serde(default)]
     pub limits: Limits,
@@ -88,31 +88,38 @@ pub struct Start {
     #[serde(default, skip_serializing_if = "is_not")]
     pub waits: bool,
     /// Watch mode that the command relies on. Ignored by keepers of an older version; see `Hello::heeds_watch`.
-    #[serde(default, skip_serializing_if = "Watch::is_usual")]
-    pub watch: Watch,
+    #[serde(default, skip_serializing_if = "WatchOptions::is_usual")]
+    pub watch: WatchOptions,
+    /// Trace that the command belongs to, in `traceparent` notation. Ignored by keepers of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_parent: Option<WireText>,
 }
 
 fn is_not(set: &bool) -> bool {
     !set
 }
 
-impl Start {
-    /// Returns a variable of the caller's.
-    pub fn variable(&self, name: &str) -> Option<OsString> {
-        let wanted = Word::of(name);
-        self.around.iter().find(|(known, _)| *known == wanted).and_then(|(_, value)| value.text())
-    }
-}
-
-/// The variable that carries a trace to another process.
+/// The variable in which a process that is started finds the trace that it belongs to.
 pub const TRACE_PARENT: &str = "TRACEPARENT";
 
-/// Returns a caller's variables as they are sent, with the trace that the caller's request belongs to.
-pub fn words_of(caller: &Caller) -> Vec<(Word, Word)> {
+/// Returns a caller's variables as they are sent. `TRACEPARENT` is the trace of the caller's request, not the one that this
+/// process was started with.
+pub fn words_of(caller: &Caller) -> Vec<(WireText, WireText)> {
     let is_trace = |name: &OsStr| name == TRACE_PARENT;
     let plain = caller.env.iter().filter(|(name, _)| !is_trace(name)).map(|(name, value)| (name.as_os_str(), value));
     let trace = caller.trace_parent.iter().map(|value| (OsStr::new(TRACE_PARENT), value));
-    plain.chain(trace).map(|(name, value)| (Word::of(name), Word::of(value))).collect()
+    plain.chain(trace).map(|(name, value)| (WireText::of(name), WireText::of(value))).collect()
+}
+
+/// Returns the trace among a caller's variables, for services and interpreters that a keeper starts by itself.
+pub fn trace_in(around: &[(WireText, WireText)]) -> Option<WireText> {
+    let wanted = WireText::of(TRACE_PARENT);
+    around.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.clone())
+}
+
+/// Returns the trace of a caller's request as it is sent.
+pub fn trace_of(caller: &Caller) -> Option<WireText> {
+    caller.trace_parent.as_ref().map(WireText::of)
 }
 
 #[cfg(test)]
@@ -125,8 +132,8 @@ mod tests {
 
         #[test]
         fn words_keep_every_byte(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let word = Word::of(OsStr::from_bytes(&bytes));
-            let read: Word = serde_json::from_str(&serde_json::to_string(&word).unwrap()).unwrap();
+            let word = WireText::of(OsStr::from_bytes(&bytes));
+            let read: WireText = serde_json::from_str(&serde_json::to_string(&word).unwrap()).unwrap();
             prop_assert_eq!(read.text().unwrap().into_vec(), bytes);
         }
     }

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Source {
+enum SecretSource {
     Env {
         variable: String,
         /// The caller has the variable, and it is not empty.
@@ -49,16 +49,16 @@ enum Source {
     Brought,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
-            Source::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
-            Source::File(path) => write!(f, "the file {}", path.display()),
-            Source::Command(command) => write!(f, "what the command {command:?} prints"),
-            Source::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
-            Source::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
-            Source::Brought => write!(f, "whoever runs a command"),
+            SecretSource::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
+            SecretSource::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
+            SecretSource::File(path) => write!(f, "the file {}", path.display()),
+            SecretSource::Command(command) => write!(f, "the output of the command {command:?}"),
+            SecretSource::Kept { name, file: Some(_) } => write!(f, "the stored secret {name}"),
+            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not stored"),
+            SecretSource::Brought => write!(f, "the client of each command"),
         }
     }
 }
@@ -75,7 +75,7 @@ enum OpenedSource {
 struct NamedSecret {
     name: String,
     placeholder: String,
-    source: Source,
+    source: SecretSource,
     /// Set once the source was opened.
     held: Option<OpenedSource>,
 }
@@ -119,7 +119,7 @@ impl Secrets {
         let mut sources = BTreeMap::new();
         for word in words {
             let (name, source) = read_word(word)?;
-            if only_kept && !matches!(source, Source::Kept { .. } | Source::Brought) {
+            if only_kept && !matches!(source, SecretSource::Kept { .. } | SecretSource::Brought) {
                 return Err(kept_only(name));
             }
             if !wanted.contains_key(name) {
@@ -137,18 +137,18 @@ impl Secrets {
         for (name, need) in wanted {
             let own = (*name).to_owned();
             let source = match sources.remove(name) {
-                Some(Source::Env { variable, .. }) => Source::Env { is_set: is_set(&variable), variable },
-                Some(Source::File(path)) => Source::File(caller.cwd.join(path)),
-                Some(Source::Kept { name, .. }) => Source::Kept { file: kept::find(caller, &name), name },
+                Some(SecretSource::Env { variable, .. }) => SecretSource::Env { is_set: is_set(&variable), variable },
+                Some(SecretSource::File(path)) => SecretSource::File(caller.cwd.join(path)),
+                Some(SecretSource::Kept { name, .. }) => SecretSource::Kept { file: kept::find(caller, &name), name },
                 Some(source) => source,
-                None if !only_kept && is_set(name) => Source::Env { variable: own, is_set: true },
+                None if !only_kept && is_set(name) => SecretSource::Env { variable: own, is_set: true },
                 None => match kept::find(caller, name) {
                     None if *need == Need::Optional => {
                         left_out.push(own);
                         continue;
                     }
-                    None if !only_kept => Source::Env { variable: own, is_set: false },
-                    file => Source::Kept { name: own, file },
+                    None if !only_kept => SecretSource::Env { variable: own, is_set: false },
+                    file => SecretSource::Kept { name: own, file },
                 },
             };
             named.push(NamedSecret { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
@@ -159,19 +159,19 @@ impl Secrets {
     /// Describes the source of each secret.
     pub fn explain(&self) -> Vec<String> {
         let named = self.named.iter().map(|s| format!("{}: {}", s.name, s.source));
-        let left_out = self.left_out.iter().map(|name| format!("{name}: left out, it is neither set nor kept"));
+        let left_out = self.left_out.iter().map(|name| format!("{name}: left out, it is neither set nor stored"));
         named.chain(left_out).collect()
     }
 
     /// Returns a note where the policy has optional secrets and no secret has a value.
     pub fn note_left_out(&self) -> Option<String> {
         let names = Some(self.left_out.join(", ")).filter(|names| !names.is_empty() && self.named.is_empty())?;
-        Some(format!("no secret has a value, and the command runs without: {names}"))
+        Some(format!("no secret has a value; the command runs without: {names}"))
     }
 
     /// Returns whether all values come from kept secrets, which are the same for every caller. One that was left out may be kept later.
     pub fn are_kept(&self) -> bool {
-        self.left_out.is_empty() && self.named.iter().all(|secret| matches!(secret.source, Source::Kept { .. }))
+        self.left_out.is_empty() && self.named.iter().all(|secret| matches!(secret.source, SecretSource::Kept { .. }))
     }
 
     /// Returns the secrets kept under these names now, with the same placeholders: for a spare, which was started before its owner was
@@ -180,7 +180,7 @@ impl Secrets {
         let now = |secret: &NamedSecret| NamedSecret {
             name: secret.name.clone(),
             placeholder: secret.placeholder.clone(),
-            source: Source::Kept { name: secret.name.clone(), file: kept::find(caller, &secret.name) },
+            source: SecretSource::Kept { name: secret.name.clone(), file: kept::find(caller, &secret.name) },
             held: None,
         };
         self.with(self.named.iter().map(now).collect())
@@ -192,7 +192,7 @@ impl Secrets {
 
     /// Returns an unopened copy; empty where no secret comes with a command.
     pub fn brought(&self) -> Secrets {
-        if !self.named.iter().any(|secret| secret.source == Source::Brought) {
+        if !self.named.iter().any(|secret| secret.source == SecretSource::Brought) {
             return Secrets::default();
         }
         let again = |secret: &NamedSecret| NamedSecret {
@@ -207,11 +207,11 @@ impl Secrets {
     /// Returns all values, with these added; a fault for a name that does not come with a command.
     pub fn bring(&self, values: &BTreeMap<String, api::SecretValue>) -> Result<Vec<SecretValue>, Fault> {
         let mut again = self.brought();
-        let waits = |name: &String| self.named.iter().find(|s| s.name == *name && s.source == Source::Brought);
+        let waits = |name: &String| self.named.iter().find(|s| s.name == *name && s.source == SecretSource::Brought);
         let mut all = Vec::new();
         for (name, value) in values {
             let secret = waits(name).ok_or_else(|| not_brought(name))?;
-            let value = value.bytes().ok_or_else(|| fault(name, "its value is not spelled as it should be"))?;
+            let value = value.bytes().ok_or_else(|| fault(name, "its value is not in canonical form"))?;
             check(name, &value)?;
             all.push(SecretValue { name: name.clone(), placeholder: secret.placeholder.clone(), value });
         }
@@ -240,8 +240,10 @@ impl Secrets {
     /// Returns the caller's variables that hold a value, which must neither be passed nor be in memory when the guest is created.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
-            Source::Env { variable, .. } => Some(variable.as_str()),
-            Source::File(_) | Source::Command(_) | Source::Kept { .. } | Source::Brought => None,
+            SecretSource::Env { variable, .. } => Some(variable.as_str()),
+            SecretSource::File(_) | SecretSource::Command(_) | SecretSource::Kept { .. } | SecretSource::Brought => {
+                None
+            }
         })
     }
 
@@ -275,37 +277,39 @@ fn check(name: &str, value: &[u8]) -> Result<(), Fault> {
     let why = match value {
         [] => "its value is empty".to_owned(),
         value if value.len() > LONGEST => format!("longer than {LONGEST} bytes"),
-        value if value.iter().any(|b| b.is_ascii_control()) => "its value holds a control character".to_owned(),
+        value if value.iter().any(|b| b.is_ascii_control()) => "its value contains a control character".to_owned(),
         _ => return Ok(()),
     };
     Err(fault(name, why).hint(format!("it must be one line of 1 to {LONGEST} bytes")))
 }
 
 fn not_brought(name: &str) -> Fault {
-    fault(name, "the sandbox was not made to be brought one of that name").hint("name it when the sandbox is made")
+    fault(name, "the sandbox was created without a secret of that name").hint("name it when the sandbox is created")
 }
 
 fn kept_only(name: &str) -> Fault {
-    let fault = Fault::invalid(format!("secret {name}: only what is kept is given to runs here"));
-    fault.hint(format!("keep it with PUT /v1/secrets/{name}, or name one with store:NAME")).phase(Phase::Admission)
+    let fault = Fault::invalid(format!("secret {name}: only stored secrets are given to runs here"));
+    fault
+        .hint(format!("store it with PUT /v1/secrets/{name}, or name a stored one with store:NAME"))
+        .phase(Phase::Admission)
 }
 
-fn read_word(word: &str) -> Result<(&str, Source), Fault> {
+fn read_word(word: &str) -> Result<(&str, SecretSource), Fault> {
     // The typed text may be the secret itself, so it is never repeated.
     let refuse = |why: &str| {
         Fault::invalid(format!("--secret: {why}"))
-            .hint("write NAME=env:VARIABLE, NAME=file:PATH, NAME=cmd:COMMAND or NAME=store:NAME; a value on the command line shows to every user of the host")
+            .hint("write NAME=env:VARIABLE, NAME=file:PATH, NAME=cmd:COMMAND or NAME=store:NAME; a value on the command line is visible to every user of the host")
             .phase(Phase::Admission)
     };
     let (name, source) = word.split_once('=').ok_or_else(|| refuse("no '=' after the name"))?;
     let source = match source.split_once(':') {
         Some((_, "")) => return Err(refuse("nothing after the colon")),
-        Some(("env", variable)) => Source::Env { variable: variable.into(), is_set: false },
-        Some(("file", path)) => Source::File(path.into()),
-        Some(("cmd", command)) => Source::Command(command.into()),
-        Some(("brought", "run")) => Source::Brought,
-        Some(("store", name)) => Source::Kept { name: name.into(), file: None },
-        _ => return Err(refuse("a secret is never given literally")),
+        Some(("env", variable)) => SecretSource::Env { variable: variable.into(), is_set: false },
+        Some(("file", path)) => SecretSource::File(path.into()),
+        Some(("cmd", command)) => SecretSource::Command(command.into()),
+        Some(("brought", "run")) => SecretSource::Brought,
+        Some(("store", name)) => SecretSource::Kept { name: name.into(), file: None },
+        _ => return Err(refuse("a literal value is not accepted")),
     };
     Ok((name, source))
 }
@@ -319,16 +323,16 @@ fn placeholder(name: &str) -> Result<String, Fault> {
     Ok(format!("cofferdam-secret-{name}-{}", terms::hex::encode(bytes)))
 }
 
-fn open_source(name: &str, source: &Source, cwd: &Path) -> Result<OpenedSource, Fault> {
+fn open_source(name: &str, source: &SecretSource, cwd: &Path) -> Result<OpenedSource, Fault> {
     match source {
-        Source::Env { variable, is_set: true } => Ok(OpenedSource::Env(variable.clone())),
-        Source::Env { variable, is_set: false } => {
+        SecretSource::Env { variable, is_set: true } => Ok(OpenedSource::Env(variable.clone())),
+        SecretSource::Env { variable, is_set: false } => {
             let hint = format!(
-                "set {variable}, keep it with `cofferdam secret set {name}`, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND|store:NAME"
+                "set {variable}, store it with `cofferdam secret set {name}`, or name a source: --secret {name}=env:VARIABLE|file:PATH|cmd:COMMAND|store:NAME"
             );
             Err(fault(name, format!("the variable {variable} is not set")).hint(hint))
         }
-        Source::File(path) => {
+        SecretSource::File(path) => {
             // A pipe without a writer must not block the open.
             let options = rustix::fs::OFlags::NONBLOCK.bits() as i32;
             let file = File::options().read(true).custom_flags(options).open(path);
@@ -338,16 +342,16 @@ fn open_source(name: &str, source: &Source, cwd: &Path) -> Result<OpenedSource, 
             }
             Ok(OpenedSource::Open(file))
         }
-        Source::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
-        Source::Brought => Ok(OpenedSource::Later),
-        Source::Kept { name: kept, file: None } => {
-            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
-            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
+        SecretSource::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
+        SecretSource::Brought => Ok(OpenedSource::Later),
+        SecretSource::Kept { name: kept, file: None } => {
+            let hint = format!("store it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is stored")).hint(hint))
         }
-        Source::Kept { file: Some(path), .. } => {
+        SecretSource::Kept { file: Some(path), .. } => {
             let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
             let file = File::options().read(true).custom_flags(options).open(path);
-            file.map(OpenedSource::Open).map_err(|e| fault(name, format!("what is kept of it: {e}")))
+            file.map(OpenedSource::Open).map_err(|e| fault(name, format!("cannot read its file: {e}")))
         }
     }
 }
@@ -370,7 +374,7 @@ fn run(name: &str, command: &str, cwd: &Path) -> Result<File, Fault> {
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                let why = format!("its command did not end within {} s, or said too much", PATIENCE.as_secs());
+                let why = format!("its command did not end within {} s, or printed too much", PATIENCE.as_secs());
                 return Err(fault(name, why));
             }
         }
@@ -388,7 +392,7 @@ fn read_open(name: &str, mut source: File) -> Result<Vec<u8>, Fault> {
     let mut value = vec![0; LONGEST + 3];
     let mut len = 0;
     while len < value.len() {
-        wait_for(&source, deadline).ok_or_else(|| fault(name, "its source says nothing"))?;
+        wait_for(&source, deadline).ok_or_else(|| fault(name, "its source is empty"))?;
         match source.read(&mut value[len..]) {
             Ok(0) => break,
             Ok(n) => len += n,

@@ -8,7 +8,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Watch {
+pub struct WatchOptions {
     /// Refused reads are reported, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub report_reads: bool,
@@ -17,35 +17,34 @@ pub struct Watch {
     pub ask_timeout_ms: Option<u64>,
 }
 
-impl Watch {
+impl WatchOptions {
     /// Returns the watch mode of a sandbox by its record.
-    pub fn as_made(sandbox: &Sandbox) -> Watch {
+    pub fn as_made(sandbox: &Sandbox) -> WatchOptions {
         let ask_timeout_ms = sandbox.ask_timeout_ms.or(u64::try_from(PATIENCE.as_millis()).ok());
-        Watch { report_reads: sandbox.report_reads, ask_timeout_ms }
+        WatchOptions { report_reads: sandbox.report_reads, ask_timeout_ms }
     }
 
     /// Returns whether the command relies on nothing in particular.
     pub fn is_usual(&self) -> bool {
-        *self == Watch::default()
+        *self == WatchOptions::default()
     }
 
     /// Checks that a sandbox with this watch mode offers what the command relies on.
-    pub fn check(&self, there: &Watch, sandbox: &str) -> Result<(), Fault> {
+    pub fn check(&self, there: &WatchOptions, sandbox: &str) -> Result<(), Fault> {
         let refuse = |message: String, hint: &str| {
             Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(sandbox).phase(Phase::Admission))
         };
         if self.report_reads && !there.report_reads {
-            let message = format!("{sandbox} was made without report_reads, and all its commands are watched alike");
+            let message = format!("{sandbox} was created without report_reads, which applies to all its commands");
             return refuse(
                 message,
-                "make one with `cofferdam create --report-reads`, or `cofferdam run --report-reads` the command by itself",
+                "create one with `cofferdam create --report-reads`, or run the command by itself with `cofferdam run --report-reads`",
             );
         }
         match (self.ask_timeout_ms, there.ask_timeout_ms) {
             (Some(asked), Some(has)) if asked != has => {
-                let message =
-                    format!("questions of {sandbox} wait {has} ms, those of all its commands alike, not {asked}");
-                refuse(message, "leave ask_timeout_ms out, or make one with `cofferdam create --ask-timeout`")
+                let message = format!("questions of {sandbox} wait {has} ms for all its commands, not {asked}");
+                refuse(message, "leave ask_timeout_ms out, or create one with `cofferdam create --ask-timeout`")
             }
             _ => Ok(()),
         }
@@ -58,13 +57,14 @@ mod tests {
 
     #[test]
     fn a_command_has_what_its_sandbox_has_and_nothing_else() {
-        let watch = |report_reads, ask_timeout_ms| Watch { report_reads, ask_timeout_ms };
-        let usual = Watch::as_made(&Sandbox::new("/".into(), (0, 0), serde_json::Value::Null, 0));
+        let watch = |report_reads, ask_timeout_ms| WatchOptions { report_reads, ask_timeout_ms };
+        let usual = WatchOptions::as_made(&Sandbox::new("/".into(), (0, 0), serde_json::Value::Null, 0));
         assert_eq!(usual, watch(false, Some(60_000)));
-        let kind = |asked: Watch, there: Watch| asked.check(&there, "sbx_1").map_err(|fault| fault.error_kind);
+        let kind =
+            |asked: WatchOptions, there: WatchOptions| asked.check(&there, "sbx_1").map_err(|fault| fault.error_kind);
         for (asked, there) in [
-            (Watch::default(), usual),
-            (Watch::default(), watch(true, Some(5_000))),
+            (WatchOptions::default(), usual),
+            (WatchOptions::default(), watch(true, Some(5_000))),
             (watch(true, None), watch(true, Some(60_000))),
             (watch(false, Some(60_000)), usual),
             (watch(true, Some(5_000)), watch(true, Some(5_000))),

@@ -9,7 +9,7 @@ mod start_queue;
 pub use fair::{FairSemaphore, FairShares, Permit, has_share};
 pub use start_queue::StartPermit;
 
-use crate::extract::Key;
+use crate::extract::IdempotencyKey;
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::DEFAULT_TENANT;
@@ -168,7 +168,7 @@ impl Shared {
         &self,
         principal: &Principal,
         more: Vec<AddedUsage>,
-        key: &Key,
+        key: &IdempotencyKey,
         verb: F,
     ) -> Result<T, Refusal>
     where
@@ -254,7 +254,7 @@ impl Shared {
     }
 
     /// Returns the quota check, which blocks and runs on a thread of the pool.
-    fn quota_check(&self, principal: &Principal) -> impl FnOnce(&Wanted<'_>) -> Result<(), Fault> + Send + use<> {
+    fn quota_check(&self, principal: &Principal) -> impl FnOnce(&ComputeUsage<'_>) -> Result<(), Fault> + Send + use<> {
         let (shared, principal) = (self.clone(), principal.clone());
         move |wanted| {
             let own = shared.caller(&principal);
@@ -317,7 +317,7 @@ impl Shared {
 }
 
 /// Computes the addition from the tenant's records.
-type Wanted<'a> = dyn Fn(&Node, &Caller) -> Result<Option<AddedUsage>, Fault> + 'a;
+type ComputeUsage<'a> = dyn Fn(&Node, &Caller) -> Result<Option<AddedUsage>, Fault> + 'a;
 
 /// Returns true if the quota limits this kind of addition.
 fn is_counted(quota: &Quota, more: AddedUsage) -> bool {

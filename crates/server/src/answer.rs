@@ -13,11 +13,11 @@ use terms::{Fault, PROTOCOL_VERSION};
 /// A JSON response. The document is serialized when the value is made, so that sending it is not generic; `T` documents the type for
 /// readers of a route.
 pub struct Answer<T> {
-    written: Written,
+    written: SerializedResponse,
     content: PhantomData<fn() -> T>,
 }
 
-struct Written {
+struct SerializedResponse {
     status: StatusCode,
     version: Option<u64>,
     /// The document; none where serialization failed.
@@ -41,7 +41,7 @@ impl<T: Serialize> Answer<T> {
     }
 
     fn new(text: Option<Vec<u8>>) -> Answer<T> {
-        Answer { written: Written { status: StatusCode::OK, version: None, text }, content: PhantomData }
+        Answer { written: SerializedResponse { status: StatusCode::OK, version: None, text }, content: PhantomData }
     }
 
     /// Sets status 201; 200 where an earlier request under the same key created the subject.
@@ -63,7 +63,7 @@ impl<T> IntoResponse for Answer<T> {
     }
 }
 
-impl IntoResponse for Written {
+impl IntoResponse for SerializedResponse {
     fn into_response(self) -> Response {
         let Some(text) = self.text else {
             return crate::Refusal::from(Fault::internal("cannot serialize the response as JSON")).into_response();

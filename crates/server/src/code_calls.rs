@@ -12,7 +12,7 @@
 use crate::admission::{Permit, StartPermit};
 use crate::readiness::Ready;
 use crate::refuse::Refusal;
-use crate::tasks::{Kind, Task};
+use crate::tasks::{Task, TaskKind};
 use crate::{Principal, Shared};
 use api::{CodeEvent, CodeRequest, CodeStarted};
 use futures_util::future::select_all;
@@ -73,7 +73,7 @@ pub struct CallEvents {
 }
 
 impl CallEvents {
-    /// Returns the next events; none behind the last one, and where the daemon shuts down.
+    /// Returns the next events; none behind the last one, and where the daemon is shutting down.
     pub async fn next(&mut self) -> Option<Vec<CodeEvent>> {
         self.batches.recv().await
     }
@@ -93,7 +93,7 @@ pub async fn begin(
     sandbox: String,
     what: Begin,
 ) -> Result<CallEvents, Refusal> {
-    let task = shared.tasks().admit(Kind::RunStream, &principal.tenant)?;
+    let task = shared.tasks().admit(TaskKind::RunStream, &principal.tenant)?;
     let (tell, told) = oneshot::channel();
     let beginner = Beginner { shared: shared.clone(), principal: principal.clone(), sandbox };
     // Not part of the request's own future: one that is dropped while a call begins must still cancel it.

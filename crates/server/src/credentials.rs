@@ -8,7 +8,7 @@ use api::{DEFAULT_TENANT, Scope};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use node::bounds::{Configured, Holder};
-use node::tokens::{Token, TokenLookup};
+use node::tokens::{TokenLookup, TokenRecord};
 use node::{Caller, Grants, Node, Reach};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,7 +77,7 @@ impl Credentials {
         });
         let Some(kept) = found.await? else { return Err(unauthenticated("the token is unknown, revoked or expired")) };
         let reach = reach(&kept.id, &kept.record, &self.0.limits);
-        let Token { label, tenant, scopes, .. } = kept.record;
+        let TokenRecord { label, tenant, scopes, .. } = kept.record;
         Ok(Principal { tenant, name: label, scopes, reach, token: Some(kept.id) })
     }
 
@@ -149,7 +149,7 @@ impl Credentials {
 }
 
 /// The reach of a token. Operators of the daemon's own tenant have the host; others have their grants. An agent brings no policies.
-fn reach(id: &str, token: &Token, limits: &Configured) -> Reach {
+fn reach(id: &str, token: &TokenRecord, limits: &Configured) -> Reach {
     let operator = token.scopes.contains(&Scope::Operator);
     let shares_with_host = token.tenant == DEFAULT_TENANT;
     match operator && shares_with_host {

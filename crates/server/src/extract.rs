@@ -182,19 +182,19 @@ impl FromRequestParts<Shared> for IfMatch {
 
 /// `Idempotency-Key`: requests with the same key are carried out once.
 #[derive(Clone, Debug, Default)]
-pub struct Key(pub Option<String>);
+pub struct IdempotencyKey(pub Option<String>);
 
-impl FromRequestParts<Shared> for Key {
+impl FromRequestParts<Shared> for IdempotencyKey {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Key, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<IdempotencyKey, Refusal> {
         const LONGEST: usize = 255;
         let Some(text) = single(&parts.headers, &HeaderName::from_static("idempotency-key"))? else {
-            return Ok(Key(None));
+            return Ok(IdempotencyKey(None));
         };
         let plain = !text.is_empty() && text.len() <= LONGEST && text.bytes().all(|b| (0x21..0x7f).contains(&b));
         match plain {
-            true => Ok(Key(Some(text.to_owned()))),
+            true => Ok(IdempotencyKey(Some(text.to_owned()))),
             false => Err(invalid(
                 format!("Idempotency-Key {text:?}: must be 1 to {LONGEST} visible ASCII characters"),
                 "a UUID is a good key",

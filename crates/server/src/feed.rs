@@ -2,7 +2,7 @@
 //! write to the same store, one task per tenant polls while there are listeners.
 
 use crate::tasks::Tasks;
-use node::audit::{Tail, Wanted};
+use node::audit::{JournalFilter, Tail};
 use node::{Caller, Node};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +76,7 @@ async fn poll_journal(node: Arc<Node>, caller: Caller, last: watch::Sender<u64>,
         let seen = tokio::task::spawn_blocking(move || {
             let mut tail = match held {
                 Some(tail) => tail,
-                None => Tail::open(&node, &caller, None, Wanted::default())?,
+                None => Tail::open(&node, &caller, None, JournalFilter::default())?,
             };
             tail.skip().map(|at| (tail, at))
         });

@@ -41,7 +41,7 @@ impl Default for ForeignAttempts {
 
 /// The journal entry for an attempt.
 #[derive(Debug, PartialEq, Eq)]
-enum Entry {
+enum AttemptEntry {
     Try,
     /// The last entry of this interval.
     AndMore,
@@ -69,10 +69,12 @@ pub async fn record_foreign(
     let of = principal.token.clone().unwrap_or_else(|| principal.name.clone());
     let Some(id) = found else { return Ok(()) };
     let entry = shared.foreign_attempts().entry(&of, &id, Instant::now());
-    if entry != Entry::None {
+    if entry != AttemptEntry::None {
         let (credentials, principal, path) = (shared.credentials().clone(), principal.clone(), path.to_owned());
         // Not awaited, so that the response time reveals nothing.
-        tokio::spawn(async move { credentials.note_foreign(principal, id, path, entry == Entry::AndMore).await });
+        tokio::spawn(
+            async move { credentials.note_foreign(principal, id, path, entry == AttemptEntry::AndMore).await },
+        );
     }
     Ok(())
 }
@@ -116,15 +118,15 @@ fn ids(text: &str) -> Vec<String> {
 }
 
 impl ForeignAttempts {
-    fn entry(&self, of: &str, id: &str, now: Instant) -> Entry {
+    fn entry(&self, of: &str, id: &str, now: Instant) -> AttemptEntry {
         let mut all = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, (since, _)| now.duration_since(*since) < INTERVAL);
         let (_, seen) = all.entry(of.to_owned()).or_insert_with(|| (now, HashSet::new()));
         match seen.len() {
-            MAX_RECORDED.. => Entry::None,
-            _ if !seen.insert(id.to_owned()) => Entry::None,
-            last if last + 1 == MAX_RECORDED => Entry::AndMore,
-            _ => Entry::Try,
+            MAX_RECORDED.. => AttemptEntry::None,
+            _ if !seen.insert(id.to_owned()) => AttemptEntry::None,
+            last if last + 1 == MAX_RECORDED => AttemptEntry::AndMore,
+            _ => AttemptEntry::Try,
         }
     }
 }
@@ -160,11 +162,11 @@ mod tests {
     fn nobody_hides_a_try_behind_others_and_nobody_floods() {
         let (foreign_attempts, now) = (ForeignAttempts::default(), Instant::now());
         let told = |of: &str, id: usize, at: Instant| foreign_attempts.entry(of, &format!("sbx_{id:032x}"), at);
-        assert_eq!((told("a", 0, now), told("a", 0, now)), (Entry::Try, Entry::None));
-        let rest: Vec<Entry> = (1..MAX_RECORDED * 2).map(|id| told("a", id, now)).collect();
-        assert_eq!(rest.iter().filter(|entry| **entry == Entry::Try).count(), MAX_RECORDED - 2);
-        assert_eq!(rest.iter().filter(|entry| **entry == Entry::AndMore).count(), 1);
-        assert_eq!(told("b", 0, now), Entry::Try, "another's tries are his own");
-        assert_eq!(told("a", 0, now + INTERVAL), Entry::Try);
+        assert_eq!((told("a", 0, now), told("a", 0, now)), (AttemptEntry::Try, AttemptEntry::None));
+        let rest: Vec<AttemptEntry> = (1..MAX_RECORDED * 2).map(|id| told("a", id, now)).collect();
+        assert_eq!(rest.iter().filter(|entry| **entry == AttemptEntry::Try).count(), MAX_RECORDED - 2);
+        assert_eq!(rest.iter().filter(|entry| **entry == AttemptEntry::AndMore).count(), 1);
+        assert_eq!(told("b", 0, now), AttemptEntry::Try, "another's tries are his own");
+        assert_eq!(told("a", 0, now + INTERVAL), AttemptEntry::Try);
     }
 }

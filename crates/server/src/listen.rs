@@ -19,7 +19,7 @@ use node::tokens;
 use node::{Bounded, Caller, Node, bound};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
-use socket::Socket;
+use socket::DaemonSocket;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -268,7 +268,7 @@ async fn run(
 ) -> Result<(), Fault> {
     let (connections, _) = descriptors(settings.connections);
     let _lock = socket::lock_exclusive(&settings.state.join("daemon.lock"))?;
-    let socket = Socket::bind(&settings.names.socket, &settings.socket)?;
+    let socket = DaemonSocket::bind(&settings.names.socket, &settings.socket)?;
     let tcp = match settings.listen {
         Some(address) => Some(bind(&settings.names.listen, address).await?),
         None => None,
@@ -309,7 +309,7 @@ async fn run(
         _ = int.recv() => {}
     }
     drop((socket, tcp));
-    tracing::info!(open = open.count(), "the daemon shuts down");
+    tracing::info!(open = open.count(), "the daemon is shutting down");
     shared.end();
     let finished = async {
         open.finished().await;
@@ -353,7 +353,7 @@ fn cannot_bind(setting: &str, address: SocketAddr, error: &std::io::Error) -> Fa
 
 /// Accepts connections for ever.
 async fn accept(
-    socket: &Socket,
+    socket: &DaemonSocket,
     tcp: Option<&TcpListener>,
     tls: Option<TlsAcceptor>,
     front: &Front,

@@ -3,7 +3,7 @@
 use crate::{Principal, Shared};
 use node::gc::retention;
 
-/// Collects at each interval until the daemon shuts down.
+/// Collects at each interval until the daemon is shutting down.
 pub async fn collect(shared: Shared) {
     let keep = *shared.keep();
     loop {

@@ -19,12 +19,12 @@ pub const PASSES_THROUGH: &str = "x-passes-through";
 
 #[derive(Default)]
 pub struct Rules {
-    of: HashMap<(Method, String), Rule>,
+    of: HashMap<(Method, String), RouteRule>,
     public: HashSet<String>,
 }
 
 #[derive(Default)]
-struct Rule {
+struct RouteRule {
     query: HashSet<String>,
     /// Content types of the bodies that the route accepts.
     content_types: Vec<String>,
@@ -52,7 +52,7 @@ impl Rules {
         self.public.contains(path)
     }
 
-    fn find(&self, method: &Method, path: &str) -> Option<&Rule> {
+    fn find(&self, method: &Method, path: &str) -> Option<&RouteRule> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         self.of.get(&(method.clone(), path.replace("{*", "{")))
     }
@@ -64,7 +64,7 @@ fn is_public(operation: &Value) -> bool {
         .is_some_and(|all| all.iter().any(|one| one.as_object().is_some_and(|o| o.is_empty())))
 }
 
-fn rule(operation: &Value) -> Rule {
+fn rule(operation: &Value) -> RouteRule {
     let parameters = operation["parameters"].as_array().into_iter().flatten();
     let query =
         parameters.filter(|p| p["in"] == "query").filter_map(|p| p["name"].as_str().map(str::to_owned)).collect();
@@ -73,19 +73,19 @@ fn rule(operation: &Value) -> Rule {
         .into_iter()
         .flatten()
         .map(|(content_type, _)| content_type.clone());
-    Rule { query, content_types: content_types.collect(), passes: operation[PASSES_THROUGH] == true }
+    RouteRule { query, content_types: content_types.collect(), passes: operation[PASSES_THROUGH] == true }
 }
 
 /// Middleware that checks each request against the rule of its route. The response carries the matched path, for logs.
 pub async fn enforce(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
-    let none = Rule::default();
+    let none = RouteRule::default();
     let rule = shared.rules().find(request.method(), path.as_str()).unwrap_or(&none);
     let over = request.extensions().get::<OverRate>().map_or(Ok(()), |over| Err(over.0.clone()));
     let checked = over.and_then(|()| check(rule, &request));
     let request = match checked {
-        Ok(Body::Unchanged) => Ok(request),
-        Ok(Body::Empty) => require_empty(request).await,
+        Ok(BodyRule::Unchanged) => Ok(request),
+        Ok(BodyRule::Empty) => require_empty(request).await,
         Err(refusal) => Err(refusal),
     };
     let mut response = match request {
@@ -98,7 +98,7 @@ pub async fn enforce(State(shared): State<Shared>, request: Request, next: Next)
 
 /// Treatment of a request body before the route sees it.
 #[derive(Debug, PartialEq, Eq)]
-enum Body {
+enum BodyRule {
     Unchanged,
     /// The route accepts no body, so the body must be an empty document.
     Empty,
@@ -133,9 +133,9 @@ fn no_body_accepted(found: &str) -> Refusal {
     fault.hint("send no body, or {}; /v1/openapi.json says which routes take one").phase(Phase::Admission).into()
 }
 
-fn check(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
+fn check(rule: &RouteRule, request: &Request) -> Result<BodyRule, Refusal> {
     if rule.passes {
-        return Ok(Body::Unchanged);
+        return Ok(BodyRule::Unchanged);
     }
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let name = pair.split('=').next().unwrap_or_default();
@@ -156,7 +156,7 @@ fn check(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
 
 /// Checks the content type of a body. A body without Content-Type counts as bytes where the route accepts those. An empty body is no body,
 /// whatever its Content-Type.
-fn check_body(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
+fn check_body(rule: &RouteRule, request: &Request) -> Result<BodyRule, Refusal> {
     const BYTES: &str = "application/octet-stream";
     const DOCUMENT: [&str; 1] = ["application/json"];
     let headers = request.headers();
@@ -166,16 +166,18 @@ fn check_body(rule: &Rule, request: &Request) -> Result<Body, Refusal> {
     let content_types: Vec<&str> = rule.content_types.iter().map(String::as_str).collect();
     let may_look = matches!(*request.method(), Method::GET | Method::HEAD);
     match (has_body, content_types.is_empty()) {
-        (false, _) if !is_named => Ok(Body::Unchanged),
+        (false, _) if !is_named => Ok(BodyRule::Unchanged),
         // An HTML form without fields sends this.
-        (false, true) => check_type(headers, &DOCUMENT).map(|()| Body::Unchanged),
-        (true, false) if !is_named && content_types.contains(&BYTES) => check_coding(headers).map(|()| Body::Unchanged),
-        (_, false) => check_type(headers, &content_types).map(|()| Body::Unchanged),
+        (false, true) => check_type(headers, &DOCUMENT).map(|()| BodyRule::Unchanged),
+        (true, false) if !is_named && content_types.contains(&BYTES) => {
+            check_coding(headers).map(|()| BodyRule::Unchanged)
+        }
+        (_, false) => check_type(headers, &content_types).map(|()| BodyRule::Unchanged),
         (true, true) if may_look => {
             let hint = "send no body; /v1/openapi.json says which routes take one";
             Err(Refusal::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this route takes no body", hint))
         }
-        (true, true) if is_named => check_type(headers, &DOCUMENT).map(|()| Body::Empty),
-        (true, true) => check_coding(headers).map(|()| Body::Empty),
+        (true, true) if is_named => check_type(headers, &DOCUMENT).map(|()| BodyRule::Empty),
+        (true, true) => check_coding(headers).map(|()| BodyRule::Empty),
     }
 }

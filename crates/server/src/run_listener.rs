@@ -4,14 +4,14 @@
 use crate::admission::Permit;
 use crate::readiness::Ready;
 use crate::refuse::Refusal;
-use crate::run_progress::{State, register_duplex};
+use crate::run_progress::{RunState, register_duplex};
 use crate::{Principal, Shared};
 use api::RunStatus;
 use node::Node;
 use node::keeper::attach::count_missing;
 use node::keeper::begin::{self, RunKeeper};
 use node::keeper::runs::{self, RunRef};
-use node::keeper::spool::{self, Kind, Page, Reader, Record};
+use node::keeper::spool::{self, Record, RecordKind, SpoolPage, SpoolReader};
 use node::keeper::wire::{By, Waited};
 use node::keeper::{Come, Keeper, Pending, Said};
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub struct Listener {
     /// The client whose permits are used for reading.
     principal: Principal,
     pub found: RunRef,
-    progress: Option<watch::Receiver<State>>,
+    progress: Option<watch::Receiver<RunState>>,
 }
 
 impl Listener {
@@ -98,21 +98,21 @@ impl Listener {
     pub async fn next(&mut self) -> Result<RunNews, Refusal> {
         let listen = || self.shared.run_progress().listen(&self.shared, &self.principal, &self.found);
         let progress = self.progress.get_or_insert_with(listen);
-        if !matches!(*progress.borrow(), State::Ended) && progress.changed().await.is_err() {
+        if !matches!(*progress.borrow(), RunState::Ended) && progress.changed().await.is_err() {
             return Err(Fault::internal("the task that follows the run has ended").into());
         }
         let state = progress.borrow_and_update().clone();
         match state {
-            State::Failed(refusal) => {
+            RunState::Failed(refusal) => {
                 self.progress = None;
                 Err(refusal)
             }
-            State::Ended => Ok(RunNews::Ended),
-            State::Unknown | State::Running => Ok(RunNews::Output),
+            RunState::Ended => Ok(RunNews::Ended),
+            RunState::Unknown | RunState::Running => Ok(RunNews::Output),
         }
     }
 
-    /// Waits for the outcome; none when the time is over or the daemon shuts down.
+    /// Waits for the outcome; none when the time is over or the daemon is shutting down.
     pub async fn end(&mut self, time: Duration) -> Result<Option<Outcome>, Refusal> {
         let end = Instant::now() + time;
         let mut ended = self.with(RunRef::outcome).await?;
@@ -228,9 +228,9 @@ impl CollectedOutput {
     fn add(&mut self, records: Vec<Record>) {
         for record in records {
             let at = match record.kind {
-                Kind::Stdout | Kind::Terminal => 0,
-                Kind::Stderr => 1,
-                Kind::Dropped | Kind::End => continue,
+                RecordKind::Stdout | RecordKind::Terminal => 0,
+                RecordKind::Stderr => 1,
+                RecordKind::Dropped | RecordKind::End => continue,
             };
             let room = MAX_OUTPUT_BYTES - self.streams[at].len();
             self.streams[at].extend_from_slice(&record.bytes[..record.bytes.len().min(room)]);
@@ -266,32 +266,32 @@ fn collect_output(found: &RunRef) -> CollectedOutput {
 
 /// An item of a run's log.
 pub enum LogItem {
-    Page(Page),
+    Page(SpoolPage),
     /// The outcome of a run whose log has no end record: the keeper was lost, or the disk was full.
     End(Box<Outcome>),
 }
 
 /// A reader of a run's log that waits for more.
-pub struct Log {
+pub struct RunLog {
     pub listener: Listener,
-    reader: Option<Reader>,
+    reader: Option<SpoolReader>,
     next: u64,
     /// The listener has reported the end.
     has_ended: bool,
     is_over: bool,
 }
 
-impl Log {
-    pub async fn open(listener: Listener, from: u64) -> Result<Log, Refusal> {
+impl RunLog {
+    pub async fn open(listener: Listener, from: u64) -> Result<RunLog, Refusal> {
         let reader = listener.with(|found, _| found.reader()).await?;
-        let mut log = Log { listener, reader: Some(reader), next: from, has_ended: false, is_over: false };
+        let mut log = RunLog { listener, reader: Some(reader), next: from, has_ended: false, is_over: false };
         // An offset that is not the beginning of a record is refused before anything is sent.
         log.page().await?;
         log.next = from;
         Ok(log)
     }
 
-    async fn page(&mut self) -> Result<Page, Refusal> {
+    async fn page(&mut self) -> Result<SpoolPage, Refusal> {
         let (reader, from, id) = (self.reader.take(), self.next, self.listener.found.id.clone());
         let read = move |found: &RunRef, _: &Node| {
             let mut reader = reader.map_or_else(|| found.reader(), Ok)?;

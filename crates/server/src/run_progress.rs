@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// State of a run, as listeners need it.
 #[derive(Clone)]
-pub enum State {
+pub enum RunState {
     /// Not read yet.
     Unknown,
     /// Running; there may be more output.
@@ -31,53 +31,53 @@ pub enum State {
 }
 
 /// A tenant and one of its runs.
-type Key = (String, String);
+type RunKey = (String, String);
 
 /// Runs with listeners.
 #[derive(Default)]
-pub struct RunProgress(Mutex<HashMap<Key, watch::Sender<State>>>);
+pub struct RunProgress(Mutex<HashMap<RunKey, watch::Sender<RunState>>>);
 
 impl RunProgress {
     /// Subscribes to a run. A known state counts as a change for the new listener.
-    pub fn listen(&self, shared: &Shared, principal: &Principal, found: &RunRef) -> watch::Receiver<State> {
+    pub fn listen(&self, shared: &Shared, principal: &Principal, found: &RunRef) -> watch::Receiver<RunState> {
         let mut all = self.all();
         all.retain(|_, states| !states.is_closed());
         let key = (principal.tenant.clone(), found.id.clone());
         if let Some(states) = all.get(&key) {
             let mut listener = states.subscribe();
-            if !matches!(*listener.borrow(), State::Unknown) {
+            if !matches!(*listener.borrow(), RunState::Unknown) {
                 listener.mark_changed();
             }
             return listener;
         }
-        let (states, listener) = watch::channel(State::Unknown);
-        let source = Source { shared: shared.clone(), principal: principal.clone(), found: found.clone() };
+        let (states, listener) = watch::channel(RunState::Unknown);
+        let source = FollowedRun { shared: shared.clone(), principal: principal.clone(), found: found.clone() };
         shared.tasks().spawn(source.run(states.clone()));
         all.insert(key, states);
         listener
     }
 
     /// Removes a run, so that the next listener starts a new task.
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &RunKey) {
         self.all().remove(key);
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<State>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<RunKey, watch::Sender<RunState>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The followed run of one task.
-struct Source {
+struct FollowedRun {
     shared: Shared,
     /// The first listener's client, whose tenant's permits are used.
     principal: Principal,
     found: RunRef,
 }
 
-impl Source {
+impl FollowedRun {
     /// Notifies listeners until the run has ended or none is left.
-    async fn run(self, states: watch::Sender<State>) {
+    async fn run(self, states: watch::Sender<RunState>) {
         let mut follow = None;
         while !states.is_closed() {
             let state = tokio::select! {
@@ -86,14 +86,14 @@ impl Source {
             };
             match state {
                 Ok(is_over) => {
-                    states.send_replace(if is_over { State::Ended } else { State::Running });
+                    states.send_replace(if is_over { RunState::Ended } else { RunState::Running });
                     if is_over {
                         return;
                     }
                 }
                 Err(refusal) => {
                     self.shared.run_progress().forget(&(self.principal.tenant.clone(), self.found.id.clone()));
-                    states.send_replace(State::Failed(refusal));
+                    states.send_replace(RunState::Failed(refusal));
                     return;
                 }
             }

@@ -12,7 +12,7 @@ use crate::principal::Principal;
 use crate::refuse::Refusal;
 use crate::rules::Rules;
 use crate::run_progress::RunProgress;
-use crate::tasks::{Kind, Limits, Tasks};
+use crate::tasks::{Limits, TaskKind, Tasks};
 use crate::telemetry::{self, Telemetry, WatchedStates};
 use api::{DEFAULT_TENANT, Scope};
 use http::StatusCode;
@@ -226,7 +226,7 @@ impl Shared {
         }
     }
 
-    /// Resolves when a stream must close: the daemon shuts down, or the credential that opened it was revoked or has expired.
+    /// Resolves when a stream must close: the daemon is shutting down, or the credential that opened it was revoked or has expired.
     pub async fn until_closed(&self, principal: &Principal) -> Closed {
         match &principal.token {
             None => {
@@ -354,7 +354,7 @@ impl Shared {
         let begun = Instant::now();
         let end = begun + time;
         let mut pause = FIRST;
-        let _task = (!time.is_zero()).then(|| self.0.tasks.admit(Kind::Wait, &principal.tenant)).transpose()?;
+        let _task = (!time.is_zero()).then(|| self.0.tasks.admit(TaskKind::Wait, &principal.tenant)).transpose()?;
         loop {
             let answer = self.verb(principal, verb.clone()).await?;
             if ready(&answer) || Instant::now() >= end || self.is_ending() {

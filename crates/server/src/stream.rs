@@ -1,4 +1,4 @@
-//! Response bodies that end when the daemon shuts down or their credential is revoked or expires.
+//! Response bodies that end when the daemon is shutting down or their credential is revoked or expires.
 
 use crate::shared::Closed;
 use bytes::Bytes;

@@ -26,7 +26,7 @@ const LATER: Duration = Duration::from_secs(5);
 
 /// Kinds of work that last as long as their client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum TaskKind {
     /// Server-sent events of a tenant's journal.
     EventStream,
     /// Server-sent events of a directory.
@@ -57,11 +57,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    fn of(self, kind: Kind) -> Limit {
+    fn of(self, kind: TaskKind) -> Limit {
         match kind {
-            Kind::EventStream => Limit { most: self.event_streams, is_shared: true },
-            Kind::FileWatch => Limit { most: MAX_FILE_WATCHES, is_shared: true },
-            Kind::RunStream | Kind::PortTunnel | Kind::Wait => Limit { most: self.connections, is_shared: false },
+            TaskKind::EventStream => Limit { most: self.event_streams, is_shared: true },
+            TaskKind::FileWatch => Limit { most: MAX_FILE_WATCHES, is_shared: true },
+            TaskKind::RunStream | TaskKind::PortTunnel | TaskKind::Wait => {
+                Limit { most: self.connections, is_shared: false }
+            }
         }
     }
 }
@@ -80,7 +82,7 @@ pub struct Tasks(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
-    open: Mutex<BTreeMap<Kind, Open>>,
+    open: Mutex<BTreeMap<TaskKind, TaskCounts>>,
     cancel: CancellationToken,
     /// Work that the daemon waits for before it ends.
     unfinished: TaskTracker,
@@ -88,7 +90,7 @@ struct Inner {
 
 /// Open tasks of one kind.
 #[derive(Default)]
-struct Open {
+struct TaskCounts {
     all: u64,
     tenants: BTreeMap<String, u64>,
 }
@@ -96,7 +98,7 @@ struct Open {
 /// An admitted task; counted until it is dropped.
 pub struct Task {
     tasks: Tasks,
-    kind: Kind,
+    kind: TaskKind,
     tenant: String,
 }
 
@@ -119,7 +121,7 @@ impl Tasks {
     }
 
     /// Admits one more task, or refuses it with the limit that it is above.
-    pub fn admit(&self, kind: Kind, tenant: &str) -> Result<Task, Refusal> {
+    pub fn admit(&self, kind: TaskKind, tenant: &str) -> Result<Task, Refusal> {
         let mut open = self.open();
         let of_kind = open.entry(kind).or_default();
         let own = of_kind.tenants.get(tenant).copied().unwrap_or_default();
@@ -138,12 +140,12 @@ impl Tasks {
         tokio::spawn(async move { cancel.run_until_cancelled_owned(work).await });
     }
 
-    /// Starts work that continues when its client leaves or the daemon shuts down.
+    /// Starts work that continues when its client leaves or the daemon is shutting down.
     pub fn spawn_to_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.0.unfinished.spawn(work)
     }
 
-    /// Cancels all work started by `spawn`, and tells streams and waits that the daemon shuts down.
+    /// Cancels all work started by `spawn`, and tells streams and waits that the daemon is shutting down.
     pub fn cancel(&self) {
         self.0.cancel.cancel();
         self.0.unfinished.close();
@@ -163,20 +165,20 @@ impl Tasks {
         self.0.unfinished.wait().await;
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Kind, Open>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<TaskKind, TaskCounts>> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn above_limit(kind: Kind) -> Refusal {
+fn above_limit(kind: TaskKind) -> Refusal {
     let refuse = |limit, message: &str, hint: &str| Refusal::limit(StatusCode::TOO_MANY_REQUESTS, limit, message, hint);
     match kind {
-        Kind::EventStream => {
+        TaskKind::EventStream => {
             let hint = "close one, or listen to several sandboxes with one stream";
             refuse(LimitKind::Streams, "too many streams of events are open", hint).after(LATER)
         }
-        Kind::FileWatch => refuse(LimitKind::Waiting, "too many file watches are open", "close one"),
-        Kind::RunStream | Kind::PortTunnel | Kind::Wait => {
+        TaskKind::FileWatch => refuse(LimitKind::Waiting, "too many file watches are open", "close one"),
+        TaskKind::RunStream | TaskKind::PortTunnel | TaskKind::Wait => {
             refuse(LimitKind::Streams, "too many streams and waits are open", "close one").after(LATER)
         }
     }
@@ -214,12 +216,12 @@ mod tests {
     #[test]
     fn a_dropped_task_makes_room() {
         let tasks = Tasks::new(LIMITS);
-        let mut open: Vec<Task> = (0..3).map(|_| tasks.admit(Kind::Wait, "a").ok().unwrap()).collect();
-        let refusal = tasks.admit(Kind::Wait, "b").err().unwrap();
+        let mut open: Vec<Task> = (0..3).map(|_| tasks.admit(TaskKind::Wait, "a").ok().unwrap()).collect();
+        let refusal = tasks.admit(TaskKind::Wait, "b").err().unwrap();
         assert_eq!(refusal.fault.limit_kind, Some(LimitKind::Streams));
-        assert!(tasks.admit(Kind::RunStream, "b").is_ok(), "the control: another kind has its own limit");
+        assert!(tasks.admit(TaskKind::RunStream, "b").is_ok(), "the control: another kind has its own limit");
         open.pop();
-        assert!(tasks.admit(Kind::Wait, "b").is_ok());
+        assert!(tasks.admit(TaskKind::Wait, "b").is_ok());
         drop(open);
         assert!(tasks.open().values().all(|open| open.all == 0 && open.tenants.is_empty()));
     }

@@ -118,14 +118,14 @@ fn refusal(why: Why, id: &str) -> Fault {
     let (kind, what, hint) = match why {
         Why::Running => (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`"),
         Why::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
-        Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists those that are there"),
+        Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists the existing ones"),
         Why::Ready => {
-            (ErrorKind::Conflict, "it stands ready and is nobody's yet", "`cofferdam create --template` takes one over")
+            (ErrorKind::Conflict, "it is a spare that is not claimed yet", "`cofferdam create --template` claims one")
         }
         Why::Silent => (
             ErrorKind::Unavailable,
             "its keeper does not answer",
-            "try again; if it stays so, `cofferdam stop` or `cofferdam rm --force` ends it and all that runs in it",
+            "try again; if it still fails, `cofferdam stop` or `cofferdam rm --force` ends it with all its processes",
         ),
     };
     let fault = Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission);

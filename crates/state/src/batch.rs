@@ -27,19 +27,19 @@ pub struct Batch {
     /// Name of the approver.
     pub actor: String,
     pub at_ms: u64,
-    /// Of the diff that was reviewed.
+    /// Digest of the diff that was reviewed.
     pub digest: String,
     pub files: u64,
-    /// The batch that this one took back.
+    /// Batch that this one undid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undoes: Option<String>,
-    /// The batch that took this one back.
+    /// Batch that undid this one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undone_by: Option<String>,
-    /// The commit that it was recorded as.
+    /// Commit of the landed changes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commit: Option<String>,
-    /// The commits in submodules that it was recorded as.
+    /// Commits of the landed changes in submodules.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub inside: Vec<SubmoduleCommit>,
 }
@@ -106,13 +106,14 @@ pub struct Unfinished {
     /// Directories of the base that hold its staged files.
     #[serde(default)]
     pub holds: BTreeSet<Rel>,
-    pub stage: Stage,
+    pub stage: BatchStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Files are staged beside their destinations, and nothing has changed; or, once the plan is written, they are being moved into place.
+pub enum BatchStage {
+    /// Files are staged beside their destinations, and nothing has changed; or, once the plan is written, they
+    /// are being moved into place.
     #[serde(alias = "staging")]
     Landing,
     /// The batch has landed; staged and replaced files are being removed.
@@ -169,5 +170,5 @@ fn make(above: &Dir, name: &str) -> io::Result<Dir> {
 
 fn unusable(what: &str, error: &io::Error) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("{what} in the state directory: {error}"));
-    fault.hint("the state directory must be writable and have space").phase(Phase::Application)
+    fault.hint("the state directory must be writable, with space left").phase(Phase::Application)
 }

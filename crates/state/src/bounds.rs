@@ -224,7 +224,7 @@ fn over(kind: LimitKind, asked: f64, ceiling: &Bound) -> Fault {
     let prefix = if kind == LimitKind::Cpus { "" } else { "limits." };
     let message = format!("{prefix}{name}: {asked} is over the ceiling of {amount} for {set_for}");
     let hint =
-        format!("ask for at most {amount}, or leave it out; an operator of this node may raise limits.ceiling.{name}");
+        format!("request at most {amount}, or leave it out; an operator of this node may raise limits.ceiling.{name}");
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(kind).phase(Phase::Admission);
     fault.retry(Retry::Never).hint(hint)
 }

@@ -7,7 +7,7 @@ pub mod keys;
 mod typed;
 mod value;
 
-pub use keys::{KEYS, Key, Kind};
+pub use keys::{ConfigKey, KEYS, ValueKind};
 pub use typed::{Keep, LogFormat, LogLevel, Logs, Quota, Serve, Telemetry};
 pub use value::Value;
 
@@ -21,7 +21,7 @@ use terms::{Fault, Phase};
 /// Origin of a value. Later variants take precedence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
-pub enum Origin {
+pub enum ValueOrigin {
     Default,
     /// In force for agents' tokens where nothing is set; with the reason, where this host cannot enforce it.
     BuiltIn {
@@ -40,15 +40,15 @@ pub enum Origin {
     },
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::BuiltIn { unheld: None } => f.write_str("built in, for agents' tokens"),
-            Origin::BuiltIn { unheld: Some(why) } => write!(f, "built in, but not held here: {why}"),
-            Origin::File { file, line } => write!(f, "{}:{line}", file.display()),
-            Origin::Environment { variable } => write!(f, "environment {variable}"),
-            Origin::Flag { flag } => write!(f, "flag --{flag}"),
+            ValueOrigin::Default => f.write_str("default"),
+            ValueOrigin::BuiltIn { unheld: None } => f.write_str("built in, for agents' tokens"),
+            ValueOrigin::BuiltIn { unheld: Some(why) } => write!(f, "built in, but not held here: {why}"),
+            ValueOrigin::File { file, line } => write!(f, "{}:{line}", file.display()),
+            ValueOrigin::Environment { variable } => write!(f, "environment {variable}"),
+            ValueOrigin::Flag { flag } => write!(f, "flag --{flag}"),
         }
     }
 }
@@ -58,7 +58,7 @@ impl std::fmt::Display for Origin {
 pub struct Setting {
     pub key: String,
     pub value: Value,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// Every value, including unset ones.
@@ -72,7 +72,7 @@ pub struct Config {
 /// A value given by a flag: the key, and the text or texts.
 #[derive(Clone, Debug)]
 pub struct Flagged {
-    pub key: &'static Key,
+    pub key: &'static ConfigKey,
     pub texts: Vec<String>,
 }
 
@@ -108,9 +108,9 @@ impl Config {
             let unheld = built_in.unheld.get(&kind).map(|(amount, why)| (*amount, Some(why.clone())));
             let setting = self.settings.iter_mut().find(|known| known.key == key && known.value == Value::Unset);
             if let (Some(setting), Some((amount, unheld))) = (setting, held.or(unheld)) {
-                let is_count = keys::of(&key).is_some_and(|key| key.kind == Kind::Count);
+                let is_count = keys::of(&key).is_some_and(|key| key.kind == ValueKind::Count);
                 setting.value = if is_count { Value::Count(amount as u64) } else { Value::Number(amount) };
-                setting.origin = Origin::BuiltIn { unheld };
+                setting.origin = ValueOrigin::BuiltIn { unheld };
             }
         }
         self
@@ -148,7 +148,8 @@ fn place(named: Option<&Path>, caller: &Caller) -> Result<(PathBuf, bool), Fault
 }
 
 fn defaults() -> Vec<Setting> {
-    let of = |key: &Key| Setting { key: key.name.into(), value: key.default_value(), origin: Origin::Default };
+    let of =
+        |key: &ConfigKey| Setting { key: key.name.into(), value: key.default_value(), origin: ValueOrigin::Default };
     KEYS.iter().filter(|key| !key.is_of_tenants()).map(of).collect()
 }
 
@@ -160,7 +161,7 @@ fn environment(caller: &Caller) -> Result<Vec<Setting>, Fault> {
         let set = names.filter_map(|name| Some((caller.var(&name).filter(|v| !v.is_empty())?, name))).next();
         let Some((text, variable)) = set else { continue };
         let value = of_texts(key, &variable, &[text])?;
-        found.push(Setting { key: key.name.into(), value, origin: Origin::Environment { variable } });
+        found.push(Setting { key: key.name.into(), value, origin: ValueOrigin::Environment { variable } });
     }
     Ok(found)
 }
@@ -169,16 +170,16 @@ fn environment(caller: &Caller) -> Result<Vec<Setting>, Fault> {
 fn of_flag(flagged: &Flagged, caller: &Caller) -> Result<Setting, Fault> {
     let flag = flagged.key.flag.unwrap_or(flagged.key.name);
     let seen = |text: &String| match flagged.key.kind {
-        Kind::Path => caller.cwd.join(text).into_os_string(),
+        ValueKind::Path => caller.cwd.join(text).into_os_string(),
         _ => text.into(),
     };
     let texts: Vec<OsString> = flagged.texts.iter().map(seen).collect();
     let texts: Vec<&OsStr> = texts.iter().map(OsString::as_os_str).collect();
     let value = of_texts(flagged.key, &format!("--{flag}"), &texts)?;
-    Ok(Setting { key: flagged.key.name.into(), value, origin: Origin::Flag { flag: flag.to_owned() } })
+    Ok(Setting { key: flagged.key.name.into(), value, origin: ValueOrigin::Flag { flag: flag.to_owned() } })
 }
 
-fn of_texts(key: &Key, told_by: &str, texts: &[&OsStr]) -> Result<Value, Fault> {
+fn of_texts(key: &ConfigKey, told_by: &str, texts: &[&OsStr]) -> Result<Value, Fault> {
     let wrong = |why: String| Fault::invalid(format!("{told_by} {why}")).hint(key.about).phase(Phase::Admission);
     let texts: Option<Vec<&str>> = texts.iter().map(|text| text.to_str()).collect();
     let texts = texts.ok_or_else(|| wrong("is not UTF-8".into()))?;

@@ -41,7 +41,7 @@ pub fn place(caller: &Caller) -> Result<PathBuf, Fault> {
     if let Some(own) = caller.state_dir.clone() {
         if !own.is_absolute() {
             let message = format!("COFFERDAM_STATE is {own:?}, which is not absolute");
-            return Err(Fault::invalid(message).hint("give the whole path").phase(Phase::Admission));
+            return Err(Fault::invalid(message).hint("give an absolute path").phase(Phase::Admission));
         }
         return Ok(own);
     }
@@ -162,7 +162,7 @@ pub fn check_apart(state: &Dir, state_path: &Path, base: &Dir, base_path: &Path)
     let refuse = |how: &str| {
         let (base, state) = (base_path.display(), state_path.display());
         let fault = Fault::invalid(format!("{base}: {how} the state directory, {state}")).phase(Phase::Admission);
-        Err(fault.hint("choose a directory that is apart from it, or set COFFERDAM_STATE to another place"))
+        Err(fault.hint("choose a directory that is apart from it, or set COFFERDAM_STATE to another directory"))
     };
     let (ours, theirs) = (identity(state), identity(base));
     let (ours, theirs) = (ours.map_err(|e| io(state_path, e))?, theirs.map_err(|e| io(base_path, e))?);
@@ -205,8 +205,8 @@ pub fn space_left(dir: impl std::os::fd::AsFd) -> Option<u64> {
 pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
     let now = rustix::fs::fstatvfs(dir).map_err(|e| unusable(path, &e.to_string()))?;
     let what = match overfull(dir) {
-        Some((used, most)) => format!("nearly full: {} MiB are in use, and {} may be", used >> 20, most >> 20),
-        None if now.f_files > 0 && now.f_favail < LEAST_INODES => "nearly full: hardly an inode is free".to_owned(),
+        Some((used, most)) => format!("nearly full: {} MiB of {} are in use", used >> 20, most >> 20),
+        None if now.f_files > 0 && now.f_favail < LEAST_INODES => "nearly full: almost no inode is free".to_owned(),
         None => return Ok(()),
     };
     let message = format!("{}: its file system is {what}", path.display());
@@ -258,7 +258,7 @@ pub(crate) fn check_owner(path: &Path) -> Result<(), Fault> {
     }
     match meta.mode() & 0o077 {
         0 => Ok(()),
-        _ => Err(unusable(path, "others may look into it; `chmod 700` it")),
+        _ => Err(unusable(path, "other users can access it; run `chmod 700` on it")),
     }
 }
 

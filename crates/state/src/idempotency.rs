@@ -63,7 +63,7 @@ fn same(key: &str, first: &Key, params: &Map<String, Value>) -> Result<(), Fault
             let (was, is) = (show(before.get(field)), show(params.get(field)));
             let message = format!("the key {:?} was used with another {field}: {was}, now {is}", as_sent(key));
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&first.subject).phase(Phase::Admission);
-            Err(fault.hint("repeat the request as it was, or take another key"))
+            Err(fault.hint("repeat the request as it was, or use another key"))
         }
     }
 }
@@ -110,7 +110,7 @@ impl Once {
         let Some((subject, answer)) = known(tx, &self.key, &self.params, now_ms)? else { return Ok(None) };
         answer.map(Some).ok_or_else(|| {
             let message = format!("the key {:?} was used for {subject}", as_sent(&self.key));
-            Fault::new(ErrorKind::Conflict, message).hint("take another key").phase(Phase::Admission)
+            Fault::new(ErrorKind::Conflict, message).hint("use another key").phase(Phase::Admission)
         })
     }
 
@@ -119,7 +119,7 @@ impl Once {
     pub fn keep(&self, tx: &Tx<'_>, subject: &str, answer: &impl Serialize, now_ms: u64) -> Result<(), Fault> {
         if tx.key(&self.key, now_ms)?.is_some() {
             let message = format!("another request under the key {:?} was carried out meanwhile", as_sent(&self.key));
-            let fault = Fault::new(ErrorKind::Conflict, message).hint("ask again for its answer");
+            let fault = Fault::new(ErrorKind::Conflict, message).hint("repeat the request to get its response");
             return Err(fault.retry(Retry::Now).phase(Phase::Admission));
         }
         keep(tx, &self.key, subject, answered(self.params.clone(), answer)?, now_ms)

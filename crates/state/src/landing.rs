@@ -2,7 +2,7 @@
 //! `landing_recovery` completes the batch or rolls it back.
 
 use crate::State;
-use crate::batch::{self, Batch, Paths, Stage, Unfinished};
+use crate::batch::{self, Batch, BatchStage, Paths, Unfinished};
 use crate::sandbox::{Anchored, Sandbox};
 use api::{JournalStep, Rel};
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{Entry, Kept, Tx};
 use terms::Fault;
-use workspace::land::{Held, Landing};
+use workspace::land::{BaseLock, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::stage::{self, Drawn, Site};
 use workspace::undo::{self, Landed};
@@ -20,7 +20,7 @@ use workspace::{Dir, Stack};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A batch to be made.
-pub struct Job<'a> {
+pub struct LandingJob<'a> {
     pub state: &'a State,
     pub batch: Batch,
     pub base: &'a Dir,
@@ -32,7 +32,7 @@ pub struct Job<'a> {
 }
 
 /// Result of a landing.
-pub struct Done {
+pub struct LandedBatch {
     pub id: String,
     pub plan: Plan,
     pub notes: Vec<String>,
@@ -40,8 +40,12 @@ pub struct Done {
 
 /// Lands the batch, or leaves the base as it was and returns the fault. `_held` proves that the caller has locked the base; `made` gives
 /// the shape of a directory that is missing in the base above a goal.
-pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Done, Fault> {
-    let Job { state, batch, base, view, undone, goals } = job;
+pub fn land(
+    job: LandingJob<'_>,
+    _held: &BaseLock,
+    made: &dyn Fn(&Rel) -> Result<Shape, Fault>,
+) -> Result<LandedBatch, Fault> {
+    let LandingJob { state, batch, base, view, undone, goals } = job;
     let id = terms::id("bat", sys::random::id_bytes());
     let drawn = Drawn::of(base, goals, made)?;
     begin(state, &id, &batch, drawn.holds())?;
@@ -62,18 +66,18 @@ pub fn land(job: Job<'_>, _held: &Held, made: &dyn Fn(&Rel) -> Result<Shape, Fau
         return Err(take_back(state, &mut landing, &id, fault));
     }
     let notes = tidy(state, &landing, &id);
-    Ok(Done { id, plan, notes })
+    Ok(LandedBatch { id, plan, notes })
 }
 
 fn begin(state: &State, id: &str, batch: &Batch, holds: BTreeSet<Rel>) -> Result<(), Fault> {
     state.store.write(|tx| {
         note(tx, id, batch, JournalStep::Intent, json!({"digest": batch.digest, "files": batch.files}))?;
-        tx.add(id, Unfinished { batch: batch.clone(), holds, stage: Stage::Landing }).map(drop)
+        tx.add(id, Unfinished { batch: batch.clone(), holds, stage: BatchStage::Landing }).map(drop)
     })
 }
 
 fn unfinished(tx: &Tx<'_>, id: &str) -> Result<Kept<Unfinished>, Fault> {
-    tx.get(id)?.ok_or_else(|| Fault::internal(format!("batch {id} was finished by somebody else")))
+    tx.get(id)?.ok_or_else(|| Fault::internal(format!("batch {id} was finished by another process")))
 }
 
 /// Records that the batch has landed, with the new known states of base files in the workspace.
@@ -95,7 +99,7 @@ pub fn conclude(state: &State, id: &str, plan: &Plan, landed: &Landed) -> Result
         tx.add(id, Paths { paths: plan.items.iter().map(|item| item.at.clone()).collect() })?;
         note(tx, id, &batch, JournalStep::Done, json!({"paths": plan.items.len(), "digest": batch.digest}))?;
         tx.add(id, batch)?;
-        kept.record.stage = Stage::Tidying;
+        kept.record.stage = BatchStage::Tidying;
         tx.change(kept).map(drop)
     })
 }
@@ -115,7 +119,7 @@ fn anchor(tx: &Tx<'_>, sandbox: &str, seen: &Landed) -> Result<(), Fault> {
 /// Returns whether the batch has landed: a transaction whose commit reported an error may have succeeded all the same.
 fn has_landed(state: &State, id: &str) -> bool {
     let found = state.store.read(|tx| tx.get::<Unfinished>(id));
-    matches!(found, Ok(Some(kept)) if kept.record.stage == Stage::Tidying)
+    matches!(found, Ok(Some(kept)) if kept.record.stage == BatchStage::Tidying)
 }
 
 /// Discards the staged files, before anything has changed. On failure `landing_recovery` does it later.
@@ -138,8 +142,8 @@ pub fn take_back(state: &State, landing: &mut Landing<'_>, id: &str, mut fault: 
             let _ = taken_back(state, landing, id, &fault.message);
         }
         Err(e) => {
-            fault.message.push_str(&format!("; and taking it back failed: {e}"));
-            fault.hint = Some("the next cofferdam command over this directory takes it back".to_owned());
+            fault.message.push_str(&format!("; and rolling it back failed: {e}"));
+            fault.hint = Some("the next cofferdam command over this directory rolls it back".to_owned());
         }
     }
     fault

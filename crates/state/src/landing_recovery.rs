@@ -2,12 +2,12 @@
 //! nothing to do. Killed in the middle, it continues the next time.
 
 use crate::State;
-use crate::batch::{self, Stage, Unfinished};
+use crate::batch::{self, BatchStage, Unfinished};
 use crate::landing::{self, give_up};
 use api::Rel;
 use store::Kept;
 use terms::{ErrorKind, Fault, Phase};
-use workspace::land::{Held, Landing};
+use workspace::land::{BaseLock, Landing};
 use workspace::{Dir, stage, undo};
 
 /// Recovers all batches. Those whose base is missing or locked now stay for later.
@@ -15,7 +15,7 @@ pub fn recover(state: &State) -> Result<(), Fault> {
     for cut_off in state.store.read(|tx| tx.list::<Unfinished>())? {
         let Some(base) = base_of(&cut_off) else { continue };
         // The holder of the base's lock is landing, or is recovering already.
-        if let Ok(Some(_held)) = Held::try_take(&base) {
+        if let Ok(Some(_held)) = BaseLock::try_take(&base) {
             // Another process may have finished it meanwhile, and a fault here is not one of the present verb.
             let _ = finish(state, &base, &cut_off.id);
         }
@@ -24,7 +24,7 @@ pub fn recover(state: &State) -> Result<(), Fault> {
 }
 
 /// Recovers the batches of a base that the caller has locked: nothing may land over an intermediate state.
-pub fn recover_held(state: &State, base: &Dir, path: &str, _held: &Held) -> Result<(), Fault> {
+pub fn recover_held(state: &State, base: &Dir, path: &str, _held: &BaseLock) -> Result<(), Fault> {
     for cut_off in state.store.read(|tx| tx.list_in::<Unfinished>(path))? {
         finish(state, base, &cut_off.id)?;
     }
@@ -43,18 +43,18 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
     let Some(cut_off) = state.store.read(|tx| tx.get::<Unfinished>(id))? else { return Ok(()) };
     let dir = batch::directory(state, id)?;
     match cut_off.record.stage {
-        Stage::Landing if !undo::was_staged(&dir).map_err(|e| failed(id, &e))? => {
+        BatchStage::Landing if !undo::was_staged(&dir).map_err(|e| failed(id, &e))? => {
             stage::discard(base, &cut_off.record.holds, id).map_err(|e| failed(id, &e))?;
             batch::forget(state, id)?;
-            give_up(state, id, "cut off before anything was changed", &undo::Landed::default())
+            give_up(state, id, "interrupted before anything was changed", &undo::Landed::default())
         }
-        Stage::Landing => {
+        BatchStage::Landing => {
             let plan = undo::read_plan(&dir, id)?;
             let mut landing = Landing::new(base, &plan);
             let can = landing.can_be_carried_out().map_err(|e| failed(id, &e))?;
             let landed = match can {
                 true => landing.carry_out().and_then(|()| undo::landed(base, &dir, &plan)),
-                false => Err(Fault::new(ErrorKind::Conflict, "cut off, and the base was changed since")),
+                false => Err(Fault::new(ErrorKind::Conflict, "interrupted, and the base was changed since")),
             };
             match landed {
                 Ok(landed) => {
@@ -69,7 +69,7 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
                 }
             }
         }
-        Stage::Tidying => {
+        BatchStage::Tidying => {
             let plan = undo::read_plan(&dir, id)?;
             landing::tidy(state, &Landing::new(base, &plan), id);
             Ok(())
@@ -78,6 +78,7 @@ fn finish(state: &State, base: &Dir, id: &str) -> Result<(), Fault> {
 }
 
 fn failed(id: &str, error: &std::io::Error) -> Fault {
-    let fault = Fault::new(ErrorKind::Unavailable, format!("batch {id} was cut off and cannot be finished: {error}"));
+    let fault =
+        Fault::new(ErrorKind::Unavailable, format!("batch {id} was interrupted and cannot be finished: {error}"));
     fault.hint("make its directory readable and writable again, then try again").phase(Phase::Application).subject(id)
 }

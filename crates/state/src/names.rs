@@ -27,9 +27,9 @@ pub fn problem(name: &str) -> Option<&'static str> {
     match name.chars().next() {
         None => Some("empty"),
         _ if name.len() > LONGEST_NAME => Some("longer than 64 bytes"),
-        _ if name.contains(' ') => Some("holds a space"),
-        _ if !name.chars().all(plain) => Some("holds something else than letters, digits, `.`, `_` and `-`"),
-        Some(first) if !first.is_alphanumeric() => Some("begins with neither a letter nor a digit"),
+        _ if name.contains(' ') => Some("contains a space"),
+        _ if !name.chars().all(plain) => Some("contains a character other than letters, digits, `.`, `_` and `-`"),
+        Some(first) if !first.is_alphanumeric() => Some("does not begin with a letter or digit"),
         _ if looks_like_id(name) => Some("looks like an id"),
         _ => None,
     }

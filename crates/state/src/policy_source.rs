@@ -22,30 +22,30 @@ pub enum Flag {
 
 /// A policy by name or file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
+pub enum RequestedPolicy {
     Preset(String),
     File(PathBuf),
     /// A document that came with the request, in JSON.
     Text(String),
 }
 
-impl Source {
+impl RequestedPolicy {
     /// Interprets a word: with a slash, a dot or an existing file it is a file; otherwise the name of a preset.
-    pub fn of(word: &OsStr) -> Source {
+    pub fn of(word: &OsStr) -> RequestedPolicy {
         let path = Path::new(word);
         match word.to_str() {
-            Some(name) if policy::preset(name).is_some() => Source::Preset(name.into()),
-            Some(name) if !name.contains(['/', '.']) && !path.exists() => Source::Preset(name.into()),
-            _ => Source::File(path.into()),
+            Some(name) if policy::preset(name).is_some() => RequestedPolicy::Preset(name.into()),
+            Some(name) if !name.contains(['/', '.']) && !path.exists() => RequestedPolicy::Preset(name.into()),
+            _ => RequestedPolicy::File(path.into()),
         }
     }
 }
 
-impl From<PolicySource> for Source {
-    fn from(policy: PolicySource) -> Source {
+impl From<PolicySource> for RequestedPolicy {
+    fn from(policy: PolicySource) -> RequestedPolicy {
         match policy {
-            PolicySource::Name(name) => Source::Preset(name),
-            PolicySource::Document(document) => Source::Text(serde_json::Value::Object(document).to_string()),
+            PolicySource::Name(name) => RequestedPolicy::Preset(name),
+            PolicySource::Document(document) => RequestedPolicy::Text(serde_json::Value::Object(document).to_string()),
         }
     }
 }

@@ -31,14 +31,14 @@ pub struct Spare {
     pub pool: String,
     /// Digest of the properties that a requested sandbox must share to claim it.
     pub key: String,
-    pub stage: Stage,
+    pub stage: SpareStage,
     #[serde(flatten)]
     pub sandbox: Sandbox,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum SpareStage {
     /// Recorded, but perhaps not live yet.
     Coming,
     /// Can be claimed.
@@ -57,7 +57,7 @@ impl Record for Spare {
 
 /// Returns the sandbox of a spare, as its keeper uses it; `None` where the id is not a spare's.
 pub fn as_kept(tx: &Tx<'_>, id: &str) -> Result<Option<Kept<Sandbox>>, Fault> {
-    let spare = tx.get::<Spare>(id)?.filter(|spare| spare.record.stage != Stage::Leaving);
+    let spare = tx.get::<Spare>(id)?.filter(|spare| spare.record.stage != SpareStage::Leaving);
     Ok(spare.map(|Kept { id, version, record }| Kept { id, version, record: record.sandbox }))
 }
 

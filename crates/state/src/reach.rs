@@ -3,8 +3,8 @@
 
 use crate::bounds::Bounds;
 use crate::ownership::Own;
-use crate::policy_source::{Flag, Source};
-use policy::{Action, Base, Document, HostName, HostPattern, RulePath, Target};
+use crate::policy_source::{Flag, RequestedPolicy};
+use policy::{Action, Base, Document, HostName, HostPattern, NetTarget, RulePath};
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
 
@@ -70,7 +70,7 @@ impl Reach {
             Reach::Only(grants) => match path {
                 Ok(path) if grants.dirs.iter().any(|dir| path.starts_with(dir)) => Ok(path),
                 _ => {
-                    let message = format!("{}: not a directory that this credential was granted", asked.display());
+                    let message = format!("{}: this credential has no grant for the directory", asked.display());
                     let hint = "leave `dir` out for an empty one (`cofferdam create --empty`), or have the directory granted to the token";
                     Err(BaseFault::Refused(Box::new(refuse(message, hint))))
                 }
@@ -79,38 +79,38 @@ impl Reach {
     }
 
     /// Checks that a policy may come from this source at all.
-    pub fn check_source(&self, source: &Source) -> Result<(), Fault> {
+    pub fn check_source(&self, source: &RequestedPolicy) -> Result<(), Fault> {
         let Reach::Only(grants) = self else { return Ok(()) };
         match source {
-            Source::Preset(name) if grants.policies.contains(name) => Ok(()),
-            Source::Preset(name) => {
+            RequestedPolicy::Preset(name) if grants.policies.contains(name) => Ok(()),
+            RequestedPolicy::Preset(name) => {
                 let known = grants.policies.join(", ");
                 Err(refuse(
-                    format!("the policy {name:?} was not granted to this credential"),
+                    format!("this credential has no grant for the policy {name:?}"),
                     &format!("granted: {known}"),
                 ))
             }
-            Source::File(path) => {
-                let message = format!("{}: policies are not read from the daemon's files", path.display());
-                Err(refuse(message, "send the document itself"))
+            RequestedPolicy::File(path) => {
+                let message = format!("{}: the daemon reads no policy files for a client", path.display());
+                Err(refuse(message, "send the document in the request"))
             }
-            Source::Text(_) if grants.documents => Ok(()),
-            Source::Text(_) => {
-                let message = "this credential may not bring a policy of its own".to_owned();
+            RequestedPolicy::Text(_) if grants.documents => Ok(()),
+            RequestedPolicy::Text(_) => {
+                let message = "this credential may not use a policy of its own".to_owned();
                 Err(refuse(message, "name a policy that was granted to it, or use an operator's token"))
             }
         }
     }
 
     /// Checks that a document opens nothing but what was granted. Any caller may add denials.
-    pub fn check_document(&self, source: &Source, document: &Document) -> Result<(), Fault> {
-        let (Reach::Only(grants), Source::Text(_)) = (self, source) else { return Ok(()) };
+    pub fn check_document(&self, source: &RequestedPolicy, document: &Document) -> Result<(), Fault> {
+        let (Reach::Only(grants), RequestedPolicy::Text(_)) = (self, source) else { return Ok(()) };
         let opens = |action: Action| action != Action::Deny;
         let no = |what: String| {
-            Err(refuse(what, "only the workspace and public hosts, by name, can be opened with this credential"))
+            Err(refuse(what, "with this credential, rules can allow only the workspace and public hosts by name"))
         };
         if document.defaults.fs.is_some_and(opens) {
-            return no("defaults.fs opens the whole host".into());
+            return no("defaults.fs allows the whole host".into());
         }
         if let Some(name) = document.extends.iter().find(|name| !grants.policies.contains(name)) {
             return no(format!("extends {name:?}, which was not granted"));
@@ -122,10 +122,10 @@ impl Reach {
         }
         for rule in document.net.iter().filter(|rule| opens(rule.action)) {
             match &rule.to {
-                Target::Unix(path) => return no(format!("net.rules: {path} is a socket of the host")),
+                NetTarget::Unix(path) => return no(format!("net.rules: {path} is a socket of the host")),
                 // Private networks are the operator's; the broker makes sure that a name leads to public addresses only.
-                Target::Cidr(range) => return no(format!("net.rules: the range {range} was not granted")),
-                Target::Host(HostPattern::Exact(HostName::Addr(address))) => {
+                NetTarget::Cidr(range) => return no(format!("net.rules: the range {range} was not granted")),
+                NetTarget::Host(HostPattern::Exact(HostName::Addr(address))) => {
                     return no(format!("net.rules: the address {address} was not granted"));
                 }
                 _ => {}
@@ -135,7 +135,7 @@ impl Reach {
             return no(format!("home.copy: {path} is in the home of the daemon's user"));
         }
         match document.degrade.as_ref().and_then(|names| names.first()) {
-            Some(name) => no(format!("degrade: {name:?} cannot be given up")),
+            Some(name) => no(format!("degrade: {name:?} is not allowed")),
             None => Ok(()),
         }
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn check(text: &str) -> Result<(), Fault> {
-        let source = Source::Text(text.to_owned());
+        let source = RequestedPolicy::Text(text.to_owned());
         let document = policy::parse(text, policy::Format::Json, "request.json")?;
         only().check_document(&source, &document)
     }
@@ -199,10 +199,10 @@ mod tests {
 
     #[test]
     fn names_directories_and_files_are_refused_unless_granted() {
-        let preset = |name: &str| Source::Preset(name.to_owned());
+        let preset = |name: &str| RequestedPolicy::Preset(name.to_owned());
         assert!(only().check_source(&preset("default")).is_ok());
         assert!(only().check_source(&preset("networked")).is_err());
-        assert!(only().check_source(&Source::File("/etc/passwd".into())).is_err());
+        assert!(only().check_source(&RequestedPolicy::File("/etc/passwd".into())).is_err());
         let granted = Reach::Only(Grants { dirs: vec!["/usr".into()], ..Grants::default() });
         assert!(granted.base("/usr/bin".as_ref()).is_ok() && Reach::All.base("/".as_ref()).is_ok(), "controls");
         let told = |path: &str| match granted.base(path.as_ref()) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use store::{Kept, Record, Tx, Wanted};
+use store::{JournalFilter, Kept, Record, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase, Retry};
 use workspace::{Anchors, Dir, Stack};
 
@@ -18,14 +18,14 @@ use workspace::{Anchors, Dir, Stack};
 pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// The token that made it, where it is one of those that have only what they made.
+    /// Token that created it, if that token may use only its own sandboxes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub owner: Option<String>,
     /// The directory it covers: canonical, UTF-8.
     pub base: PathBuf,
     /// Device and inode of the base, so that another directory under its name is noticed.
     pub base_id: (u64, u64),
-    /// The directory was made for it, and goes when nothing stands on it any more.
+    /// The directory was created for it, and is removed when no record refers to it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub own_base: bool,
     pub driver: Driver,
@@ -34,12 +34,12 @@ pub struct Sandbox {
     /// Creation time of its top layer: seconds and nanoseconds.
     pub since: (i64, u32),
     pub state: Lifecycle,
-    /// The whole policy document that its runs are made under, as JSON.
+    /// The complete policy document of its runs, as JSON.
     pub policy: serde_json::Value,
-    /// Counts how often its network rules or limits were changed, from 1 on.
+    /// Number of the current rules and limits, counted from 1.
     #[serde(default = "first")]
     pub revision: u64,
-    /// The most that its policy may be changed to by those who may not have everything: what it was made with, once it was changed.
+    /// Ceiling for changes of its policy by callers without full access: the policy at creation, once it was changed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ceiling: Option<serde_json::Value>,
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Sandbox {
     pub sharing: Sharing,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub template: Option<String>,
-    /// The commit that the base stood on when the sandbox was made or last rebased.
+    /// Commit of the base when the sandbox was created or last rebased.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub git_head: Option<String>,
     pub created_ms: u64,
@@ -61,26 +61,26 @@ pub struct Sandbox {
     /// Time at which it may be collected; absent for never.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
-    /// Collected when unused for so long.
+    /// Time without use after which it is collected.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
-    /// Stays live between start and stop, also while no command runs.
+    /// Keeps it live between start and stop, also without commands.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stays: bool,
-    /// Commands that run in it as long as it is live.
+    /// Commands that run while it is live.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub services: Vec<Service>,
-    /// Ports of the host that lead to ports inside as long as it is live: `ADDRESS:HOST:GUEST`.
+    /// Ports of the host that are forwarded to ports inside while it is live: `ADDRESS:HOST:GUEST`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub publish: Vec<String>,
-    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, or `NAME=brought:run` for values
-    /// that the caller of a command brings. Never a value.
+    /// Sources of secrets that are not stored under their own name: `NAME=store:OTHER`, or `NAME=brought:run`
+    /// for values that each command's request provides. Never a value.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub secrets: Vec<String>,
     /// Size limit of the network event log, in bytes; absent if no log is kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub events_max: Option<u64>,
-    /// Refused reads of its commands are reported, too.
+    /// Also reports refused reads of its commands.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub report_reads: bool,
     /// Timeout of its questions, if it is not the default.
@@ -228,7 +228,7 @@ impl Record for Sandbox {
 pub struct Run {
     pub sandbox: String,
     pub command: Vec<String>,
-    /// The process that supervises it, with its start time in ticks since boot, and which boot that was.
+    /// Process that supervises it, with its start time in ticks since boot and the id of that boot.
     pub pid: u32,
     pub pid_start: u64,
     pub boot: String,
@@ -240,10 +240,10 @@ pub struct Run {
     pub verdict: Option<terms::Verdict>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u8>,
-    /// The service that it is, by name.
+    /// Name of the service, if the run is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
-    /// A digest of the request that started it under a key; another request under that key is another run's.
+    /// Digest of the request that started it under an idempotency key, to detect another request under the same key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub request: Option<String>,
 }
@@ -315,7 +315,8 @@ pub fn layers_in_use(tx: &Tx<'_>) -> Result<BTreeMap<String, u64>, Fault> {
     tx.referred_but("layers", &WITHOUT_LAYERS)
 }
 
-/// Kinds without references to layers: some are unbounded in number, and others as long as a tree has files. Reading them all for each
+/// Kinds without references to layers: some are unbounded in number, and others as long as a tree has files.
+/// Reading them all for each
 /// removed sandbox would take minutes where there are a few hundred.
 const WITHOUT_LAYERS: [&str; 5] =
     [Run::KIND.name, Tombstone::KIND.name, Anchored::KIND.name, Paths::KIND.name, Conflicted::KIND.name];
@@ -325,8 +326,10 @@ const PREFIX: &str = "sbx_";
 /// Shortest prefix of an id that is accepted.
 const LEAST_BEGINNING: usize = 4;
 
-/// Resolves a sandbox: by id, by a unique prefix of one, or by name. A word that is a name and also the prefix of another's id is refused
-/// as ambiguous, so that no sandbox can be shadowed by a name that another user chose. Without a word, returns the most recently used one
+/// Resolves a sandbox: by id, by a unique prefix of one, or by name. A word that is a name and also the prefix of
+/// another's id is refused
+/// as ambiguous, so that no sandbox can be shadowed by a name that another user chose. Without a word, returns the
+/// most recently used one
 /// whose base is the current directory or the nearest above it.
 pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     let Some(word) = word else { return of_directory(tx, caller) };
@@ -343,7 +346,7 @@ pub fn find(tx: &Tx<'_>, word: Option<&str>, caller: &Caller) -> Result<Kept<San
         (Some(named), 1, Some(found)) if named.id == found.id => Ok(named),
         (Some(named), ..) => {
             let message = format!("{word:?} is the name of {}, and the id of another begins with it", named.id);
-            Err(Fault::invalid(message).hint("give the whole id").phase(Phase::Admission))
+            Err(Fault::invalid(message).hint("give the complete id").phase(Phase::Admission))
         }
         (None, 1, Some(found)) => Ok(found),
         (None, 0, _) => Err(removed(tx, word, caller)?.unwrap_or_else(|| unknown(word))),
@@ -370,7 +373,7 @@ pub fn pick(tx: &Tx<'_>, which: &Which, caller: &Caller) -> Result<Kept<Sandbox>
         Some(version) if version != kept.version => {
             let message = format!("{} has version {}, not {version}", kept.id, kept.version);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
-            Err(fault.hint("look at it again (`cofferdam inspect`), then repeat"))
+            Err(fault.hint("read it again (`cofferdam inspect`), then repeat"))
         }
         _ => Ok(kept),
     }
@@ -396,22 +399,24 @@ fn removed(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fa
     let when = terms::clock::date(tombstone.record.removed_ms / 1000);
     let message = format!("{word} was removed on {when} by {}", tombstone.record.removed_by);
     let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
-    Ok(Some(fault.hint("`cofferdam ls` lists those that are there")))
+    Ok(Some(fault.hint("`cofferdam ls` lists the existing ones")))
 }
 
-/// Builds the same fault after the record was collected: the journal still has the removal. Only that entry counts: others may name an id
+/// Builds the same fault after the record was collected: the journal still has the removal. Only that entry counts:
+/// others may name an id
 /// that never existed here, such as a request for another tenant's. Bound callers do not get to know of it.
 fn collected(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Option<Fault>, Fault> {
     if caller.is_bound() || !word.starts_with(PREFIX) {
         return Ok(None);
     }
-    let removal = Wanted { subject: Some(word.to_owned()), verb: Some("rm".to_owned()), ..Wanted::default() };
+    let removal =
+        JournalFilter { subject: Some(word.to_owned()), verb: Some("rm".to_owned()), ..JournalFilter::default() };
     if tx.noted_after(0, &removal, 1)?.is_empty() {
         return Ok(None);
     }
     let message = format!("{word} was removed, and its record was collected");
     let fault = Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission).subject(word);
-    Ok(Some(fault.hint(format!("`cofferdam audit log {word}` shows what the journal tells of it"))))
+    Ok(Some(fault.hint(format!("`cofferdam audit log {word}` shows its journal entries"))))
 }
 
 fn bare(word: &str) -> &str {
@@ -437,7 +442,8 @@ fn of_directory(tx: &Tx<'_>, caller: &Caller) -> Result<Kept<Sandbox>, Fault> {
     Err(fault.hint("`cofferdam ls` lists all; name one"))
 }
 
-/// Returns whether a directory is the one that was covered under this device and inode. A reboot may renumber devices: then the inode must
+/// Returns whether a directory is the one that was covered under this device and inode. A reboot may renumber
+/// devices: then the inode must
 /// match, and be older than the top layer.
 pub fn is_base(dir: &Dir, id: (u64, u64), since: (i64, u32)) -> io::Result<bool> {
     let Some(now) = dir.meta(&Rel::top())? else { return Ok(false) };
@@ -449,18 +455,20 @@ pub fn stack(state: &State, sandbox: &Kept<Sandbox>) -> Result<Stack, Fault> {
     let Sandbox { base, base_id, layers, driver, since, .. } = &sandbox.record;
     let conflict = |why: String| {
         let fault = Fault::new(ErrorKind::Conflict, format!("{}: {why}", base.display())).subject(&sandbox.id);
-        fault.hint("put the directory back; until then its changes can be exported, or dropped with `cofferdam rm`")
+        fault.hint("put the directory back; meanwhile, export the changes, or discard them with `cofferdam rm`")
     };
-    let opened = Dir::open(base).map_err(|e| conflict(format!("the directory that {} covers: {e}", sandbox.id)))?;
+    let opened =
+        Dir::open(base).map_err(|e| conflict(format!("cannot open the directory that {} covers: {e}", sandbox.id)))?;
     if !is_base(&opened, *base_id, *since).map_err(|e| conflict(e.to_string()))? {
-        return Err(conflict(format!("another directory than the one that {} covers", sandbox.id)));
+        return Err(conflict(format!("not the directory that {} covers", sandbox.id)));
     }
     let get = |id: &String| state.layers.get(id).map_err(|e| unopened(state, sandbox, id, &e));
     let layers = layers.iter().map(get).collect::<Result<_, _>>()?;
     Ok(Stack { base: opened, driver: *driver, layers, since: *since })
 }
 
-/// Explains a missing layer: since the record was read, the sandbox was removed, or its layers were replaced. Otherwise a layer that should
+/// Explains a missing layer: since the record was read, the sandbox was removed, or its layers were replaced.
+/// Otherwise a layer that should
 /// exist is missing, which is an internal fault.
 fn unopened(state: &State, sandbox: &Kept<Sandbox>, layer: &str, error: &std::io::Error) -> Fault {
     match state.store.read(|tx| crate::pool::sandbox_or_spare(tx, &sandbox.id)) {

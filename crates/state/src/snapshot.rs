@@ -127,7 +127,7 @@ pub fn covered(base: &Path, id: (u64, u64), since: (i64, u32)) -> Result<Dir, Fa
     let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
     match sandbox::is_base(&opened, id, since).map_err(|e| conflict(e.to_string()))? {
         true => Ok(opened),
-        false => Err(conflict("another directory than the one that was covered".to_owned())),
+        false => Err(conflict("not the directory that was covered".to_owned())),
     }
 }
 
@@ -135,7 +135,7 @@ pub fn covered(base: &Path, id: (u64, u64), since: (i64, u32)) -> Result<Dir, Fa
 pub fn lost(id: &str, error: &std::io::Error) -> Fault {
     let message = format!("layer {id} cannot be opened: {error}");
     Fault::new(ErrorKind::Conflict, message)
-        .hint("use another snapshot; `cofferdam gc --dry-run` shows what else is amiss")
+        .hint("use another snapshot; `cofferdam fsck` shows other damage")
         .subject(id)
 }
 

@@ -89,10 +89,10 @@ pub fn left(layers: &Layers, path: &Path, caller: &Caller) -> Result<(Option<u64
 
 fn full(path: &Path, (bytes, files): (u64, u64), crowd: &Crowd) -> Fault {
     let what = match crowd.kind {
-        LimitKind::TotalFiles => format!("hold {files} files, and may hold {} (limits.total_files)", crowd.most),
-        _ => format!("take {} MiB, and may take {} (limits.total_disk)", bytes >> 20, crowd.most >> 20),
+        LimitKind::TotalFiles => format!("have {files} files; the limit is {} (limits.total_files)", crowd.most),
+        _ => format!("take {} MiB; the limit is {} (limits.total_disk)", bytes >> 20, crowd.most >> 20),
     };
-    let message = format!("{}: all layers together {what}: there is no room for more", path.display());
+    let message = format!("{}: all layers together {what}", path.display());
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(crowd.kind).phase(Phase::Admission);
     fault.retry(Retry::Later).hint("free some space with `cofferdam gc` or `cofferdam rm`, or run with --read-only")
 }

@@ -8,7 +8,7 @@
 //! - A read transaction sees the database as it was at its first read, and neither waits for a writer nor delays one.
 //! - A read transaction cannot write: each operation that would is a fault.
 //! - A transaction that is dropped without `commit` has no effect.
-//! - A row that is refused (`Written::Taken`, `Written::Stale`) leaves its transaction usable.
+//! - A row that is refused (`WriteOutcome::Taken`, `WriteOutcome::Stale`) leaves its transaction usable.
 //! - Texts are compared and sorted byte by byte, without regard to a locale. A text to be written has no NUL character, which the
 //!   store checks; a text to be looked up may have one, and matches nothing.
 //! - Numbers of entries, versions and times to be written are below 2^63.
@@ -78,7 +78,11 @@ pub trait PendingSync: Send + std::fmt::Debug {
 /// Operations on rows within one transaction.
 pub trait Transaction {
     /// Visits records of a kind in the order of their ids, at most `limit`.
-    fn select(&self, query: &Query<'_>, visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>) -> Result<(), Fault>;
+    fn select(
+        &self,
+        query: &RecordQuery<'_>,
+        visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>,
+    ) -> Result<(), Fault>;
 
     /// Returns ids of a kind that begin with `prefix`, in order, at most `limit`.
     fn ids(&self, kind: &str, prefix: &str, limit: u32) -> Result<Vec<String>, Fault>;
@@ -96,11 +100,11 @@ pub trait Transaction {
     fn references(&self, field: &str, except: &[&str]) -> Result<BTreeMap<String, u64>, Fault>;
 
     /// Inserts a record with version 1. `Taken` where the id exists in its kind, or the name.
-    fn insert(&self, row: &RecordFields<'_>) -> Result<Written, Fault>;
+    fn insert(&self, row: &RecordFields<'_>) -> Result<WriteOutcome, Fault>;
 
     /// Replaces a record and increments its version, if it has the version `expected`. `Stale` where it has another or is gone,
     /// `Taken` where another record has the name.
-    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<Written, Fault>;
+    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<WriteOutcome, Fault>;
 
     /// Deletes a record; tells whether there was one.
     fn delete(&self, kind: &str, id: &str) -> Result<bool, Fault>;
@@ -118,7 +122,7 @@ pub trait Transaction {
     fn delete_expired_key(&self, key: &str, now_ms: u64) -> Result<bool, Fault>;
 
     /// Returns the number and the hash of the journal's last entry.
-    fn last_entry(&self) -> Result<Option<Link>, Fault>;
+    fn last_entry(&self) -> Result<Option<ChainLink>, Fault>;
 
     /// Appends an entry to the journal. A number that is not the one after `last_entry` is a fault, and nothing is appended. An empty journal
     /// takes any number: a copy of a journal whose first entries were archived begins with a later one.
@@ -142,7 +146,7 @@ pub type EntryVisitor<'v> = dyn FnMut(Result<EntryRow, Fault>) -> Result<Control
 
 /// Selection of records of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Query<'a> {
+pub struct RecordQuery<'a> {
     pub kind: &'a str,
     pub filter: Filter<'a>,
     pub limit: Option<u32>,
@@ -185,7 +189,7 @@ pub struct RecordFields<'a> {
 
 /// Outcome of writing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     Done,
     /// The id or the name belongs to another record.
     Taken,
@@ -213,7 +217,7 @@ pub struct KeyRow {
 
 /// Number and hash of a journal entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct ChainLink {
     pub seq: u64,
     pub hash: String,
 }

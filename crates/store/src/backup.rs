@@ -1,6 +1,6 @@
 //! Backups: a copy of the whole store in one SQLite file, taken while others write, verified before it is trusted, and put back.
 
-use crate::backend::{Access, Backend, Link};
+use crate::backend::{Access, Backend, ChainLink};
 use crate::chain;
 use crate::chain_head::ChainHead;
 use crate::fault;
@@ -75,9 +75,7 @@ pub fn examine(file: &Path) -> Result<Copied, Fault> {
     }
     let JournalVerified { entries, head, broken, .. } = chain::verify(&*copy.begin(Access::Read)?, None)?;
     match broken {
-        Some(broken) => {
-            Err(wrong(&format!("entry {} of its journal is not as it was written: {}", broken.seq, broken.why)))
-        }
+        Some(broken) => Err(wrong(&format!("entry {} of its journal was changed: {}", broken.seq, broken.why))),
         None => Ok(Copied { schema, entries, head, bytes }),
     }
 }
@@ -105,7 +103,7 @@ pub fn restore(dir: &Path, from: &Path, at_ms: u64) -> Result<Restored, Fault> {
             _ => {}
         }
     }
-    let last = (copied.entries > 0).then(|| Link { seq: copied.entries, hash: copied.head.clone() });
+    let last = (copied.entries > 0).then(|| ChainLink { seq: copied.entries, hash: copied.head.clone() });
     head.create(last.as_ref()).map_err(io)?;
     std::fs::rename(&part, dir.join("store.db")).map_err(io)?;
     sync_parent(&dir.join("store.db"));
@@ -123,8 +121,8 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
 fn refused(to: &Path, error: Errno) -> Fault {
     match error {
         Errno::EXIST => {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{} is there already", to.display()));
-            fault.hint("name a file that is not; nothing is written over").phase(Phase::Admission)
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} exists already", to.display()));
+            fault.hint("name a new file; no file is overwritten").phase(Phase::Admission)
         }
         other => fault::unwritable(to, &other.into()),
     }

@@ -1,7 +1,7 @@
 //! The hash chain of the journal: each entry's hash covers the entry and the hash before it. Verification reads rows through the
 //! back end's interface and compares them with the chain heads that are remembered outside of the database.
 
-use crate::backend::{EntryQuery, EntryRow, Link, Transaction};
+use crate::backend::{ChainLink, EntryQuery, EntryRow, Transaction};
 use api::{JournalBroken, JournalVerified};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
@@ -41,16 +41,20 @@ pub fn hash(before: &str, row: &EntryRow) -> String {
 }
 
 /// Checks that a row is the entry that follows upon `last`, as it was written; the reason where it is not.
-pub fn check_next(last: &Link, row: &Result<EntryRow, Fault>, anchors: &BTreeMap<u64, String>) -> Result<(), String> {
+pub fn check_next(
+    last: &ChainLink,
+    row: &Result<EntryRow, Fault>,
+    anchors: &BTreeMap<u64, String>,
+) -> Result<(), String> {
     let row = row.as_ref().map_err(|fault| format!("it cannot be read: {}", fault.message))?;
     if row.seq != last.seq + 1 {
         return Err("it is missing".into());
     }
     if hash(&last.hash, row) != row.hash {
-        return Err("its hash does not cover what it says".into());
+        return Err("its hash does not match its content".into());
     }
     match anchors.get(&row.seq) {
-        Some(known) if *known != row.hash => Err("journal.head remembers another entry under this number".into()),
+        Some(known) if *known != row.hash => Err("journal.head has another entry with this number".into()),
         _ => Ok(()),
     }
 }
@@ -73,7 +77,7 @@ pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -
             return Ok(ControlFlow::Break(()));
         }
         let row = row?;
-        last = Link { seq: row.seq, hash: row.hash };
+        last = ChainLink { seq: row.seq, hash: row.hash };
         Ok(ControlFlow::Continue(()))
     })?;
     let broken = broken.or_else(|| check_end(last.seq, anchors?));
@@ -83,21 +87,23 @@ pub fn verify(rows: &dyn Transaction, anchors: Option<&BTreeMap<u64, String>>) -
 /// Checks that a chain which is sound by itself has not lost its end.
 fn check_end(entries: u64, anchors: &BTreeMap<u64, String>) -> Option<JournalBroken> {
     let why = match anchors.keys().next_back() {
-        None => "journal.head is gone: nobody can say whether entries are missing at the end".to_owned(),
-        Some(last) if *last > entries => format!("it is missing, and so is what followed up to entry {last}"),
+        None => "journal.head is missing: entries may be missing at the end".to_owned(),
+        Some(last) if *last > entries => format!("it is missing, with all entries up to {last}"),
         Some(_) => return None,
     };
     Some(JournalBroken { seq: entries + 1, why })
 }
 
 /// Returns the entry that the database's first one follows upon; the defect where no seal tells of it.
-pub fn start(rows: &dyn Transaction) -> Result<Result<Link, JournalBroken>, Fault> {
+pub fn start(rows: &dyn Transaction) -> Result<Result<ChainLink, JournalBroken>, Fault> {
     let before = rows.entry_range()?.map_or(0, |(first, _)| first.saturating_sub(1));
     if before == 0 {
-        return Ok(Ok(Link { seq: 0, hash: GENESIS.to_owned() }));
+        return Ok(Ok(ChainLink { seq: 0, hash: GENESIS.to_owned() }));
     }
     let seal = seals(rows)?.remove(&before);
-    Ok(seal.map(|hash| Link { seq: before, hash }).ok_or_else(|| JournalBroken { seq: 1, why: "it is missing".into() }))
+    Ok(seal
+        .map(|hash| ChainLink { seq: before, hash })
+        .ok_or_else(|| JournalBroken { seq: 1, why: "it is missing".into() }))
 }
 
 /// Returns the last entry of each sealed segment with its hash, as entries in the database tell.

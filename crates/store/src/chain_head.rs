@@ -3,7 +3,7 @@
 //!
 //! Lines are added when the commit is on the disk and may be missing when a crash came between: the head may lag, and never leads.
 
-use crate::backend::Link;
+use crate::backend::ChainLink;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ impl ChainHead {
     }
 
     /// Creates the file for a journal with `last` as its last entry, unless it exists.
-    pub fn create(&self, last: Option<&Link>) -> io::Result<()> {
+    pub fn create(&self, last: Option<&ChainLink>) -> io::Result<()> {
         if self.path.exists() {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl ChainHead {
     }
 
     /// Adds an entry that is on the disk already; a failure here only makes the head lag.
-    pub fn advance(&self, link: &Link) {
+    pub fn advance(&self, link: &ChainLink) {
         let file = OpenOptions::new().append(true).custom_flags(O_NOFOLLOW).open(&self.path);
         let Ok(mut file) = file else { return };
         let _ = file.write_all(line((link.seq, &link.hash)).as_bytes());

@@ -4,12 +4,12 @@ use std::path::Path;
 use terms::{ErrorKind, Fault, Phase};
 
 /// Remedy for a database that is damaged or gone.
-pub const REBUILD: &str = "put a good copy in its place; or move store.db* and journal.head away, and `cofferdam gc` takes up \
-                           the workspaces that are left";
+pub const REBUILD: &str = "restore a good copy; or move store.db* and journal.head away, and `cofferdam gc` recovers the remaining workspaces";
 
 /// The database was written by a version that this one does not know.
 pub fn newer(path: &Path, version: i64, known: i64) -> Fault {
-    let message = format!("{}: written by a newer version (schema {version}, this one knows {known})", path.display());
+    let message =
+        format!("{}: written by a newer version (schema {version}; this version supports {known})", path.display());
     let fault = Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Admission);
     fault.hint("use that version, or set COFFERDAM_STATE to another directory")
 }

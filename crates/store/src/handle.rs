@@ -1,6 +1,6 @@
 //! The handle that callers use: it opens a store, runs transactions on its back end, and keeps `journal.head` behind the disk.
 
-use crate::backend::{Access, Backend, Durability, Link, PendingSync};
+use crate::backend::{Access, Backend, ChainLink, Durability, PendingSync};
 use crate::chain_head::ChainHead;
 use crate::location::Location;
 use crate::sqlite::Sqlite;
@@ -20,7 +20,7 @@ pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) head: ChainHead,
     /// Last journal entry that was committed with relaxed durability and is not known to be on the disk.
-    unsynced: RefCell<Option<Link>>,
+    unsynced: RefCell<Option<ChainLink>>,
 }
 
 impl Store {
@@ -104,7 +104,7 @@ impl Store {
         &self,
         access: Access,
         work: impl FnOnce(&Tx<'_>) -> Result<T, Fault>,
-    ) -> Result<(T, Option<Link>), Fault> {
+    ) -> Result<(T, Option<ChainLink>), Fault> {
         let rows = self.backend.begin(access)?;
         let tx = Tx::new(&*rows);
         let answer = work(&tx)?;
@@ -120,7 +120,7 @@ impl Store {
 pub struct Unsettled {
     pending: Box<dyn PendingSync>,
     head: ChainHead,
-    last: Option<Link>,
+    last: Option<ChainLink>,
 }
 
 impl Unsettled {

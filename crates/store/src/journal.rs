@@ -1,6 +1,6 @@
 //! The journal: intents and results, chained by hashes so that no entry can be changed, dropped or moved unseen.
 
-use crate::backend::{EntryQuery, EntryRow, Link, Order};
+use crate::backend::{ChainLink, EntryQuery, EntryRow, Order};
 use crate::chain::{self, GENESIS};
 use crate::transaction::{Tx, check_texts};
 use api::{JournalEntry, JournalStep};
@@ -24,7 +24,7 @@ pub struct Entry<'a> {
 
 /// Selection of entries; a field without a value accepts all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct JournalFilter {
     pub subject: Option<String>,
     pub verb: Option<String>,
     pub actor: Option<String>,
@@ -35,7 +35,7 @@ impl Tx<'_> {
     /// Appends an entry to the chain; returns its number.
     pub fn note(&self, entry: &Entry<'_>) -> Result<u64, Fault> {
         check_texts([entry.verb, entry.subject, entry.actor])?;
-        let last = self.rows.last_entry()?.unwrap_or_else(|| Link { seq: 0, hash: GENESIS.to_owned() });
+        let last = self.rows.last_entry()?.unwrap_or_else(|| ChainLink { seq: 0, hash: GENESIS.to_owned() });
         let mut row = EntryRow {
             seq: last.seq + 1,
             at_ms: entry.at_ms,
@@ -49,7 +49,7 @@ impl Tx<'_> {
         row.hash = chain::hash(&last.hash, &row);
         self.rows.append(&row)?;
         let seq = row.seq;
-        self.appended.replace(Some(Link { seq, hash: row.hash }));
+        self.appended.replace(Some(ChainLink { seq, hash: row.hash }));
         Ok(seq)
     }
 
@@ -62,7 +62,7 @@ impl Tx<'_> {
     }
 
     /// Returns the first `limit` wanted entries after number `after`, oldest first.
-    pub fn noted_after(&self, after: u64, wanted: &Wanted, limit: u32) -> Result<Vec<JournalEntry>, Fault> {
+    pub fn noted_after(&self, after: u64, wanted: &JournalFilter, limit: u32) -> Result<Vec<JournalEntry>, Fault> {
         self.entries(&EntryQuery {
             after,
             subject: wanted.subject.as_deref(),
@@ -97,7 +97,7 @@ impl Tx<'_> {
 fn parse(EntryRow { seq, at_ms, verb, step, subject, actor, body, hash }: EntryRow) -> Result<JournalEntry, Fault> {
     let broken =
         |what: &str| Fault::internal(format!("journal entry {seq}: {what}")).hint("see `cofferdam audit verify`");
-    let step = JournalStep::of_name(&step).ok_or_else(|| broken("no such step"))?;
-    let body = serde_json::from_str(&body).map_err(|_| broken("its body is no JSON"))?;
+    let step = JournalStep::of_name(&step).ok_or_else(|| broken("unknown step"))?;
+    let body = serde_json::from_str(&body).map_err(|_| broken("its body is not JSON"))?;
     Ok(JournalEntry { seq, at_ms, verb, step, subject, actor, body, hash })
 }

@@ -47,7 +47,7 @@ impl Kind {
             IdShape::Prefix(prefix) => id.starts_with(prefix),
             IdShape::One(only) => id == only,
         };
-        if fits { Ok(()) } else { Err(Fault::internal(format!("{id:?} is no id of a {}", self.name))) }
+        if fits { Ok(()) } else { Err(Fault::internal(format!("{id:?} is not an id of a {}", self.name))) }
     }
 }
 

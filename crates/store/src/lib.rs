@@ -32,7 +32,7 @@ pub use backend::Timed;
 pub use backup::{Copied, Restored, examine, restore};
 pub use chain::Segment;
 pub use handle::{Store, Unsettled};
-pub use journal::{Entry, Wanted};
+pub use journal::{Entry, JournalFilter};
 pub use key::Key;
 pub use kind::{IdShape, Kind};
 pub use location::Location;

@@ -1,6 +1,6 @@
 //! Records: JSON documents with an id, a version that grows with each change, perhaps a unique name and a scope to be listed by.
 
-use crate::backend::{Filter, Query, RecordFields, RecordRow, Timed, Written};
+use crate::backend::{Filter, RecordFields, RecordQuery, RecordRow, Timed, WriteOutcome};
 use crate::kind::Kind;
 use crate::transaction::{Tx, check_texts};
 use serde::Serialize;
@@ -70,7 +70,7 @@ impl Tx<'_> {
 
     fn select<R: Record>(&self, filter: Filter<'_>, limit: Option<u32>) -> Result<Vec<Kept<R>>, Fault> {
         let mut found = Vec::new();
-        self.rows.select(&Query { kind: R::KIND.name, filter, limit }, &mut |row| {
+        self.rows.select(&RecordQuery { kind: R::KIND.name, filter, limit }, &mut |row| {
             found.push(parse(row)?);
             Ok(())
         })?;
@@ -116,8 +116,8 @@ impl Tx<'_> {
         R::KIND.check_id(id)?;
         let body = body_of(&record)?;
         match self.rows.insert(&fields(id, &record, &body)?)? {
-            Written::Done => Ok(Kept { id: id.to_owned(), version: 1, record }),
-            Written::Taken | Written::Stale => Err(taken(&record)),
+            WriteOutcome::Done => Ok(Kept { id: id.to_owned(), version: 1, record }),
+            WriteOutcome::Taken | WriteOutcome::Stale => Err(taken(&record)),
         }
     }
 
@@ -126,11 +126,11 @@ impl Tx<'_> {
         let Kept { id, version, record } = kept;
         let body = body_of(&record)?;
         match self.rows.update(&fields(&id, &record, &body)?, version)? {
-            Written::Done => Ok(Kept { id, version: version + 1, record }),
-            Written::Taken => Err(taken(&record)),
-            Written::Stale => {
-                let message = format!("{} {id} was changed by somebody else since version {version}", R::KIND.name);
-                Err(Fault::new(ErrorKind::Conflict, message).hint("look at it again, then repeat"))
+            WriteOutcome::Done => Ok(Kept { id, version: version + 1, record }),
+            WriteOutcome::Taken => Err(taken(&record)),
+            WriteOutcome::Stale => {
+                let message = format!("{} {id} was changed by another request since version {version}", R::KIND.name);
+                Err(Fault::new(ErrorKind::Conflict, message).hint("read it again, then repeat"))
             }
         }
     }
@@ -160,6 +160,6 @@ fn fields<'a, R: Record>(id: &'a str, record: &'a R, body: &'a str) -> Result<Re
 }
 
 fn taken<R: Record>(record: &R) -> Fault {
-    let message = format!("there is a {} named {:?} already", R::KIND.name, record.name().unwrap_or_default());
+    let message = format!("a {} named {:?} exists already", R::KIND.name, record.name().unwrap_or_default());
     Fault::new(ErrorKind::Conflict, message).hint("choose another name")
 }

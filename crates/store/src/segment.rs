@@ -6,7 +6,7 @@
 //!  <state>/journal/000000000001-000000050000.jsonl     {"first":1,"before":HASH}, then one line for each entry
 //! ```
 
-use crate::backend::{EntryQuery, EntryRow, Link, Transaction};
+use crate::backend::{ChainLink, EntryQuery, EntryRow, Transaction};
 use crate::chain::{self, GENESIS, SEAL_STEP, SEAL_SUBJECT, SEAL_VERB, Segment};
 use crate::fault;
 use crate::files::sync_parent;
@@ -38,7 +38,7 @@ struct Header {
 /// An entry as it stands in a segment file. Its body is the text that its hash covers.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "EntryRow")]
-struct Line {
+struct SegmentLine {
     seq: u64,
     at_ms: u64,
     verb: String,
@@ -108,7 +108,7 @@ impl Store {
 }
 
 /// Returns the entry that the first one follows upon, if there is one to be cut off and one that stays behind `last`.
-fn start_of(rows: &dyn Transaction, last: u64) -> Result<Option<Link>, Fault> {
+fn start_of(rows: &dyn Transaction, last: u64) -> Result<Option<ChainLink>, Fault> {
     let unsealed = |broken: JournalBroken| Fault::internal(format!("journal entry {}: {}", broken.seq, broken.why));
     let start = chain::start(rows)?.map_err(unsealed)?;
     let newest = rows.last_entry()?.map_or(0, |link| link.seq);
@@ -118,7 +118,7 @@ fn start_of(rows: &dyn Transaction, last: u64) -> Result<Option<Link>, Fault> {
 /// Writes entries to a segment file, along their chain; returns the hash of the last.
 fn write_file(
     rows: &dyn Transaction,
-    start: &Link,
+    start: &ChainLink,
     last: u64,
     name: &Path,
     anchors: &BTreeMap<u64, String>,
@@ -134,7 +134,7 @@ fn write_file(
         chain::check_next(&at, &row, anchors).map_err(|why| broken(at.seq + 1, &why))?;
         let row = row?;
         put_entry(&mut out, &row).map_err(io)?;
-        at = Link { seq: row.seq, hash: row.hash };
+        at = ChainLink { seq: row.seq, hash: row.hash };
         Ok(ControlFlow::Continue(()))
     })?;
     if at.seq != last {
@@ -190,14 +190,14 @@ fn put(out: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
 
 fn put_entry(out: &mut impl Write, row: &EntryRow) -> io::Result<()> {
     let mut json = serde_json::Serializer::new(&mut *out);
-    Line::serialize(row, &mut json)?;
+    SegmentLine::serialize(row, &mut json)?;
     out.write_all(b"\n")
 }
 
 fn broken(seq: u64, why: &str) -> Fault {
-    let message = format!("entry {seq} of the journal is not as it was written: {why}; nothing of it is archived");
+    let message = format!("entry {seq} of the journal was changed: {why}; no entry was archived");
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
-    fault.hint("see `cofferdam audit verify`, and bring back a copy that is sound")
+    fault.hint("see `cofferdam audit verify`, and restore a good copy")
 }
 
 /// Verifies one segment file: its own chain, and its end against the seals of later entries. Its own seals are added.
@@ -205,23 +205,23 @@ fn verify_file(name: &Path, seals: &mut BTreeMap<u64, String>) -> Result<u64, (u
     let mut lines = BufReader::new(File::open(name).map_err(|e| (0, e.to_string()))?);
     let header = next_line(&mut lines).map_err(|why| (0, why))?.ok_or_else(|| (0, "it is empty".to_owned()))?;
     let header: Header = serde_json::from_slice(&header).map_err(|e| (0, unreadable(&e)))?;
-    let mut at = Link { seq: header.first.saturating_sub(1), hash: header.before };
+    let mut at = ChainLink { seq: header.first.saturating_sub(1), hash: header.before };
     if at.seq == 0 && at.hash != GENESIS {
-        return Err((1, "it does not begin where the journal does".into()));
+        return Err((1, "it does not begin where the journal begins".into()));
     }
     let mut sealed = Vec::new();
     while let Some(line) = next_line(&mut lines).map_err(|why| (at.seq + 1, why))? {
-        let row = Line::deserialize(&mut serde_json::Deserializer::from_slice(&line));
+        let row = SegmentLine::deserialize(&mut serde_json::Deserializer::from_slice(&line));
         let row = row.map_err(|e| (at.seq + 1, unreadable(&e)))?;
         if row.seq != at.seq + 1 || chain::hash(&at.hash, &row) != row.hash {
-            return Err((at.seq + 1, "it is missing, or its hash does not cover what it says".into()));
+            return Err((at.seq + 1, "it is missing, or its hash does not match its content".into()));
         }
         sealed.extend(seal_in(&row));
-        at = Link { seq: row.seq, hash: row.hash };
+        at = ChainLink { seq: row.seq, hash: row.hash };
     }
     match seals.get(&at.seq) {
         Some(known) if *known == at.hash => {}
-        Some(_) => return Err((at.seq, "a later entry tells of another end".into())),
+        Some(_) => return Err((at.seq, "a later entry records another end".into())),
         // Without a seal it was written and never cut off, or its seal is in a segment that is elsewhere.
         None => return Ok(0),
     }

@@ -14,8 +14,8 @@ pub use copy::enable_wal;
 pub use open::{SCHEMA, lock_schema, look};
 
 use crate::backend::{
-    Access, Backend, Durability, EntryQuery, EntryRow, EntryVisitor, KeyRow, Link, PendingSync, Query, RecordFields,
-    RecordRow, Timed, Transaction, Written,
+    Access, Backend, ChainLink, Durability, EntryQuery, EntryRow, EntryVisitor, KeyRow, PendingSync, RecordFields,
+    RecordQuery, RecordRow, Timed, Transaction, WriteOutcome,
 };
 use reserve::Reserve;
 use rusqlite::{Connection, TransactionBehavior};
@@ -78,8 +78,8 @@ impl Sqlite {
         self.set_durability(durability)?;
         if self.failed.get() {
             let message =
-                format!("{}: the disk did not keep what was written before; nothing more is", self.path.display());
-            return Err(Fault::new(ErrorKind::Unavailable, message).hint("look at the disk (`dmesg`), then ask again"));
+                format!("{}: an earlier write did not reach the disk; no more is written", self.path.display());
+            return Err(Fault::new(ErrorKind::Unavailable, message).hint("check the disk (`dmesg`), then repeat"));
         }
         self.reserve.adjust();
         self.shorten_log(durability)
@@ -158,7 +158,11 @@ impl SqliteTransaction<'_> {
 }
 
 impl Transaction for SqliteTransaction<'_> {
-    fn select(&self, query: &Query<'_>, visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>) -> Result<(), Fault> {
+    fn select(
+        &self,
+        query: &RecordQuery<'_>,
+        visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         record::select(&self.tx, query, visit)
     }
 
@@ -182,11 +186,11 @@ impl Transaction for SqliteTransaction<'_> {
         record::references(&self.tx, field, except).map_err(fault::inner)
     }
 
-    fn insert(&self, row: &RecordFields<'_>) -> Result<Written, Fault> {
+    fn insert(&self, row: &RecordFields<'_>) -> Result<WriteOutcome, Fault> {
         record::insert(self.writer()?, row).map_err(fault::inner)
     }
 
-    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<Written, Fault> {
+    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<WriteOutcome, Fault> {
         record::update(self.writer()?, row, expected).map_err(fault::inner)
     }
 
@@ -210,7 +214,7 @@ impl Transaction for SqliteTransaction<'_> {
         key::delete_expired(self.writer()?, key, now_ms).map_err(fault::inner)
     }
 
-    fn last_entry(&self) -> Result<Option<Link>, Fault> {
+    fn last_entry(&self) -> Result<Option<ChainLink>, Fault> {
         journal::last(&self.tx).map_err(fault::inner)
     }
 

@@ -1,6 +1,6 @@
 //! The transaction type that callers of the store get. Its methods are beside the types that they are about: records, keys, journal.
 
-use crate::backend::{Link, Transaction};
+use crate::backend::{ChainLink, Transaction};
 use std::cell::RefCell;
 use terms::Fault;
 
@@ -8,7 +8,7 @@ use terms::Fault;
 pub struct Tx<'a> {
     pub(crate) rows: &'a dyn Transaction,
     /// Last entry that this transaction appended to the journal.
-    pub(crate) appended: RefCell<Option<Link>>,
+    pub(crate) appended: RefCell<Option<ChainLink>>,
 }
 
 impl<'a> Tx<'a> {

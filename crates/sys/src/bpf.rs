@@ -64,20 +64,20 @@ pub enum Test {
 
 /// The rule for one call: an action, or a choice between actions by its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum CallRule {
     Always(Action),
-    If(Test, Box<Rule>, Box<Rule>),
+    If(Test, Box<CallRule>, Box<CallRule>),
 }
 
-impl Rule {
-    pub fn when(test: Test, yes: impl Into<Rule>, no: impl Into<Rule>) -> Rule {
-        Rule::If(test, Box::new(yes.into()), Box::new(no.into()))
+impl CallRule {
+    pub fn when(test: Test, yes: impl Into<CallRule>, no: impl Into<CallRule>) -> CallRule {
+        CallRule::If(test, Box::new(yes.into()), Box::new(no.into()))
     }
 }
 
-impl From<Action> for Rule {
-    fn from(answer: Action) -> Rule {
-        Rule::Always(answer)
+impl From<Action> for CallRule {
+    fn from(answer: Action) -> CallRule {
+        CallRule::Always(answer)
     }
 }
 
@@ -86,7 +86,7 @@ pub struct Filter {
     pub arch: u32,
     /// Marks the calls of a second ABI (x32) in the number: they get the default action.
     pub foreign_bit: u32,
-    pub calls: BTreeMap<u32, Rule>,
+    pub calls: BTreeMap<u32, CallRule>,
     pub default_action: Action,
 }
 
@@ -101,8 +101,8 @@ impl Filter {
     }
 
     /// Merges consecutive numbers with the same rule into ranges; gaps get the default action.
-    fn ranges(&self) -> Vec<(u32, Rule)> {
-        let mut ranges: Vec<(u32, Rule)> = vec![(0, self.default_action.into())];
+    fn ranges(&self) -> Vec<(u32, CallRule)> {
+        let mut ranges: Vec<(u32, CallRule)> = vec![(0, self.default_action.into())];
         let mut next = 0;
         for (&nr, choice) in &self.calls {
             if nr > next {
@@ -116,7 +116,7 @@ impl Filter {
     }
 }
 
-fn push_range(ranges: &mut Vec<(u32, Rule)>, start: u32, choice: Rule) {
+fn push_range(ranges: &mut Vec<(u32, CallRule)>, start: u32, choice: CallRule) {
     match ranges.last_mut() {
         Some((at, last)) if *at == start => *last = choice,
         Some((_, last)) if *last == choice => {}
@@ -124,7 +124,7 @@ fn push_range(ranges: &mut Vec<(u32, Rule)>, start: u32, choice: Rule) {
     }
 }
 
-fn tree(ranges: &[(u32, Rule)]) -> Vec<Insn> {
+fn tree(ranges: &[(u32, CallRule)]) -> Vec<Insn> {
     if let [(_, only)] = ranges {
         return compile_rule(only);
     }
@@ -146,10 +146,10 @@ fn tree(ranges: &[(u32, Rule)]) -> Vec<Insn> {
 }
 
 /// Compiles one rule. A test that holds continues with the block for yes; otherwise that block is jumped over.
-fn compile_rule(choice: &Rule) -> Vec<Insn> {
+fn compile_rule(choice: &CallRule) -> Vec<Insn> {
     let (test, yes, no) = match choice {
-        Rule::Always(answer) => return vec![ret(*answer)],
-        Rule::If(test, yes, no) => (test, compile_rule(yes), compile_rule(no)),
+        CallRule::Always(answer) => return vec![ret(*answer)],
+        CallRule::If(test, yes, no) => (test, compile_rule(yes), compile_rule(no)),
     };
     let mut out = compile_test(test);
     out.push(insn(JA, 0, 0, yes.len() as u32));
@@ -231,11 +231,11 @@ mod tests {
             }
         }
         let bits = Test::AnyBit { arg: 0, mask: 0x10 };
-        calls.insert(7, Rule::when(bits.clone(), Action::Notify, Action::Allow));
+        calls.insert(7, CallRule::when(bits.clone(), Action::Notify, Action::Allow));
         let values = Test::OneOf { arg: 1, mask: 0xff, values: vec![3, 9] };
-        calls.insert(8, Rule::when(values.clone(), Action::Allow, Action::Errno(1)));
-        calls.insert(10, Rule::when(Test::Pointer { arg: 4 }, Action::Notify, Action::Allow));
-        calls.insert(11, Rule::when(bits, Rule::when(values, Action::Kill, Action::Notify), Action::Allow));
+        calls.insert(8, CallRule::when(values.clone(), Action::Allow, Action::Errno(1)));
+        calls.insert(10, CallRule::when(Test::Pointer { arg: 4 }, Action::Notify, Action::Allow));
+        calls.insert(11, CallRule::when(bits, CallRule::when(values, Action::Kill, Action::Notify), Action::Allow));
         Filter { arch: 77, foreign_bit: 1 << 30, calls, default_action: Action::Errno(38) }
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let program = filter.compile();
         for nr in 0..1200 {
             let want = match filter.calls.get(&nr) {
-                Some(Rule::Always(answer)) => *answer,
+                Some(CallRule::Always(answer)) => *answer,
                 Some(_) => continue,
                 None => filter.default_action,
             };

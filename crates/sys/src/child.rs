@@ -13,7 +13,7 @@ use self::privileges::{
 use crate::command::{Command, Order};
 use crate::control::{END_SIGNAL, MOST_HANDLES, Message, Report, send};
 use crate::init::Realm;
-use crate::op::{Op, Place};
+use crate::op::{InsideDir, Op};
 use crate::raw::{close, close_all_but, exit, kernel, rlimit};
 use crate::setup_barrier::SetupBarrier;
 use crate::terminal::open_terminal;
@@ -60,8 +60,8 @@ impl<'a> SetupState<'a> {
     }
 }
 
-/// Descriptors of places, by `Place::index`; -1 where there is none.
-pub(crate) type Opened = [RawFd; Place::COUNT];
+/// Descriptors of places, by `InsideDir::index`; -1 where there is none.
+pub(crate) type Opened = [RawFd; InsideDir::COUNT];
 pub(crate) const NO_PLACES: Opened = [-1; _];
 
 /// Mounts in the descriptor table that is shared with the supervisor, who closes them.

@@ -18,7 +18,7 @@ pub struct Command {
     pub umask: u32,
     /// Limit on open files of each of its processes.
     pub open_files: Option<u64>,
-    /// Start mark, equal to `start_mark` of the filter's `Watch`.
+    /// Start mark, equal to `start_mark` of the filter's `NotifyOptions`.
     pub start_mark: [u32; 2],
     /// The guest has a pid namespace, whose end kills every process in it.
     pub own_pids: bool,

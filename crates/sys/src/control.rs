@@ -5,7 +5,7 @@
 use crate::command::Order;
 use crate::diag::Sockets;
 use crate::net::Doors;
-use crate::op::Place;
+use crate::op::InsideDir;
 use crate::raw::kernel;
 use crate::{CallError, doors, errno};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -66,12 +66,12 @@ pub struct Places {
     pub workspace: Option<OwnedFd>,
     pub tmp: Option<OwnedFd>,
     pub root: Option<OwnedFd>,
-    /// Trees of `Place::Asked`, by their numbers.
+    /// Trees of `InsideDir::Asked`, by their numbers.
     pub asked: Vec<Option<OwnedFd>>,
 }
 
 impl Places {
-    pub(crate) fn from(opened: [Option<OwnedFd>; Place::COUNT]) -> Places {
+    pub(crate) fn from(opened: [Option<OwnedFd>; InsideDir::COUNT]) -> Places {
         let [scratch, workspace, tmp, root, asked @ ..] = opened;
         Places { scratch, workspace, tmp, root, asked: asked.into() }
     }
@@ -89,7 +89,7 @@ impl Places {
 }
 
 /// Number of descriptors that a report flags by a bit each: three, the places, and the doors for all addresses.
-pub(crate) const FLAGGED_FDS: usize = 3 + Place::COUNT + 2 * doors::SOCKETS_PER_FAMILY;
+pub(crate) const FLAGGED_FDS: usize = 3 + InsideDir::COUNT + 2 * doors::SOCKETS_PER_FAMILY;
 /// Bound on the descriptors of a report; those after the flagged ones are doors on loopback.
 pub(crate) const MAX_REPORT_FDS: usize = FLAGGED_FDS + doors::MOST_LOOPBACK;
 

@@ -15,7 +15,7 @@ use crate::control::{Places, socket_pair};
 use crate::dont_fork::{self, DontFork};
 use crate::entry::EntryHelper;
 use crate::namespaces::{HELPER_MAKES, NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER};
-use crate::op::{Op, Place};
+use crate::op::{InsideDir, Op};
 use crate::raw::{close, exit, kernel};
 use crate::setup_barrier::{SetupBarrier, spin, wait, wait_past, wake};
 use crate::{CallError, child, entry, host, mount, process};
@@ -48,7 +48,7 @@ const STACK: usize = 256 * 1024;
 type Mask = [u64; entry::WORDS];
 
 /// Memory shared between the supervisor and the helper.
-struct Shared {
+struct SharedMemory {
     state: AtomicI32,
     frame_gate: AtomicI32,
     /// The request: an address family for a socket, or `ALLOW_EXEC`; then the reply: a descriptor, 0, or a negative error
@@ -67,7 +67,7 @@ struct Shared {
     places: SharedList<Op>,
     mounts: SharedList<RawFd>,
     /// Descriptors that those steps opened.
-    opened: [AtomicI32; Place::COUNT],
+    opened: [AtomicI32; InsideDir::COUNT],
     barrier: ArenaRef<SetupBarrier>,
     /// Both ends of the control socket between us and pid 1.
     ours: RawFd,
@@ -83,9 +83,9 @@ struct Shared {
     mask_len: usize,
 }
 
-impl Shared {
-    fn new(arena: &Arena) -> Shared {
-        Shared {
+impl SharedMemory {
+    fn new(arena: &Arena) -> SharedMemory {
+        SharedMemory {
             state: AtomicI32::new(HELD),
             frame_gate: AtomicI32::new(PENDING),
             request: AtomicI32::new(0),
@@ -140,7 +140,7 @@ pub struct EarlySetup {
     pidfd: OwnedFd,
     control: Option<(OwnedFd, OwnedFd)>,
     // A raw pointer, because the helper changes the structure.
-    shared: *mut Shared,
+    shared: *mut SharedMemory,
     /// Memory of everything that the helper and pid 1 read. Unmapped here after the helper has ended.
     arena: Arena,
     /// Excludes heap and stack from pid 1's copy, from when it may be cloned until it is.
@@ -158,7 +158,8 @@ pub fn start(arena: &Arena) -> Option<EarlySetup> {
         return None;
     }
     let (ours, theirs) = socket_pair().ok()?;
-    let mut shared = Box::new(Shared { ours: ours.as_raw_fd(), theirs: theirs.as_raw_fd(), ..Shared::new(arena) });
+    let mut shared =
+        Box::new(SharedMemory { ours: ours.as_raw_fd(), theirs: theirs.as_raw_fd(), ..SharedMemory::new(arena) });
     let mut setup = match entry::take_helper() {
         Some(early) => take_over(&early, shared, arena)?,
         None => {
@@ -175,14 +176,14 @@ pub fn start(arena: &Arena) -> Option<EarlySetup> {
 }
 
 /// Takes over the helper that was started at the entry point.
-fn take_over(early: &EntryHelper, mut shared: Box<Shared>, arena: &Arena) -> Option<EarlySetup> {
+fn take_over(early: &EntryHelper, mut shared: Box<SharedMemory>, arena: &Arena) -> Option<EarlySetup> {
     // SAFETY: numbers only.
     let pidfd = unsafe { kernel!(SYS_pidfd_open, early.pid, 0) };
     let Ok(pidfd) = pidfd else {
         end(early.pid);
         return None;
     };
-    *shared = Shared { started_at_entry: true, mask: early.mask, mask_len: early.mask_len, ..*shared };
+    *shared = SharedMemory { started_at_entry: true, mask: early.mask, mask_len: early.mask_len, ..*shared };
     shared.state.store(WORKING, Ordering::Relaxed);
     let shared = Box::into_raw(shared);
     entry::resume(early, helper_main, shared.cast());
@@ -209,8 +210,11 @@ fn end(pid: i32) {
 /// Starts a helper for an existing pid 1 that was made without one. That process must not yet have executed
 /// `TieToSupervisor`: from then on only root can open its namespaces.
 pub fn visit(first: BorrowedFd<'_>, arena: &Arena) -> Option<EarlySetup> {
-    let setup =
-        launch(visitor_main, Box::new(Shared { target_pidfd: first.as_raw_fd(), ..Shared::new(arena) }), arena)?;
+    let setup = launch(
+        visitor_main,
+        Box::new(SharedMemory { target_pidfd: first.as_raw_fd(), ..SharedMemory::new(arena) }),
+        arena,
+    )?;
     setup.shared().state.store(WORKING, Ordering::Release);
     wake(&setup.shared().state);
     setup.wait_while(WORKING);
@@ -218,7 +222,11 @@ pub fn visit(first: BorrowedFd<'_>, arena: &Arena) -> Option<EarlySetup> {
 }
 
 /// Starts a helper, which waits in the state `HELD`.
-fn launch(main: extern "C" fn(*mut libc::c_void) -> i32, mut shared: Box<Shared>, arena: &Arena) -> Option<EarlySetup> {
+fn launch(
+    main: extern "C" fn(*mut libc::c_void) -> i32,
+    mut shared: Box<SharedMemory>,
+    arena: &Arena,
+) -> Option<EarlySetup> {
     let mut stack = vec![0u8; STACK];
     let mut pidfd: RawFd = -1;
     // SAFETY: the stack and the shared structure live in allocations that are kept until the helper has been reaped.
@@ -246,7 +254,7 @@ fn processors(mask: &mut Mask) -> usize {
 
 /// Sets the helper's affinity to other processors, if there are any. A new process starts on its parent's processor,
 /// and one of the two would wait for the other; so it is held until this is done.
-fn pin_elsewhere(pid: i32, shared: &Shared) {
+fn pin_elsewhere(pid: i32, shared: &SharedMemory) {
     let here = current_cpu();
     let mut elsewhere = shared.mask;
     if let Some(word) = elsewhere.get_mut(here / 64) {
@@ -276,7 +284,7 @@ fn current_cpu() -> usize {
 }
 
 impl EarlySetup {
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedMemory {
         // SAFETY: from a box that lives until `drop` has reaped the helper. The helper changes only `clone_request`, which is
         // read after it said so or is gone, and the atomic words.
         unsafe { &*self.shared }
@@ -450,7 +458,7 @@ impl Drop for EarlySetup {
 }
 
 extern "C" fn helper_main(shared: *mut libc::c_void) -> i32 {
-    let raw = shared.cast::<Shared>();
+    let raw = shared.cast::<SharedMemory>();
     // SAFETY: points into the box that `EarlySetup` keeps until this process has ended.
     let shared = unsafe { &*raw };
     die_with_parent(shared);
@@ -474,7 +482,7 @@ extern "C" fn helper_main(shared: *mut libc::c_void) -> i32 {
 
 extern "C" fn visitor_main(shared: *mut libc::c_void) -> i32 {
     // SAFETY: points into the box that `EarlySetup` keeps until this process has ended.
-    let shared = unsafe { &*shared.cast::<Shared>() };
+    let shared = unsafe { &*shared.cast::<SharedMemory>() };
     die_with_parent(shared);
     wait_past(&shared.state, HELD);
     let all = u64::MAX;
@@ -490,7 +498,7 @@ extern "C" fn visitor_main(shared: *mut libc::c_void) -> i32 {
 }
 
 /// Serves requests until this process is killed.
-fn serve(shared: &Shared) -> ! {
+fn serve(shared: &SharedMemory) -> ! {
     loop {
         match shared.state.load(Ordering::Acquire) {
             REQUESTED => {
@@ -509,7 +517,7 @@ fn serve(shared: &Shared) -> ! {
 
 /// Waits until pid 1 may be cloned. Steps that fit before or after the clone are executed now, unless it may be cloned
 /// already.
-fn walk_deferred_while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>> {
+fn walk_deferred_while_waiting(shared: &SharedMemory) -> Option<Result<(), (u32, i32)>> {
     let early = shared.clone_gate.load(Ordering::Acquire) == PENDING;
     let rest = early.then(|| child::walk_deferred(shared.frame.load()));
     wait_past(&shared.clone_gate, PENDING);
@@ -517,7 +525,7 @@ fn walk_deferred_while_waiting(shared: &Shared) -> Option<Result<(), (u32, i32)>
 }
 
 /// Executes the rest of the frame, then the plan's places, while pid 1 drops its privileges.
-fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
+fn make_places(shared: &SharedMemory, rest: Option<Result<(), (u32, i32)>>) {
     let (frame, early) = (shared.frame.load(), shared.early.load());
     let made = rest.unwrap_or_else(|| child::walk_deferred(frame)).and_then(|()| {
         wait_past(&shared.places_gate, PENDING);
@@ -529,7 +537,7 @@ fn make_places(shared: &Shared, rest: Option<Result<(), (u32, i32)>>) {
     shared.barrier.set_places(made.map(drop));
 }
 
-fn clone_pid1(shared: &Shared, request: &mut CloneRequest) -> bool {
+fn clone_pid1(shared: &SharedMemory, request: &mut CloneRequest) -> bool {
     let (early, before) = (shared.early.load(), shared.frame.load().len());
     // Read before the clone: the shared structure lies on our heap, which pid 1 does not get.
     let (ours, theirs, barrier): (_, _, &SetupBarrier) = (shared.ours, shared.theirs, &shared.barrier);
@@ -548,7 +556,7 @@ fn make_socket(family: i32) -> Result<i32, i32> {
 }
 
 /// Ends this process with its parent, which may be gone already.
-fn die_with_parent(shared: &Shared) {
+fn die_with_parent(shared: &SharedMemory) {
     // SAFETY: numbers only.
     unsafe {
         let tied = kernel!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
@@ -558,7 +566,7 @@ fn die_with_parent(shared: &Shared) {
     }
 }
 
-fn build_frame(shared: &Shared) -> Result<(), i32> {
+fn build_frame(shared: &SharedMemory) -> Result<(), i32> {
     if shared.started_at_entry {
         entry::namespaces_result()?;
         shared.state.store(ENTERED, Ordering::Release);
@@ -573,7 +581,7 @@ fn build_frame(shared: &Shared) -> Result<(), i32> {
     }
 }
 
-fn enter_namespaces(shared: &Shared) -> Result<(), i32> {
+fn enter_namespaces(shared: &SharedMemory) -> Result<(), i32> {
     let all = u64::MAX;
     // SAFETY: numbers, and the address of a local.
     unsafe {

@@ -60,7 +60,7 @@ pub struct JobSpec<'a> {
     pub inherit: Vec<BorrowedFd<'a>>,
     pub umask: u32,
     pub open_files: Option<u64>,
-    /// Start mark, equal to `start_mark` of the filter's `Watch`.
+    /// Start mark, equal to `start_mark` of the filter's `NotifyOptions`.
     pub start_mark: [u32; 2],
 }
 

@@ -7,7 +7,7 @@
 //! pending.
 
 use crate::doors::{CATCH_ALL_PORT, DNS_PORT, MARK, MARK_REINJECTED, OWN_V4, OWN_V6};
-use crate::netlink::{APPEND, Batch, CREATE, attribute, nest};
+use crate::netlink::{APPEND, CREATE, MessageBatch, attribute, nest};
 use crate::syn_capture::{ACK, FLAGS, SYN};
 use std::net::{IpAddr, SocketAddr};
 
@@ -70,7 +70,7 @@ struct IpVersion {
 
 /// Builds the batch. `places` are the addresses on the guest's loopback that lead outside.
 pub fn rules(ipv6: bool, places: &[SocketAddr]) -> Vec<u8> {
-    let mut batch = Batch::default();
+    let mut batch = MessageBatch::default();
     batch.silent(BATCH_BEGIN, |out| out.extend(family_header(0, TABLES)));
     version_rules(&mut batch, &v4(), places.iter().filter(|place| place.is_ipv4()));
     if ipv6 {
@@ -93,7 +93,7 @@ fn v6() -> IpVersion {
     }
 }
 
-fn version_rules<'a>(batch: &mut Batch, version: &IpVersion, places: impl Iterator<Item = &'a SocketAddr>) {
+fn version_rules<'a>(batch: &mut MessageBatch, version: &IpVersion, places: impl Iterator<Item = &'a SocketAddr>) {
     table_and_chain(batch, version.family);
     let (mark, again) = (MARK.to_ne_bytes(), MARK_REINJECTED.to_ne_bytes());
     rule(batch, version.family, &[Expr::Meta(META_MARK), Expr::Is(&mark), Expr::Accept]);
@@ -126,7 +126,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// Redirects packets of a protocol that match the conditions to our socket at port `door`.
-fn to_door(batch: &mut Batch, version: &IpVersion, protocol: &[u8], conditions: &[Expr], door: u16) {
+fn to_door(batch: &mut MessageBatch, version: &IpVersion, protocol: &[u8], conditions: &[Expr], door: u16) {
     let door = door.to_be_bytes();
     let mut list = vec![Expr::Meta(META_PROTOCOL), Expr::Is(protocol)];
     list.extend_from_slice(conditions);
@@ -143,7 +143,7 @@ fn number(out: &mut Vec<u8>, kind: u16, value: u32) {
     attribute(out, kind, &value.to_be_bytes());
 }
 
-fn table_and_chain(batch: &mut Batch, family: u8) {
+fn table_and_chain(batch: &mut MessageBatch, family: u8) {
     batch.message(NEW_TABLE, CREATE, |out| {
         out.extend(family_header(family, 0));
         attribute(out, 1, TABLE);
@@ -162,7 +162,7 @@ fn table_and_chain(batch: &mut Batch, family: u8) {
     });
 }
 
-fn rule(batch: &mut Batch, family: u8, list: &[Expr]) {
+fn rule(batch: &mut MessageBatch, family: u8, list: &[Expr]) {
     batch.message(NEW_RULE, CREATE | APPEND, |out| {
         out.extend(family_header(family, 0));
         attribute(out, 1, TABLE);

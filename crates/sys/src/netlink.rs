@@ -18,12 +18,12 @@ const NESTED: u16 = 0x8000;
 
 /// Concatenated messages, as one `send` takes them.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct MessageBatch {
     bytes: Vec<u8>,
     sequence: u32,
 }
 
-impl Batch {
+impl MessageBatch {
     /// Appends a message that the kernel acknowledges, on success and on failure.
     pub(crate) fn message(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Vec<u8>)) {
         self.put(kind, flags | ACK, fill);
@@ -79,7 +79,7 @@ pub(crate) fn nest(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)
 /// Without the address the kernel would use the destination as the source, too, and a connection could be made to
 /// itself.
 pub fn routes(ipv6: bool) -> Vec<u8> {
-    let mut batch = Batch::default();
+    let mut batch = MessageBatch::default();
     link_up(&mut batch);
     let mut layers = vec![(libc::AF_INET as u8, OWN_V4.octets().to_vec())];
     if ipv6 {
@@ -95,12 +95,12 @@ pub fn routes(ipv6: bool) -> Vec<u8> {
 /// Builds the address of the name server of a guest without doors, on the guest's loopback. No other address gets a
 /// route.
 pub fn resolver_address() -> Vec<u8> {
-    let mut batch = Batch::default();
+    let mut batch = MessageBatch::default();
     address(&mut batch, libc::AF_INET as u8, &RESOLVER.octets());
     batch.finish()
 }
 
-fn link_up(batch: &mut Batch) {
+fn link_up(batch: &mut MessageBatch) {
     batch.message(libc::RTM_NEWLINK, 0, |out| {
         out.extend([libc::AF_UNSPEC as u8, 0, 0, 0]);
         out.extend(LOOPBACK.to_ne_bytes());
@@ -109,7 +109,7 @@ fn link_up(batch: &mut Batch) {
     });
 }
 
-fn address(batch: &mut Batch, family: u8, own: &[u8]) {
+fn address(batch: &mut MessageBatch, family: u8, own: &[u8]) {
     const NO_DUPLICATE_CHECK: u8 = 2;
     batch.message(libc::RTM_NEWADDR, CREATE | EXCLUSIVE, |out| {
         out.extend([family, own.len() as u8 * 8, NO_DUPLICATE_CHECK, libc::RT_SCOPE_UNIVERSE]);
@@ -119,7 +119,7 @@ fn address(batch: &mut Batch, family: u8, own: &[u8]) {
     });
 }
 
-fn local_default_route(batch: &mut Batch, family: u8, own: &[u8]) {
+fn local_default_route(batch: &mut MessageBatch, family: u8, own: &[u8]) {
     // The kernel requires this scope for a local IPv4 route and ignores it for IPv6.
     let (table, scope) = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST);
     batch.message(libc::RTM_NEWROUTE, CREATE | EXCLUSIVE, |out| {

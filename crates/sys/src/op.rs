@@ -31,7 +31,7 @@ impl Attr {
 
 /// Directories inside to which the supervisor gets a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InsideDir {
     /// The private space, whose usage the supervisor measures.
     Scratch,
     Workspace,
@@ -42,30 +42,30 @@ pub enum Place {
     Asked(u8),
 }
 
-/// Bound on descriptors of `Place::Asked`.
+/// Bound on descriptors of `InsideDir::Asked`.
 pub const MOST_ASKED: usize = 32;
 
-impl Place {
+impl InsideDir {
     pub(crate) const COUNT: usize = 4 + MOST_ASKED;
 
     /// Index of its descriptor among all places.
     pub(crate) fn index(self) -> usize {
         match self {
-            Place::Scratch => 0,
-            Place::Workspace => 1,
-            Place::Tmp => 2,
-            Place::Root => 3,
-            Place::Asked(number) => 4 + number as usize,
+            InsideDir::Scratch => 0,
+            InsideDir::Workspace => 1,
+            InsideDir::Tmp => 2,
+            InsideDir::Root => 3,
+            InsideDir::Asked(number) => 4 + number as usize,
         }
     }
 
     fn step(self) -> &'static str {
         match self {
-            Place::Asked(_) => "open-asked",
-            Place::Scratch => "open-scratch",
-            Place::Workspace => "open-workspace",
-            Place::Tmp => "open-tmp",
-            Place::Root => "open-root",
+            InsideDir::Asked(_) => "open-asked",
+            InsideDir::Scratch => "open-scratch",
+            InsideDir::Workspace => "open-workspace",
+            InsideDir::Tmp => "open-tmp",
+            InsideDir::Root => "open-root",
         }
     }
 }
@@ -215,7 +215,7 @@ pub enum Op {
     /// Opens a directory for the supervisor.
     OpenPlace {
         at: Text,
-        place: Place,
+        place: InsideDir,
     },
     /// Opens the guest's own terminal and keeps both ends.
     OpenTerminal {

@@ -9,7 +9,7 @@ use self::calls::{
     REFUSED_LEGACY, RESERVES, SHARED, WATCHED, WATCHED_LEGACY,
 };
 pub use self::calls::{INDISPENSABLE, INDISPENSABLE_TO_STAY, name, number, reason, table};
-use crate::bpf::{Action, Filter, Insn, Rule, Test};
+use crate::bpf::{Action, CallRule, Filter, Insn, Test};
 use crate::file_lock;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const FOREIGN_BIT: u32 = 0x4000_0000;
 
 /// Notifications that the supervisor wants beyond refused calls.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub struct NotifyOptions {
     /// The filter has a listener. Without one every refusal is a plain error number.
     pub listener: bool,
     /// Notify of read-only opens, too. Each open then waits for the supervisor.
@@ -80,7 +80,7 @@ const DONE: Action = Action::Errno(0);
 const EAFNOSUPPORT: u16 = libc::EAFNOSUPPORT as u16;
 
 /// Returns true if a call that reached the listener is refused, rather than only watched.
-pub fn is_refused(nr: u32, args: &[u64; 6], watch: &Watch) -> bool {
+pub fn is_refused(nr: u32, args: &[u64; 6], watch: &NotifyOptions) -> bool {
     let in_list = |calls: Calls| calls.iter().any(|(_, n)| *n == nr);
     let always = [libc::SYS_clone, libc::SYS_unshare, libc::SYS_ioctl, libc::SYS_personality];
     REFUSED.iter().any(|(_, calls)| in_list(calls))
@@ -124,14 +124,14 @@ pub fn descriptors_made(nr: u32, args: &[u64; 6]) -> u64 {
 }
 
 /// Builds the filter that every process of a guest runs under.
-pub fn program(watch: &Watch) -> Vec<Insn> {
+pub fn program(watch: &NotifyOptions) -> Vec<Insn> {
     filter(watch).compile()
 }
 
-fn filter(watch: &Watch) -> Filter {
+fn filter(watch: &NotifyOptions) -> Filter {
     let refused = if watch.listener { Action::Notify } else { Action::Errno(EPERM) };
     let watched = if watch.listener { Action::Notify } else { Action::Allow };
-    let mut calls: BTreeMap<u32, Rule> = BTreeMap::new();
+    let mut calls: BTreeMap<u32, CallRule> = BTreeMap::new();
     let mut put = |list: Calls, answer: Action| {
         for (_, nr) in list {
             calls.insert(*nr, answer.into());
@@ -162,7 +162,7 @@ fn filter(watch: &Watch) -> Filter {
             }
         }
         let own = Test::OneOf { arg: 0, mask: u32::MAX, values: vec![0] };
-        calls.insert(libc::SYS_prlimit64 as u32, Rule::when(own, prlimit(), Action::Errno(EPERM)));
+        calls.insert(libc::SYS_prlimit64 as u32, CallRule::when(own, prlimit(), Action::Errno(EPERM)));
     }
     for name in &watch.deny {
         if let Some(nr) = number(name) {
@@ -172,23 +172,23 @@ fn filter(watch: &Watch) -> Filter {
     Filter { arch: ARCH, foreign_bit: FOREIGN_BIT, calls, default_action: Action::Errno(ENOSYS) }
 }
 
-fn by_argument(watch: &Watch, refused: Action, watched: Action, calls: &mut BTreeMap<u32, Rule>) {
-    let mut put = |nr: libc::c_long, choice: Rule| {
+fn by_argument(watch: &NotifyOptions, refused: Action, watched: Action, calls: &mut BTreeMap<u32, CallRule>) {
+    let mut put = |nr: libc::c_long, choice: CallRule| {
         calls.insert(nr as u32, choice);
     };
     let any = |arg, mask| Test::AnyBit { arg, mask };
     let one_of = |arg, values: Vec<u32>| Test::OneOf { arg, mask: u32::MAX, values };
-    let no_set_id = |mode, otherwise: Action| Rule::when(any(mode, SET_ID), refused, otherwise);
+    let no_set_id = |mode, otherwise: Action| CallRule::when(any(mode, SET_ID), refused, otherwise);
     let open = |flags: u8, mode: u8| {
         let rest = match watch.reads || watch.asks || watch.descriptors {
-            true => Rule::Always(watched),
-            false => Rule::when(any(flags, OPEN_CHANGES), watched, Action::Allow),
+            true => CallRule::Always(watched),
+            false => CallRule::when(any(flags, OPEN_CHANGES), watched, Action::Allow),
         };
-        Rule::when(any(flags, OPEN_MAKES), no_set_id(mode, watched), rest)
+        CallRule::when(any(flags, OPEN_MAKES), no_set_id(mode, watched), rest)
     };
     if let Some([one, two]) = watch.start_mark {
-        let marked = Rule::when(one_of(5, vec![two]), Action::Allow, watched);
-        put(libc::SYS_execve, Rule::when(one_of(4, vec![one]), marked, watched));
+        let marked = CallRule::when(one_of(5, vec![two]), Action::Allow, watched);
+        put(libc::SYS_execve, CallRule::when(one_of(4, vec![one]), marked, watched));
     }
     put(libc::SYS_openat, open(2, 3));
     // Flags and mode are in memory, which no filter can read; callers fall back to openat.
@@ -202,26 +202,26 @@ fn by_argument(watch: &Watch, refused: Action, watched: Action, calls: &mut BTre
     put(libc::SYS_chmod, no_set_id(1, watched));
     put(libc::SYS_mknod, no_set_id(1, watched));
     // The guest's pid 1 belongs to the supervisor; the guest must not set its limits.
-    put(libc::SYS_prlimit64, Rule::when(one_of(0, vec![1]), Action::Errno(EPERM), prlimit()));
-    put(libc::SYS_setrlimit, Rule::when(one_of(0, vec![libc::RLIMIT_CORE]), DONE, Action::Allow));
+    put(libc::SYS_prlimit64, CallRule::when(one_of(0, vec![1]), Action::Errno(EPERM), prlimit()));
+    put(libc::SYS_setrlimit, CallRule::when(one_of(0, vec![libc::RLIMIT_CORE]), DONE, Action::Allow));
     // Nor its scheduling and io priority: every later command inherits them. A user's processes include ours.
-    let not_first = |arg| Rule::when(one_of(arg, vec![1]), Action::Errno(EPERM), Action::Allow);
+    let not_first = |arg| CallRule::when(one_of(arg, vec![1]), Action::Errno(EPERM), Action::Allow);
     let scheduling =
         [libc::SYS_sched_setaffinity, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler, libc::SYS_sched_setattr];
     scheduling.into_iter().for_each(|nr| put(nr, not_first(0)));
     const PRIO_USER: u32 = 2;
     const IOPRIO_WHO_USER: u32 = 3;
     for (nr, user) in [(libc::SYS_setpriority, PRIO_USER), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)] {
-        put(nr, Rule::when(one_of(0, vec![user]), Action::Errno(EPERM), not_first(1)));
+        put(nr, CallRule::when(one_of(0, vec![user]), Action::Errno(EPERM), not_first(1)));
     }
-    put(libc::SYS_clone, Rule::when(any(0, NAMESPACES), refused, Action::Allow));
+    put(libc::SYS_clone, CallRule::when(any(0, NAMESPACES), refused, Action::Allow));
     // Flags in memory, as with openat2; libc falls back to clone.
     put(libc::SYS_clone3, Action::Errno(ENOSYS).into());
-    put(libc::SYS_unshare, Rule::when(any(0, NAMESPACES | NEW_TIME), refused, Action::Allow));
+    put(libc::SYS_unshare, CallRule::when(any(0, NAMESPACES | NEW_TIME), refused, Action::Allow));
     // TIOCSTI injects terminal input, TIOCLINUX pastes, TIOCCONS redirects the console, TIOCSETD loads line
     // disciplines.
     let typed = one_of(1, [&[0x5412, 0x541c, 0x541d, 0x5423], &SUBVOLUMES[..]].concat());
-    put(libc::SYS_ioctl, Rule::when(typed, refused, Action::Allow));
+    put(libc::SYS_ioctl, CallRule::when(typed, refused, Action::Allow));
     let made = if watch.descriptors { watched } else { Action::Allow };
     let unix = match watch.connects_for_guest {
         true => {
@@ -230,15 +230,15 @@ fn by_argument(watch: &Watch, refused: Action, watched: Action, calls: &mut BTre
                 mask: SOCKET_TYPE,
                 values: vec![libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32],
             };
-            Rule::when(connected, made, refused)
+            CallRule::when(connected, made, refused)
         }
-        false => Rule::Always(made),
+        false => CallRule::Always(made),
     };
     let is_unix = one_of(0, vec![libc::AF_UNIX as u32]);
     let internet = one_of(0, vec![libc::AF_INET as u32, libc::AF_INET6 as u32]);
     let other = Action::Errno(EAFNOSUPPORT);
-    put(libc::SYS_socketpair, Rule::when(is_unix.clone(), unix.clone(), other));
-    put(libc::SYS_socket, Rule::when(is_unix, unix, Rule::when(internet, made, other)));
+    put(libc::SYS_socketpair, CallRule::when(is_unix.clone(), unix.clone(), other));
+    put(libc::SYS_socket, CallRule::when(is_unix, unix, CallRule::when(internet, made, other)));
     // A lease or delegation on a read-only file makes the host's writers wait for the guest.
     let leases = one_of(1, vec![libc::F_SETLEASE as u32, F_SETDELEG]);
     // A lock on such a file makes the host's programs wait as well; the supervisor checks the file. Unlocking does no
@@ -246,16 +246,16 @@ fn by_argument(watch: &Watch, refused: Action, watched: Action, calls: &mut BTre
     let heard = [(watch.range_locks, &RANGE_LOCKS[..]), (watch.descriptors, &COPIES)];
     let heard: Vec<u32> = heard.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list).copied().collect();
     let rest =
-        if heard.is_empty() { Action::Allow.into() } else { Rule::when(one_of(1, heard), watched, Action::Allow) };
-    put(libc::SYS_fcntl, Rule::when(leases, Action::Errno(EPERM), rest));
+        if heard.is_empty() { Action::Allow.into() } else { CallRule::when(one_of(1, heard), watched, Action::Allow) };
+    put(libc::SYS_fcntl, CallRule::when(leases, Action::Errno(EPERM), rest));
     let unlocks = vec![libc::LOCK_UN as u32, (libc::LOCK_UN | libc::LOCK_NB) as u32];
-    put(libc::SYS_flock, Rule::when(one_of(1, unlocks), Action::Allow, watched));
-    put(libc::SYS_sendto, Rule::when(Test::Pointer { arg: 4 }, watched, Action::Allow));
-    put(libc::SYS_personality, Rule::when(one_of(0, vec![0, u32::MAX]), Action::Allow, refused));
+    put(libc::SYS_flock, CallRule::when(one_of(1, unlocks), Action::Allow, watched));
+    put(libc::SYS_sendto, CallRule::when(Test::Pointer { arg: 4 }, watched, Action::Allow));
+    put(libc::SYS_personality, CallRule::when(one_of(0, vec![0, u32::MAX]), Action::Allow, refused));
     const NO_EXEC_SEAL: u32 = 8;
     let memory_file = match watch.no_exec_memory_files {
-        true => Rule::when(any(1, NO_EXEC_SEAL), made, refused),
-        false => Rule::Always(made),
+        true => CallRule::when(any(1, NO_EXEC_SEAL), made, refused),
+        false => CallRule::Always(made),
     };
     put(libc::SYS_memfd_create, memory_file);
 }
@@ -264,10 +264,10 @@ fn by_argument(watch: &Watch, refused: Action, watched: Action, calls: &mut BTre
 /// would start the host's `core_pattern` handler for every crash. Programs that guard secrets set it to 0 and give up
 /// on failure, so setting a new limit seems to succeed. A call that also reads the old limit is refused, because a
 /// filter cannot write it.
-fn prlimit() -> Rule {
-    let exchange = Rule::when(Test::Pointer { arg: 3 }, Action::Errno(EPERM), DONE);
-    let changes = Rule::when(Test::Pointer { arg: 2 }, exchange, Action::Allow);
-    Rule::when(Test::OneOf { arg: 1, mask: u32::MAX, values: vec![libc::RLIMIT_CORE] }, changes, Action::Allow)
+fn prlimit() -> CallRule {
+    let exchange = CallRule::when(Test::Pointer { arg: 3 }, Action::Errno(EPERM), DONE);
+    let changes = CallRule::when(Test::Pointer { arg: 2 }, exchange, Action::Allow);
+    CallRule::when(Test::OneOf { arg: 1, mask: u32::MAX, values: vec![libc::RLIMIT_CORE] }, changes, Action::Allow)
 }
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use crate::bpf::evaluate;
 
-    fn ask(watch: &Watch, nr: libc::c_long, args: [u64; 6]) -> u32 {
+    fn ask(watch: &NotifyOptions, nr: libc::c_long, args: [u64; 6]) -> u32 {
         evaluate(&program(watch), ARCH, nr as u32, args).expect("the program ends in an answer")
     }
 
@@ -283,7 +283,7 @@ mod tests {
     // promise 3
     #[test]
     fn no_call_of_another_abi_gets_through() {
-        let program = program(&Watch::default());
+        let program = program(&NotifyOptions::default());
         for arch in [0x4000_0003u32, 0xc000_00b7, 0x4000_0028, 0x8000_0015, 0, u32::MAX] {
             for nr in 0..600 {
                 assert_eq!(evaluate(&program, arch, nr, [0; 6]), Some(Action::Kill.code()));
@@ -293,13 +293,13 @@ mod tests {
             let got = evaluate(&program, ARCH, FOREIGN_BIT | nr, [0; 6]);
             assert_eq!(got, Some(Action::Errno(ENOSYS).code()), "x32 call {nr}");
         }
-        assert_eq!(ask(&Watch::default(), libc::SYS_read, [0; 6]), Action::Allow.code());
+        assert_eq!(ask(&NotifyOptions::default(), libc::SYS_read, [0; 6]), Action::Allow.code());
     }
 
     #[test]
     fn refusals_hold_with_and_without_a_listener() {
         for listener in [false, true] {
-            let watch = Watch { listener, ..Watch::default() };
+            let watch = NotifyOptions { listener, ..NotifyOptions::default() };
             let want = if listener { Action::Notify } else { Action::Errno(EPERM) }.code();
             for (_, calls) in REFUSED {
                 for (name, nr) in *calls {
@@ -313,13 +313,13 @@ mod tests {
     #[test]
     fn a_call_of_a_later_kernel_does_not_exist() {
         for nr in [468, 500, 999, 0x3fff_ffff] {
-            assert_eq!(ask(&Watch::default(), nr, [0; 6]), Action::Errno(ENOSYS).code());
+            assert_eq!(ask(&NotifyOptions::default(), nr, [0; 6]), Action::Errno(ENOSYS).code());
         }
     }
 
     #[test]
     fn terminal_injection_is_refused_whatever_the_high_bits() {
-        let watch = Watch::default();
+        let watch = NotifyOptions::default();
         for high in [0u64, 1 << 32, 0xffff_ffff << 32] {
             let args = [0, high | 0x5412, 0, 0, 0, 0];
             assert_eq!(ask(&watch, libc::SYS_ioctl, args), Action::Errno(EPERM).code());
@@ -331,7 +331,7 @@ mod tests {
     // promise 3
     #[test]
     fn no_subvolume_is_made_or_removed() {
-        let watch = Watch::default();
+        let watch = NotifyOptions::default();
         for request in SUBVOLUMES {
             let args = [0, u64::from(request), 0, 0, 0, 0];
             assert_eq!(ask(&watch, libc::SYS_ioctl, args), Action::Errno(EPERM).code(), "{request:#x}");
@@ -344,7 +344,7 @@ mod tests {
     fn locks_are_heard_of_and_leases_refused() {
         let notify = Action::Notify.code();
         for (range_locks, descriptors) in [(false, false), (true, false), (false, true), (true, true)] {
-            let watch = Watch { listener: true, range_locks, descriptors, ..Watch::default() };
+            let watch = NotifyOptions { listener: true, range_locks, descriptors, ..NotifyOptions::default() };
             let fcntl = |command: u32| ask(&watch, libc::SYS_fcntl, [3, u64::from(command), 4096, 0, 0, 0]);
             let answer = |heard: bool| if heard { notify } else { Action::Allow.code() };
             RANGE_LOCKS.into_iter().for_each(|command| assert_eq!(fcntl(command), answer(range_locks), "{command}"));
@@ -365,7 +365,7 @@ mod tests {
         const CORE: u64 = libc::RLIMIT_CORE as u64;
         let allow = Action::Allow.code();
         for alone in [false, true] {
-            let watch = Watch { alone, ..Watch::default() };
+            let watch = NotifyOptions { alone, ..NotifyOptions::default() };
             for resource in [CORE, CORE | 1 << 32, CORE | 0xffff_ffff << 32] {
                 let prlimit = |new, old| ask(&watch, libc::SYS_prlimit64, [0, resource, new, old, 0, 0]);
                 assert_eq!(prlimit(0, 4096), allow);
@@ -378,13 +378,16 @@ mod tests {
             assert_eq!(ask(&watch, libc::SYS_prlimit64, [0, files, 4096, 4096, 0, 0]), allow, "control");
             assert_eq!(ask(&watch, libc::SYS_setrlimit, [files, 4096, 0, 0, 0, 0]), allow, "control");
         }
-        assert_eq!(ask(&Watch::default(), libc::SYS_prlimit64, [1, CORE, 4096, 0, 0, 0]), Action::Errno(EPERM).code());
+        assert_eq!(
+            ask(&NotifyOptions::default(), libc::SYS_prlimit64, [1, CORE, 4096, 0, 0, 0]),
+            Action::Errno(EPERM).code()
+        );
     }
 
     #[test]
     fn opens_that_only_read_cost_nothing_unless_asked_for() {
-        let quiet = Watch { listener: true, ..Watch::default() };
-        let loud = Watch { reads: true, ..quiet.clone() };
+        let quiet = NotifyOptions { listener: true, ..NotifyOptions::default() };
+        let loud = NotifyOptions { reads: true, ..quiet.clone() };
         assert_eq!(ask(&quiet, libc::SYS_openat, [0; 6]), Action::Allow.code());
         assert_eq!(ask(&loud, libc::SYS_openat, [0; 6]), Action::Notify.code());
         assert_eq!(ask(&quiet, libc::SYS_openat, [0, 0, 0o101, 0, 0, 0]), Action::Notify.code());
@@ -392,7 +395,7 @@ mod tests {
 
     #[test]
     fn no_file_is_made_set_id() {
-        let watch = Watch { listener: true, ..Watch::default() };
+        let watch = NotifyOptions { listener: true, ..NotifyOptions::default() };
         let refused =
             |nr, args: [u64; 6]| ask(&watch, nr, args) == Action::Notify.code() && is_refused(nr as u32, &args, &watch);
         for mode in [0o4755u64, 0o2755, 0xffff_0000_0000_0000 | 0o6000] {
@@ -408,8 +411,8 @@ mod tests {
 
     #[test]
     fn a_policy_can_take_calls_away() {
-        let watch = Watch { deny: vec!["ptrace".into()], ..Watch::default() };
-        assert_eq!(ask(&Watch::default(), libc::SYS_ptrace, [0; 6]), Action::Allow.code());
+        let watch = NotifyOptions { deny: vec!["ptrace".into()], ..NotifyOptions::default() };
+        assert_eq!(ask(&NotifyOptions::default(), libc::SYS_ptrace, [0; 6]), Action::Allow.code());
         assert_eq!(ask(&watch, libc::SYS_ptrace, [0; 6]), Action::Errno(EPERM).code());
         assert_eq!(name(libc::SYS_ptrace as u32), "ptrace");
         assert_eq!(number("no_such_call"), None);

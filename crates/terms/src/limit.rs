@@ -13,7 +13,7 @@ pub const MEGABYTES: RangeInclusive<f64> = 0.000_001..=1_000_000_000.0;
 /// Range of processors.
 pub const CPUS: RangeInclusive<f64> = 0.01..=4096.0;
 
-/// The fields accepted everywhere under `limits`. Absent means no limit of ours.
+/// The fields of `limits`. An absent field means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

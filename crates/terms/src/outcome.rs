@@ -179,7 +179,7 @@ pub struct LimitHit {
     pub used: Limit,
 }
 
-/// OutputEncoding of a command's bytes in a text field.
+/// Encoding of a command's bytes in a text field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 
 pub enum OutputEncoding {

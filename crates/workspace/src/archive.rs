@@ -16,7 +16,7 @@ mod import;
 mod plain;
 mod write;
 
-pub use changes::Source;
+pub use changes::ExportSource;
 pub use import::{Bounds, Imported, import};
 pub use plain::{LeftOut, Onto, Packed, Room, Unpacked, pack, unpack};
 pub use write::{Exported, export};
@@ -61,7 +61,7 @@ impl Unread {
     fn read(self) -> serde_json::Result<Manifest> {
         let Unread { format, about, digest, entries } = self;
         if about.get().len() > LONGEST_ABOUT {
-            return Err(serde_json::Error::custom(format!("its `about` is longer than {LONGEST_ABOUT} bytes")));
+            return Err(serde_json::Error::custom(format!("its field `about` is longer than {LONGEST_ABOUT} bytes")));
         }
         Ok(Manifest { format, about: serde_json::from_str(about.get())?, digest, entries })
     }

@@ -65,8 +65,8 @@ fn exported(layers: &[&Dir]) -> Vec<u8> {
     bytes
 }
 
-fn layered<'a>(layers: &[&'a Dir], base: Option<&'a Dir>) -> Source<'a> {
-    Source { layers: layers.to_vec(), marks: Marks::Mean, base, origin: None }
+fn layered<'a>(layers: &[&'a Dir], base: Option<&'a Dir>) -> ExportSource<'a> {
+    ExportSource { layers: layers.to_vec(), marks: Marks::Mean, base, origin: None }
 }
 
 fn taken(bytes: &[u8]) -> (Scratch, Result<Imported, Fault>) {
@@ -208,9 +208,9 @@ fn every_trick_is_refused_with_its_reason() {
     let forged = [
         ("absolute", Forge::new().item(0, b"x", K::File, b"1").entry(b"/etc/x", E::Regular, b"1"), "absolute name"),
         ("up", Forge::new().item(0, b"x", K::File, b"1").entry(b"files/../x", E::Regular, b"1"), "leads out"),
-        ("up in the manifest", Forge::new().item(0, b"..", K::Dir, b""), "no plain one"),
-        ("slash in the manifest", Forge::new().item(0, b"a/b", K::File, b"1"), "no plain one"),
-        ("empty name", Forge::new().item(0, b"", K::File, b"1"), "no plain one"),
+        ("up in the manifest", Forge::new().item(0, b"..", K::Dir, b""), "an invalid name"),
+        ("slash in the manifest", Forge::new().item(0, b"a/b", K::File, b"1"), "an invalid name"),
+        ("empty name", Forge::new().item(0, b"", K::File, b"1"), "an invalid name"),
         (
             "link, then a file below it",
             Forge::new().item(0, b"l", K::Symlink, &link).entry(b"files/l", E::Symlink, &link).item(
@@ -219,7 +219,7 @@ fn every_trick_is_refused_with_its_reason() {
                 K::File,
                 b"1",
             ),
-            "below something that is no directory",
+            "below a path that is not a directory",
         ),
         (
             "link, then a file of the same name",
@@ -235,17 +235,25 @@ fn every_trick_is_refused_with_its_reason() {
         ("block device", Forge::new().item(0, b"d", K::File, b"").entry(b"files/d", E::Block, b""), "a device"),
         ("fifo entry", Forge::new().item(0, b"f", K::Fifo, b"").entry(b"files/f", E::Fifo, b""), "a kind that"),
         ("twice", Forge::new().file(b"a", b"1").file(b"a", b"2"), "comes twice"),
-        ("out of order", Forge::new().file(b"b", b"1").file(b"a", b"2"), "comes twice, or out of order"),
+        ("out of order", Forge::new().file(b"b", b"1").file(b"a", b"2"), "appears twice or out of order"),
         (
             "not in the manifest",
             Forge::new().file(b"a", b"1").entry(b"files/b", E::Regular, b""),
             "not in the manifest",
         ),
         ("missing", Forge::new().file(b"a", b"1").item(0, b"b", K::File, b"1"), "ends before b"),
-        ("other name", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/z", E::Regular, b"1"), "stands where"),
+        ("other name", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/z", E::Regular, b"1"), "appears where"),
         ("other bytes", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/a", E::Regular, b"2"), "digest"),
-        ("other size", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/a", E::Regular, b"12"), "not what the"),
-        ("other kind", Forge::new().item(0, b"a", K::File, b"").entry(b"files/a", E::Symlink, b"/etc"), "not what the"),
+        (
+            "other size",
+            Forge::new().item(0, b"a", K::File, b"1").entry(b"files/a", E::Regular, b"12"),
+            "match the manifest",
+        ),
+        (
+            "other kind",
+            Forge::new().item(0, b"a", K::File, b"").entry(b"files/a", E::Symlink, b"/etc"),
+            "match the manifest",
+        ),
         ("pax header", Forge::new().entry(b"files/a", E::XHeader, b""), "a kind that"),
         ("sparse", Forge::new().entry(b"files/a", E::GNUSparse, b""), "a kind that"),
         ("deeper than its directory", Forge::new().item(3, b"a", K::File, b""), "no directory"),
@@ -267,8 +275,8 @@ fn what_is_cut_short_damaged_or_goes_on_is_refused() {
     for cut in [0, 1, 10, good.len() / 2, good.len() - 1] {
         refusal(&good[..cut]);
     }
-    assert!(refusal(&[&good[..], b"more"].concat()).contains("follows its end"));
-    assert!(refusal(&[&good[..], &good[..]].concat()).contains("follows its end"));
+    assert!(refusal(&[&good[..], b"more"].concat()).contains("data after its end"));
+    assert!(refusal(&[&good[..], &good[..]].concat()).contains("data after its end"));
     for at in (0..good.len()).step_by(7) {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
@@ -280,7 +288,7 @@ fn what_is_cut_short_damaged_or_goes_on_is_refused() {
     assert!(refusal(b"not packed at all").contains("damaged"));
     let mut tar = Forge::new().file(b"a", b"1").tar();
     tar.extend_from_slice(&[1; 512]);
-    assert!(refusal(&zstd::encode_all(&tar[..], 3).unwrap()).contains("follows its last entry"));
+    assert!(refusal(&zstd::encode_all(&tar[..], 3).unwrap()).contains("data after its last entry"));
     let empty = zstd::encode_all(&[0u8; 1024][..], 3).unwrap();
     assert!(refusal(&empty).contains("begin with manifest.json"));
 }
@@ -294,7 +302,7 @@ fn a_manifest_that_is_not_what_its_digest_says_is_refused() {
     let at = text.find("\"/p\"").unwrap();
     let mut other = tar.clone();
     other[at + 2] = b'q';
-    assert!(refusal(&zstd::encode_all(&other[..], 3).unwrap()).contains("does not match the digest"));
+    assert!(refusal(&zstd::encode_all(&other[..], 3).unwrap()).contains("does not match its own digest"));
 }
 
 // promise 17
@@ -310,12 +318,12 @@ fn bombs_end_before_they_cost_anything() {
     // An entry far larger than the manifest says is not read to its end.
     let bomb =
         Forge::new().item(0, b"a", ItemKind::File, b"1").entry(b"files/a", EntryType::Regular, &vec![0; 8 << 20]);
-    assert!(refusal(&bomb.packed()).contains("not what the manifest says"));
+    assert!(refusal(&bomb.packed()).contains("does not match the manifest"));
     // Beyond the harmless size the ratio is the bound, and consent to the size lifts it.
     let huge = Forge::new().file(b"zeros", &vec![0u8; 4 << 20]).packed();
     let wary = Bounds { harmless: 1 << 20, ..Bounds::default() };
     let fault = import(&huge[..], &scratch.mkdir("wary"), Marks::Mean, &wary).unwrap_err();
-    assert!(fault.message.contains("far more comes out"), "{}", fault.message);
+    assert!(fault.message.contains("compression ratio"), "{}", fault.message);
     let agreed = Bounds { ratio: None, ..wary };
     import(&huge[..], &scratch.mkdir("agreed"), Marks::Mean, &agreed).unwrap();
 }
@@ -341,7 +349,7 @@ fn what_a_file_says_of_itself_is_bounded_before_it_is_understood() {
     let lists = format!("[{}[]]", "[],".repeat(8 << 20));
     let fault = taken(&telling(&lists)).1.unwrap_err();
     assert_eq!(fault.error_kind, ErrorKind::InvalidRequest);
-    assert!(fault.message.contains("far more comes out"), "{}", fault.message);
+    assert!(fault.message.contains("compression ratio"), "{}", fault.message);
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn value(file: impl AsFd, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn forged(name: &[u8]) -> io::Error {
-    let text = format!("carries the mark {} that no layer of ours has: it was tampered with", name.escape_ascii());
+    let text =
+        format!("has the attribute {}, which cofferdam never sets: the layer was tampered with", name.escape_ascii());
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -179,7 +179,7 @@ struct CachedComparison {
 }
 
 /// Directory that the walk is in.
-struct Frame {
+struct CountedDir {
     /// Index in `seen`.
     at: usize,
     /// Index in `before`, and if it is unchanged since.
@@ -197,7 +197,7 @@ struct Counter {
     /// Time when that directory was seeded, in place of a `.git` file: what is older was not written by a guest.
     seeded: Option<(i64, u32)>,
     found: Found,
-    open: Vec<Frame>,
+    open: Vec<CountedDir>,
     before: Vec<CachedDir>,
     seen: Vec<CachedDir>,
     remembers: bool,
@@ -363,7 +363,7 @@ impl Visitor for Counter {
             }
             (_, true) => {
                 let (at, same) = (self.put(name, seen), known != Known::Nothing);
-                self.open.push(Frame { at, was, same, bare: false });
+                self.open.push(CountedDir { at, was, same, bare: false });
             }
             (_, false) => self.next = Some((seen, was, known != Known::Nothing)),
         }
@@ -395,7 +395,7 @@ impl Visitor for Counter {
         if self.git.is_none() && at.name == b".git" {
             self.git = Some(self.path.len());
         }
-        self.open.push(Frame { at: place, was, same, bare });
+        self.open.push(CountedDir { at: place, was, same, bare });
         self.add(own);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! that cannot be parsed counts as one that runs on the host.
 
 use crate::alias::Aliases;
-use crate::runs::{Rule, When, matcher};
+use crate::runs::{RunsRule, When, matcher};
 use crate::scan::Pair;
 use crate::twin;
 use crate::unknown::{self, BaseDirs};
@@ -36,7 +36,7 @@ pub fn of(pair: &Pair, bytes: Bytes<'_>, aliases: &Aliases, base: &BaseDirs<'_>)
     let rules_at = |path: &Rel| if is_only_dir { rules_for(&path.join(b"x")) } else { rules_for(path) };
     let mut rules = [Some(&pair.path), from].into_iter().flatten().flat_map(rules_at);
     let is_plain_edit = from.is_none() && !is(FileKind::Symlink) && !is(FileKind::Dir);
-    let counts = |rule: &&Rule| !is_plain_edit || differs(rule.when, bytes);
+    let counts = |rule: &&RunsRule| !is_plain_edit || differs(rule.when, bytes);
     if let Some(rule) = rules.find(counts) {
         return ChangeClass::RunsOnHost { why: rule.why.to_owned() };
     }
@@ -101,7 +101,7 @@ fn is_git_name(name: &[u8]) -> bool {
 }
 
 /// Rules that match a path, in table order.
-pub fn rules_for(path: &Rel) -> impl Iterator<Item = &'static Rule> + use<> {
+pub fn rules_for(path: &Rel) -> impl Iterator<Item = &'static RunsRule> + use<> {
     matcher::rules_for(&folded(path)).into_iter()
 }
 

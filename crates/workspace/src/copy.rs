@@ -6,7 +6,7 @@ use crate::attributes::{self, Marks};
 use crate::descent::Descent;
 use crate::dir::{Dir, Meta};
 use crate::layer::Layer;
-use crate::origin::{Origin, Recorder};
+use crate::origin::{Origin, OriginRecorder};
 use crate::walk::{self, At, Visitor, open_file};
 use api::{Driver, FileKind, Rel};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
@@ -63,7 +63,7 @@ pub fn into_layer(
     progress: &mut dyn FnMut(&Copied),
 ) -> Result<Copied, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
-    let (share, record) = (driver == Driver::Reflink, Recorder::of_base(layer).map_err(fail)?);
+    let (share, record) = (driver == Driver::Reflink, OriginRecorder::of_base(layer).map_err(fail)?);
     let (copied, record) = copy(&[base], &layer.up, Marks::Foreign, share, Some(record), progress)?;
     record.map_or(Ok(()), |record| record.keep(layer)).map_err(fail)?;
     Ok(copied)
@@ -76,7 +76,7 @@ pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
 
 /// Copies the whole tree of a copying workspace into another fresh layer.
 pub fn tree(from: &Layer, to: &Layer) -> Result<Copied, Fault> {
-    let record = Origin::read(from).map(Recorder::of_copy);
+    let record = Origin::read(from).map(OriginRecorder::of_copy);
     let (copied, record) = copy(&[&from.up], &to.up, Marks::Plain, true, record, &mut |_| {})?;
     let fail = |e: io::Error| walk::fault(&Rel::top().join(to.id.as_bytes()), &e);
     record.map_or(Ok(()), |record| record.keep(to)).map_err(fail)?;
@@ -89,7 +89,7 @@ pub(crate) fn parts(from: &[&Dir], to: &Dir, marks: Marks) -> Result<(), Fault> 
     copy(from, to, marks, true, None, &mut |_| {}).map(drop)
 }
 
-struct Job {
+struct CopyJob {
     from: File,
     to: File,
     meta: Meta,
@@ -98,7 +98,7 @@ struct Job {
 }
 
 /// State shared by the threads.
-struct Shared {
+struct CopyState {
     bytes: AtomicU64,
     /// Reflinks have not failed so far.
     share: AtomicBool,
@@ -111,18 +111,18 @@ fn copy(
     up: &Dir,
     marks: Marks,
     share: bool,
-    record: Option<Recorder>,
+    record: Option<OriginRecorder>,
     progress: &mut dyn FnMut(&Copied),
-) -> Result<(Copied, Option<Recorder>), Fault> {
+) -> Result<(Copied, Option<OriginRecorder>), Fault> {
     let top = from.last().ok_or_else(|| Fault::internal("no layer to copy"))?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
-    let shared = Shared {
+    let shared = CopyState {
         bytes: AtomicU64::new(0),
         share: AtomicBool::new(share),
         failed: Mutex::new(None),
         stop: AtomicBool::new(false),
     };
-    let (jobs, inbox) = sync_channel::<Job>(QUEUE_LENGTH);
+    let (jobs, inbox) = sync_channel::<CopyJob>(QUEUE_LENGTH);
     let inbox = Mutex::new(inbox);
     let walked = std::thread::scope(|scope| {
         let (ended, ends) = sync_channel::<()>(WORKERS);
@@ -161,7 +161,7 @@ fn copy(
 }
 
 /// Waits for the workers, which end once the queue is closed and empty.
-fn wait(ends: &Receiver<()>, shared: &Shared, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
+fn wait(ends: &Receiver<()>, shared: &CopyState, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
     let mut left = WORKERS;
     while left > 0 {
         match ends.recv_timeout(PROGRESS_INTERVAL) {
@@ -174,7 +174,7 @@ fn wait(ends: &Receiver<()>, shared: &Shared, copied: &Copied, progress: &mut dy
     }
 }
 
-fn work(inbox: &Mutex<Receiver<Job>>, shared: &Shared) {
+fn work(inbox: &Mutex<Receiver<CopyJob>>, shared: &CopyState) {
     loop {
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
@@ -190,7 +190,7 @@ fn work(inbox: &Mutex<Receiver<Job>>, shared: &Shared) {
     }
 }
 
-fn copy_file(job: &Job, shared: &Shared) -> io::Result<()> {
+fn copy_file(job: &CopyJob, shared: &CopyState) -> io::Result<()> {
     bytes::move_all(&job.from, &job.to, job.meta.size, &shared.share, &shared.bytes)?;
     let carried = attributes::read(&job.from, job.marks)?;
     attributes::write(&job.to, &carried, job.marks)?;
@@ -202,10 +202,10 @@ struct Copier<'a> {
     way: Descent,
     /// Directories being filled, with the metadata that each gets once it is full.
     levels: Vec<(Vec<u8>, Meta)>,
-    jobs: SyncSender<Job>,
-    shared: &'a Shared,
+    jobs: SyncSender<CopyJob>,
+    shared: &'a CopyState,
     copied: Copied,
-    record: Option<Recorder>,
+    record: Option<OriginRecorder>,
     last_report: Instant,
     progress: &'a mut dyn FnMut(&Copied),
 }
@@ -236,7 +236,7 @@ impl Visitor for Copier<'_> {
             FileKind::File => self.file(at),
             FileKind::Symlink => self.link(at),
             _ if !at.marks.is_ours() => {
-                self.skip(at, "neither file, directory nor link");
+                self.skip(at, "not a file, directory or link");
                 Ok(())
             }
             FileKind::Fifo => self.node(at, FileType::Fifo),
@@ -280,7 +280,7 @@ impl Copier<'_> {
         let to = self.way.here().open_at(&Rel::top().join(at.name), flags, Mode::from_raw_mode(0o600))?;
         self.note(at)?;
         self.copied.files += 1;
-        let job = Job { from, to: File::from(to), meta: at.meta, marks: at.marks, path: self.path(at.name) };
+        let job = CopyJob { from, to: File::from(to), meta: at.meta, marks: at.marks, path: self.path(at.name) };
         self.jobs.send(job).map_err(|_| io::ErrorKind::Interrupted.into())
     }
 

@@ -77,7 +77,7 @@ impl Descent {
             }
         };
         if id_of(&up)? != id {
-            return Err(io::Error::other("the tree was moved while it was walked"));
+            return Err(io::Error::other("the tree was moved during the walk"));
         }
         self.here = up;
         Ok(())

@@ -109,7 +109,7 @@ fn is_untouched(stack: &Stack, pair: &Pair, left: &mut u64) -> io::Result<bool> 
 pub fn diff(stack: &Stack, anchors: &Anchors, options: &Options) -> Result<Diff, Fault> {
     let mut budget = options.budget;
     let scanned = scan::scan(stack, anchors, options.exclude, options.bounds, &mut budget)?;
-    let reader = Reader { stack, largest: options.largest_text };
+    let reader = ContentReader { stack, largest: options.largest_text };
     let pairs = rename::detect(scanned.pairs, |pair| reader.one_text(pair));
     let aliases = if pairs.is_empty() { Aliases::default() } else { Aliases::of(stack) };
     let (base, files) = (BaseDirs::of(&stack.base), Vec::with_capacity(pairs.len()));
@@ -142,7 +142,7 @@ pub fn prune(stack: &Stack, options: &Options) -> Result<Removed, Fault> {
     Ok(removed)
 }
 
-struct Reader<'a> {
+struct ContentReader<'a> {
     stack: &'a Stack,
     largest: u64,
 }
@@ -169,7 +169,7 @@ impl Content {
     }
 }
 
-impl Reader<'_> {
+impl ContentReader<'_> {
     fn before(&self, pair: &mut Pair) -> io::Result<Content> {
         let at = pair.from.as_ref().unwrap_or(&pair.path);
         self.content(pair.before.as_mut(), || file_below(&self.stack.base, at))
@@ -221,7 +221,7 @@ impl Reader<'_> {
 
 struct DiffBuilder<'a> {
     options: &'a Options,
-    reader: Reader<'a>,
+    reader: ContentReader<'a>,
     aliases: Aliases,
     base: BaseDirs<'a>,
     /// Lines in hunks so far.

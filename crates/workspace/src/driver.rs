@@ -40,14 +40,14 @@ pub fn choose(base: &Dir, layers: &Dir, wanted: Option<Driver>) -> Result<Driver
     let unfit = |driver: &str, why: &str| {
         let fault = Fault::new(ErrorKind::UnsupportedHost, format!("the driver {driver} cannot be used here: {why}"));
         fault
-            .hint("leave the driver out to get the best that works, or set COFFERDAM_STATE to another file system")
+            .hint("leave the driver out to get the best available, or set COFFERDAM_STATE to another file system")
             .phase(Phase::Admission)
     };
     match wanted {
         Some(Driver::Overlay) => overlay(base, layers).map(|()| Driver::Overlay).map_err(|why| unfit("overlay", &why)),
         Some(Driver::Reflink) => match can_reflink(base, layers) {
             true => Ok(Driver::Reflink),
-            false => Err(unfit("reflink", "bytes cannot be shared between the directory and the state directory")),
+            false => Err(unfit("reflink", "the directory and the state directory cannot share blocks (reflink)")),
         },
         Some(Driver::Copy) => Ok(Driver::Copy),
         None => match overlay(base, layers) {
@@ -65,14 +65,14 @@ fn overlay(base: &Dir, layers: &Dir) -> Result<(), String> {
         list.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
     };
     if let Some(name) = named(&NO_CHANGES, layers) {
-        return Err(format!("the state directory is on {name}, which takes no layers"));
+        return Err(format!("the state directory is on {name}, which does not support layers"));
     }
     if let Some(name) = named(&NO_BASE, base) {
-        return Err(format!("the directory is on {name}, which nothing can be laid over"));
+        return Err(format!("the directory is on {name}, which overlayfs cannot use as a base"));
     }
     match rustix::fs::fsetxattr(layers, "user.cofferdam", b"1", XattrFlags::empty()) {
         Ok(()) => Ok(()),
-        Err(e) => Err(format!("the state directory's file system keeps no attributes of users: {e}")),
+        Err(e) => Err(format!("the state directory's file system has no user attributes: {e}")),
     }
 }
 
@@ -138,10 +138,10 @@ fn check_small(base: &Dir, why: &str) -> Result<(), Fault> {
     match walk::walk(&[base], Marks::Foreign, Count { files: 0, bytes: 0 }) {
         Ok(_) => Ok(()),
         Err(fault) if fault.error_kind == ErrorKind::LimitExceeded => {
-            let message = format!("{why}; and the directory is too large to be copied unasked");
+            let message = format!("{why}; and the directory is too large to be copied by default");
             let fault =
                 Fault::new(ErrorKind::UnsupportedHost, message).limit(LimitKind::DiskMb).phase(Phase::Admission);
-            Err(fault.hint("set COFFERDAM_STATE to another file system, or ask for a copy with --driver copy"))
+            Err(fault.hint("set COFFERDAM_STATE to another file system, or request a copy with --driver copy"))
         }
         Err(fault) => Err(fault),
     }

@@ -20,7 +20,7 @@ pub enum Exclude {
 
 /// Reason why a path is withheld, and the group that it is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct WithheldReason {
     pub group: usize,
     pub keeping: Keeping,
 }
@@ -35,7 +35,7 @@ pub enum Keeping {
     Git,
 }
 
-pub const GIT: &str = "git's own directory; what was committed inside stays inside";
+pub const GIT: &str = "git's own directory; commits made inside stay inside";
 pub const IGNORED: &str = "ignored by .gitignore";
 
 /// Evidence that a directory holds artefacts and does not merely have the name.

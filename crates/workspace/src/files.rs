@@ -110,7 +110,7 @@ impl Root {
             return refuse("it is empty", "`.` is the workspace itself");
         }
         if text.len() > LONGEST_PATH {
-            return refuse("it is too long", "no path has more than 65536 bytes");
+            return refuse("it is too long", "the maximum is 65536 bytes");
         }
         let relative = match text.starts_with(b"/") {
             false => Some(text),
@@ -121,7 +121,7 @@ impl Root {
         };
         match Rel::parse(relative) {
             Some(path) => Ok(path),
-            None => refuse("it goes up or holds a zero byte", "give it without `..`"),
+            None => refuse("it contains `..` or a zero byte", "give it without `..`"),
         }
     }
 
@@ -149,7 +149,7 @@ impl Root {
         self.check()?;
         FsIdGuard::take(self.owner.0, self.owner.1).map_err(|e| {
             let (uid, gid) = self.owner;
-            Fault::internal(format!("cannot act as {uid}:{gid}, who owns the files: {e}")).phase(Phase::Preparation)
+            Fault::internal(format!("cannot act as {uid}:{gid}, the owner of the files: {e}")).phase(Phase::Preparation)
         })
     }
 }

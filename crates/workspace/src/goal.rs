@@ -1,7 +1,7 @@
 //! Target state of base paths for the chosen changes. Strips what may not land: set-id bits, file capabilities, access
 //! lists that the base did not have, and attributes that overlayfs would obey.
 
-use crate::plan::{Expected, Goal, Shape, Source};
+use crate::plan::{ContentSource, Expected, Goal, Shape};
 use crate::select::Pick;
 use api::{Change, ChangeKind, ChangeSide, FileKind, Hunk, PathText, Rel};
 use base64::Engine;
@@ -40,13 +40,13 @@ fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
     }
     let message = format!("changed or touched in the base since the workspace saw it: {}", names.join(", "));
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-    Err(fault.hint("`cofferdam rebase` takes the base's changes in; then review again"))
+    Err(fault.hint("`cofferdam rebase` merges the base's changes; then review again"))
 }
 
 fn whole(change: &Change) -> Result<Vec<Goal>, Fault> {
     let path = change.path.clone();
     let want = |after: &ChangeSide, before: Option<&ChangeSide>| -> Result<_, Fault> {
-        let source = if after.kind == FileKind::File { Source::View(path.clone()) } else { Source::None };
+        let source = if after.kind == FileKind::File { ContentSource::View(path.clone()) } else { ContentSource::None };
         Ok(Some((shape(&path, after, before)?, source)))
     };
     let before = change.before.as_ref();
@@ -68,18 +68,18 @@ fn in_part(change: &Change, hunks: Vec<Hunk>) -> Result<Vec<Goal>, Fault> {
     let before = change.before.as_ref();
     Ok(match (&change.kind, before, &change.after) {
         (ChangeKind::Renamed { from }, Some(entry), Some(after)) => {
-            let source = Source::Hunks { of: Some(from.clone()), hunks };
+            let source = ContentSource::Hunks { of: Some(from.clone()), hunks };
             let want = Some((lines(shape(&path, after, before)?), source));
             let gone = Goal { at: from.clone(), before: Some(expected(entry)), want: None };
             vec![gone, Goal { at: path, before: None, want }]
         }
         (_, Some(entry), _) => {
-            let source = Source::Hunks { of: Some(path.clone()), hunks };
+            let source = ContentSource::Hunks { of: Some(path.clone()), hunks };
             let want = Some((lines(shape(&path, entry, before)?), source));
             vec![Goal { at: path, before: Some(expected(entry)), want }]
         }
         (_, None, Some(after)) => {
-            let want = Some((lines(shape(&path, after, None)?), Source::Hunks { of: None, hunks }));
+            let want = Some((lines(shape(&path, after, None)?), ContentSource::Hunks { of: None, hunks }));
             vec![Goal { at: path, before: None, want }]
         }
         (_, None, None) => Vec::new(),
@@ -92,7 +92,7 @@ fn expected(entry: &ChangeSide) -> Expected {
 
 fn shape(path: &Rel, after: &ChangeSide, before: Option<&ChangeSide>) -> Result<Shape, Fault> {
     if !matches!(after.kind, FileKind::File | FileKind::Dir | FileKind::Symlink) {
-        let message = format!("{path} never lands: it is neither a file nor a directory nor a link");
+        let message = format!("{path} never lands: it is not a file, directory or link");
         return Err(Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Review));
     }
     Ok(Shape {

@@ -14,12 +14,12 @@ use regex_automata::util::syntax;
 pub struct Rules {
     /// Directory of the file.
     at: Rel,
-    rules: Vec<Rule>,
+    rules: Vec<IgnoreRule>,
     cost: u64,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct IgnoreRule {
     glob: Regex,
     /// Starts with `!`: not ignored after all.
     takes_back: bool,
@@ -68,7 +68,7 @@ impl Rules {
         if cost <= MOST_RULES.min(patience.rules) {
             patience.rules -= cost;
             rules.cost = cost;
-            rules.rules = lines().filter_map(|line| Rule::parse(std::str::from_utf8(line).ok()?)).collect();
+            rules.rules = lines().filter_map(|line| IgnoreRule::parse(std::str::from_utf8(line).ok()?)).collect();
         }
         rules
     }
@@ -83,7 +83,7 @@ impl Rules {
         let below = path.as_bytes().get(self.at.as_bytes().len()..)?;
         let below = below.strip_prefix(b"/").unwrap_or(below);
         let name = path.parts().next_back()?;
-        let matches = |rule: &&Rule| {
+        let matches = |rule: &&IgnoreRule| {
             let subject = if rule.whole_path { below } else { name };
             (is_dir || !rule.only_directories) && rule.glob.is_match(subject)
         };
@@ -91,8 +91,8 @@ impl Rules {
     }
 }
 
-impl Rule {
-    fn parse(line: &str) -> Option<Rule> {
+impl IgnoreRule {
+    fn parse(line: &str) -> Option<IgnoreRule> {
         let line = without_trailing_spaces(line.strip_suffix('\r').unwrap_or(line));
         if line.is_empty() || line.starts_with('#') {
             return None;
@@ -109,7 +109,7 @@ impl Rule {
         // `a/**` matches the contents of `a`, not `a` itself.
         let pattern = pattern.strip_suffix("/**").map_or(pattern.clone(), |dir| format!("{dir}/**/*"));
         let glob = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build().ok()?;
-        Some(Rule { glob: compile(glob.regex())?, takes_back, only_directories, whole_path })
+        Some(IgnoreRule { glob: compile(glob.regex())?, takes_back, only_directories, whole_path })
     }
 }
 

@@ -71,7 +71,7 @@ impl Item {
             FileKind::Fifo => ItemKind::Fifo,
             FileKind::Socket => ItemKind::Socket,
             FileKind::Char if at.meta.is_struck_out() => ItemKind::Gone,
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a device, which no guest can make")),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "a device, which a guest cannot create")),
         };
         let mode = if matches!(kind, ItemKind::Gone | ItemKind::Symlink) { 0 } else { at.meta.mode };
         let name = PathText::of(at.name);

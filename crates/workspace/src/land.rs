@@ -8,8 +8,8 @@
 //! ```
 
 use crate::dir::{Dir, is_absent};
-use crate::place::{self, Facts, Identity};
-use crate::plan::{Act, Look, Piece, Plan, Step};
+use crate::place::{self, FileFacts, Identity};
+use crate::plan::{LandingStep, Look, Piece, Plan, StepAction};
 use crate::{stage, trouble};
 use api::{FileKind, Rel};
 use rustix::fs::{AtFlags, FlockOperation, RenameFlags};
@@ -23,17 +23,17 @@ use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// Exclusive lock (flock) on a base directory; released when dropped, or by the kernel when the process ends.
 #[derive(Debug)]
-pub struct Held {
+pub struct BaseLock {
     _held: OwnedFd,
 }
 
-impl Held {
+impl BaseLock {
     /// Waits for the lock: approvals of several workspaces over one base land one after the other.
-    pub fn take(base: &Dir, patience: Duration) -> Result<Held, Fault> {
+    pub fn take(base: &Dir, patience: Duration) -> Result<BaseLock, Fault> {
         let fail = |e: io::Error| trouble::with(&"the base directory", "hold it", &e);
         let until = Instant::now() + patience;
         loop {
-            if let Some(held) = Held::try_take(base).map_err(fail)? {
+            if let Some(held) = BaseLock::try_take(base).map_err(fail)? {
                 return Ok(held);
             }
             if Instant::now() >= until {
@@ -44,10 +44,10 @@ impl Held {
         }
     }
 
-    pub fn try_take(base: &Dir) -> io::Result<Option<Held>> {
+    pub fn try_take(base: &Dir) -> io::Result<Option<BaseLock>> {
         let held = OwnedFd::from(base.dir(&Rel::top())?);
         match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Held { _held: held })),
+            Ok(()) => Ok(Some(BaseLock { _held: held })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -61,7 +61,7 @@ pub struct Landing<'a> {
     base: &'a Dir,
     plan: &'a Plan,
     /// Directories that are removed or replaced, and the steps that move them aside.
-    leaving: BTreeMap<&'a Rel, &'a Step>,
+    leaving: BTreeMap<&'a Rel, &'a LandingStep>,
     open: BTreeMap<Rel, Dir>,
     /// Remaining retries for directories that are not at their path.
     patience: Cell<u32>,
@@ -84,7 +84,7 @@ pub type Troubles = Vec<String>;
 
 impl<'a> Landing<'a> {
     pub fn new(base: &'a Dir, plan: &'a Plan) -> Landing<'a> {
-        let leaves = |step: &&Step| matches!(&step.act, Act::Remove { old } | Act::Swap { old, .. } if old.is_dir);
+        let leaves = |step: &&LandingStep| matches!(&step.act, StepAction::Remove { old } | StepAction::Swap { old, .. } if old.is_dir);
         let leaving = plan.steps.iter().filter(leaves).map(|step| (&step.at, step)).collect();
         Landing { base, plan, leaving, open: BTreeMap::new(), patience: Cell::new(stage::PATIENCE) }
     }
@@ -103,7 +103,7 @@ impl<'a> Landing<'a> {
             }
         }
         let dirs = self.touched();
-        let fail = |e: io::Error| trouble::with(&"the base directory", "bring it to disk", &e);
+        let fail = |e: io::Error| trouble::with(&"the base directory", "sync it to disk", &e);
         stage::settle(self.base, dirs.iter(), dirs.len() <= SINGLY).map(drop).map_err(fail)
     }
 
@@ -135,7 +135,7 @@ impl<'a> Landing<'a> {
                 Ok(()) => {}
                 Err(Errno::EXIST | Errno::NOENT | Errno::NOTEMPTY) => {
                     troubles.push(format!(
-                        "{}: somebody else changed it meanwhile; what was there is kept as {}",
+                        "{}: another process changed it meanwhile; the file that was there is kept as {}",
                         step.at, step.name
                     ));
                 }
@@ -162,18 +162,18 @@ impl<'a> Landing<'a> {
     pub fn tidy(&self) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();
         for step in &self.plan.steps {
-            if matches!(step.act, Act::Dress { .. }) {
+            if matches!(step.act, StepAction::Dress { .. }) {
                 continue;
             }
             let Some(hold) = self.reopen(&step.hold, step.hold_id)? else { continue };
             let Some(found) = place::look(&hold, step.name.as_bytes())? else { continue };
             if !is_ours(step, &found) {
-                notes.push(format!("{}: kept {} beside it: somebody else wrote to it meanwhile", step.at, step.name));
+                notes.push(format!("{}: kept {} beside it: another process wrote to it meanwhile", step.at, step.name));
             } else if was_put_aside(step, &found) {
                 match unlink(&hold, &step.name, found.kind) {
                     Err(Errno::NOTEMPTY | Errno::EXIST) => {
                         notes.push(format!(
-                            "{}: kept as {}: somebody else put files into it meanwhile",
+                            "{}: kept as {}: another process put files into it meanwhile",
                             step.at, step.name
                         ));
                     }
@@ -188,7 +188,7 @@ impl<'a> Landing<'a> {
     }
 
     /// Directory of a step and its staging directory, opened by path and verified by inode against the plan.
-    fn dirs_of(&self, step: &Step) -> Result<(Dir, Dir), Fault> {
+    fn dirs_of(&self, step: &LandingStep) -> Result<(Dir, Dir), Fault> {
         let above = step.at.split().map(|(above, _)| above).unwrap_or_default();
         let reach = |at: &Rel, id: Identity| match place::reach(self.base, at) {
             Ok(dir) => match place::look_at(&dir) {
@@ -208,7 +208,7 @@ impl<'a> Landing<'a> {
     }
 
     /// As `dirs_of`, for a rollback: by open handles, else by path. A directory that was set aside is found there.
-    fn dirs_for_rollback(&self, step: &Step) -> io::Result<Option<(Dir, Dir)>> {
+    fn dirs_for_rollback(&self, step: &LandingStep) -> io::Result<Option<(Dir, Dir)>> {
         let above = step.at.split().map(|(above, _)| above).unwrap_or_default();
         let Some(hold) = self.reopen(&step.hold, step.hold_id)? else { return Ok(None) };
         let dir = match self.put_aside(&above, step.parent)? {
@@ -246,7 +246,7 @@ impl<'a> Landing<'a> {
         }
     }
 
-    fn remember(&mut self, step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
+    fn remember(&mut self, step: &LandingStep, dir: &Dir, hold: &Dir) -> io::Result<()> {
         let above = step.at.split().map(|(above, _)| above).unwrap_or_default();
         for (at, dir) in [(&above, dir), (&step.hold, hold)] {
             if self.open.len() < MOST_OPEN && !self.open.contains_key(at) {
@@ -261,7 +261,7 @@ impl<'a> Landing<'a> {
         let mut dirs: BTreeSet<Rel> = BTreeSet::new();
         for step in &self.plan.steps {
             dirs.insert(step.hold.clone());
-            if matches!(step.act, Act::Dress { .. }) {
+            if matches!(step.act, StepAction::Dress { .. }) {
                 dirs.insert(step.at.clone());
             }
         }
@@ -272,99 +272,99 @@ impl<'a> Landing<'a> {
 /// Number of directories up to which each is synced by itself.
 const SINGLY: usize = 32;
 
-fn state_of(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<StepState> {
+fn state_of(step: &LandingStep, dir: &Dir, hold: &Dir) -> io::Result<StepState> {
     let at = place::look(dir, name_of(step))?;
     let waits = place::look(hold, step.name.as_bytes())?;
     let (at, waits) = (at.as_ref(), waits.as_ref());
     Ok(match &step.act {
-        Act::Place { new } if is(at, new) => StepState::Done,
-        Act::Place { new } if at.is_none() && is(waits, new) => StepState::Undone,
-        Act::Swap { new, .. } if is(at, new) => StepState::Done,
-        Act::Swap { old, new } if is_untouched(at, old) && is(waits, new) => StepState::Undone,
-        Act::Remove { old } if is(waits, old) => StepState::Done,
-        Act::Remove { old } if is_untouched(at, old) && waits.is_none() => StepState::Undone,
+        StepAction::Place { new } if is(at, new) => StepState::Done,
+        StepAction::Place { new } if at.is_none() && is(waits, new) => StepState::Undone,
+        StepAction::Swap { new, .. } if is(at, new) => StepState::Done,
+        StepAction::Swap { old, new } if is_untouched(at, old) && is(waits, new) => StepState::Undone,
+        StepAction::Remove { old } if is(waits, old) => StepState::Done,
+        StepAction::Remove { old } if is_untouched(at, old) && waits.is_none() => StepState::Undone,
         // Attributes are set again in either case: reading them first is not worth it.
-        Act::Dress { dir, from, to } if is_dressed(at, *dir, &[from, to]) => StepState::Undone,
+        StepAction::Dress { dir, from, to } if is_dressed(at, *dir, &[from, to]) => StepState::Undone,
         _ => StepState::Interfered,
     })
 }
 
 /// True if the step has to be undone. For a removal the file under the batch's name suffices as proof: only the file
 /// that stood at the path can have come there.
-fn was_begun(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<bool> {
+fn was_begun(step: &LandingStep, dir: &Dir, hold: &Dir) -> io::Result<bool> {
     let at = place::look(dir, name_of(step))?;
     let waits = || place::look(hold, step.name.as_bytes());
     Ok(match &step.act {
-        Act::Place { new } | Act::Swap { new, .. } => is(at.as_ref(), new),
-        Act::Remove { .. } => waits()?.is_some(),
-        Act::Dress { dir, from, to } => is_dressed(at.as_ref(), *dir, &[from, to]),
+        StepAction::Place { new } | StepAction::Swap { new, .. } => is(at.as_ref(), new),
+        StepAction::Remove { .. } => waits()?.is_some(),
+        StepAction::Dress { dir, from, to } => is_dressed(at.as_ref(), *dir, &[from, to]),
     })
 }
 
-fn name_of(step: &Step) -> &[u8] {
+fn name_of(step: &LandingStep) -> &[u8] {
     step.at.split().map(|(_, name)| name).unwrap_or_default()
 }
 
 /// True for this directory with one of these modes, ignoring owner write permission, which an interrupted step may
 /// have added.
-fn is_dressed(found: Option<&Facts>, dir: Identity, looks: &[&Look]) -> bool {
+fn is_dressed(found: Option<&FileFacts>, dir: Identity, looks: &[&Look]) -> bool {
     let bits = |mode: u32| mode | 0o200;
     found.is_some_and(|now| now.id == dir && looks.iter().any(|look| bits(look.mode) == bits(now.mode)))
 }
 
 /// True if the staged file has the bytes that we wrote, or the set-aside one those that were saved; otherwise another
 /// process wrote to it.
-fn is_ours(step: &Step, found: &Facts) -> bool {
+fn is_ours(step: &LandingStep, found: &FileFacts) -> bool {
     let same = |piece: &Piece| piece.is_dir || (piece.size == found.size && piece.mtime == found.mtime);
     pieces(step).iter().any(|piece| is(Some(found), piece) && same(piece))
 }
 
-fn was_put_aside(step: &Step, found: &Facts) -> bool {
-    matches!(&step.act, Act::Remove { old } | Act::Swap { old, .. } if is(Some(found), old))
+fn was_put_aside(step: &LandingStep, found: &FileFacts) -> bool {
+    matches!(&step.act, StepAction::Remove { old } | StepAction::Swap { old, .. } if is(Some(found), old))
 }
 
-fn pieces(step: &Step) -> Vec<Piece> {
+fn pieces(step: &LandingStep) -> Vec<Piece> {
     match &step.act {
-        Act::Place { new } => vec![*new],
-        Act::Swap { old, new } => vec![*old, *new],
-        Act::Remove { old } => vec![*old],
-        Act::Dress { .. } => Vec::new(),
+        StepAction::Place { new } => vec![*new],
+        StepAction::Swap { old, new } => vec![*old, *new],
+        StepAction::Remove { old } => vec![*old],
+        StepAction::Dress { .. } => Vec::new(),
     }
 }
 
-fn is(found: Option<&Facts>, piece: &Piece) -> bool {
+fn is(found: Option<&FileFacts>, piece: &Piece) -> bool {
     found.is_some_and(|f| f.id == piece.id && (f.kind == FileKind::Dir) == piece.is_dir)
 }
 
 /// True for the file that was planned for, with an unchanged ctime. A directory's times change with its contents,
 /// which are checked when it is removed.
-fn is_untouched(found: Option<&Facts>, piece: &Piece) -> bool {
+fn is_untouched(found: Option<&FileFacts>, piece: &Piece) -> bool {
     is(found, piece) && found.is_some_and(|f| piece.is_dir || f.ctime == piece.ctime)
 }
 
-fn execute(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
+fn execute(step: &LandingStep, dir: &Dir, hold: &Dir) -> io::Result<()> {
     let name = name_of(step);
     let rename = |flags| rustix::fs::renameat_with(hold, &*step.name, dir, name, flags);
     match &step.act {
-        Act::Place { .. } => rename(RenameFlags::NOREPLACE)?,
-        Act::Swap { old, .. } => {
+        StepAction::Place { .. } => rename(RenameFlags::NOREPLACE)?,
+        StepAction::Swap { old, .. } => {
             if old.is_dir && !is_empty(dir, name)? {
                 return Err(Errno::NOTEMPTY.into());
             }
             rename(RenameFlags::EXCHANGE)?;
         }
-        Act::Remove { old } => {
+        StepAction::Remove { old } => {
             if old.is_dir && !is_empty(dir, name)? {
                 return Err(Errno::NOTEMPTY.into());
             }
             rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::NOREPLACE)?;
         }
-        Act::Dress { to, .. } => set(dir, name, to)?,
+        StepAction::Dress { to, .. } => set(dir, name, to)?,
     }
     // Between check and rename another process may have put a different file there, or a file into a directory that
     // was removed.
     match &step.act {
-        Act::Swap { old, .. } | Act::Remove { old } => {
+        StepAction::Swap { old, .. } | StepAction::Remove { old } => {
             let aside = place::look(hold, step.name.as_bytes())?;
             let same = is(aside.as_ref(), old) && (!old.is_dir || is_empty(hold, step.name.as_bytes())?);
             let same = same && aside.is_some_and(|a| old.is_dir || (a.size == old.size && a.mtime == old.mtime));
@@ -375,13 +375,15 @@ fn execute(step: &Step, dir: &Dir, hold: &Dir) -> io::Result<()> {
     }
 }
 
-fn undo_step(step: &Step, dir: &Dir, hold: &Dir) -> Result<(), Errno> {
+fn undo_step(step: &LandingStep, dir: &Dir, hold: &Dir) -> Result<(), Errno> {
     let name = name_of(step);
     match &step.act {
-        Act::Place { .. } => rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::NOREPLACE),
-        Act::Swap { .. } => rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::EXCHANGE),
-        Act::Remove { .. } => rustix::fs::renameat_with(hold, &*step.name, dir, name, RenameFlags::NOREPLACE),
-        Act::Dress { from, .. } => set(dir, name, from).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)),
+        StepAction::Place { .. } => rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::NOREPLACE),
+        StepAction::Swap { .. } => rustix::fs::renameat_with(dir, name, hold, &*step.name, RenameFlags::EXCHANGE),
+        StepAction::Remove { .. } => rustix::fs::renameat_with(hold, &*step.name, dir, name, RenameFlags::NOREPLACE),
+        StepAction::Dress { from, .. } => {
+            set(dir, name, from).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        }
     }
 }
 
@@ -403,7 +405,7 @@ fn unlink(hold: &Dir, name: &str, kind: FileKind) -> Result<(), Errno> {
 }
 
 /// Fault of a rename that failed, or that met a different file than planned.
-fn rename_fault(step: &Step, error: &io::Error) -> Fault {
+fn rename_fault(step: &LandingStep, error: &io::Error) -> Fault {
     match Errno::from_io_error(error) {
         Some(Errno::EXIST | Errno::NOENT | Errno::BUSY | Errno::NOTEMPTY) => trouble::moved(&step.at),
         Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {

@@ -50,9 +50,9 @@ pub fn verify(layer: &Layer, digest: &str, marks: Marks) -> Result<Sealed, Fault
         return Ok(sealed);
     }
     let what = first_difference(layer, marks).unwrap_or_else(|| "its manifest was changed, too".to_owned());
-    let message = format!("layer {} is not as it was when it was frozen: {what}", layer.id);
+    let message = format!("layer {} changed after it was frozen: {what}", layer.id);
     let hint =
-        "nothing was built upon it; use another snapshot, or see what the disk and others did to the state directory";
+        "nothing was created from it; use another snapshot, and check the disk and the access to the state directory";
     Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(&layer.id))
 }
 

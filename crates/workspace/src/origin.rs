@@ -35,7 +35,7 @@ pub struct Origin {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct StoredOrigin {
     base_at: (i64, u32),
     copied_at: (i64, u32),
     dirs: Vec<(Rel, u64)>,
@@ -45,8 +45,8 @@ struct Written {
 impl Origin {
     pub fn read(layer: &Layer) -> Option<Origin> {
         let file = layer.dir.file(&Rel::top().join(NAME.as_bytes())).ok()?;
-        let written: Written = serde_json::from_reader(BufReader::new(file.take(LARGEST))).ok()?;
-        let Written { base_at, copied_at, dirs, touched } = written;
+        let written: StoredOrigin = serde_json::from_reader(BufReader::new(file.take(LARGEST))).ok()?;
+        let StoredOrigin { base_at, copied_at, dirs, touched } = written;
         Some(Origin { base_at, copied_at, dirs: dirs.into_iter().collect(), touched: touched.into_iter().collect() })
     }
 
@@ -77,7 +77,7 @@ impl Origin {
 }
 
 /// Records the origin while a tree is copied.
-pub(crate) struct Recorder {
+pub(crate) struct OriginRecorder {
     /// Origin of the tree that is copied; None for a base.
     source: Option<Origin>,
     base_at: (i64, u32),
@@ -87,22 +87,22 @@ pub(crate) struct Recorder {
     touched: Vec<u64>,
 }
 
-impl Recorder {
+impl OriginRecorder {
     /// Recorder for a copy of a base into a fresh layer.
-    pub fn of_base(layer: &Layer) -> io::Result<Recorder> {
+    pub fn of_base(layer: &Layer) -> io::Result<OriginRecorder> {
         let base_at = layer.made_at()?;
         wait_for_tick(base_at);
-        Ok(Recorder::new(None, base_at))
+        Ok(OriginRecorder::new(None, base_at))
     }
 
     /// Recorder for a copy of a copied tree.
-    pub fn of_copy(source: Origin) -> Recorder {
+    pub fn of_copy(source: Origin) -> OriginRecorder {
         let base_at = source.base_at;
-        Recorder::new(Some(source), base_at)
+        OriginRecorder::new(Some(source), base_at)
     }
 
-    fn new(source: Option<Origin>, base_at: (i64, u32)) -> Recorder {
-        Recorder { source, base_at, path: Vec::new(), cuts: Vec::new(), dirs: Vec::new(), touched: Vec::new() }
+    fn new(source: Option<Origin>, base_at: (i64, u32)) -> OriginRecorder {
+        OriginRecorder { source, base_at, path: Vec::new(), cuts: Vec::new(), dirs: Vec::new(), touched: Vec::new() }
     }
 
     /// Records a directory and its copy.
@@ -146,9 +146,9 @@ impl Recorder {
         let draft = layer.dir.open_at(&Rel::top().join(DRAFT.as_bytes()), flags, Mode::from_raw_mode(0o600))?;
         let stat = rustix::fs::fstat(&draft)?;
         let copied_at = (stat.st_ctime, stat.st_ctime_nsec as u32);
-        let Recorder { base_at, dirs, touched, .. } = self;
+        let OriginRecorder { base_at, dirs, touched, .. } = self;
         let mut out = BufWriter::new(File::from(draft));
-        serde_json::to_writer(&mut out, &Written { base_at, copied_at, dirs, touched })?;
+        serde_json::to_writer(&mut out, &StoredOrigin { base_at, copied_at, dirs, touched })?;
         out.flush()?;
         rustix::fs::renameat(&layer.dir, DRAFT, &layer.dir, NAME)?;
         wait_for_tick(copied_at);

@@ -43,15 +43,15 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
     // Git has no notation for a change of type: one part deletes, another adds.
     if *kind == ChangeKind::Type {
         if let Some(gone) = before.as_ref().filter(|e| git_mode(e).is_some()) {
-            Part { stack, path, from: path, before: Some(gone), after: None }.whole(out)?;
+            FilePatch { stack, path, from: path, before: Some(gone), after: None }.whole(out)?;
         }
         return match after.as_ref().filter(|e| git_mode(e).is_some()) {
-            Some(new) => Part { stack, path, from: path, before: None, after: Some(new) }.whole(out),
+            Some(new) => FilePatch { stack, path, from: path, before: None, after: Some(new) }.whole(out),
             None => Ok(()),
         };
     }
     let from = kind.from().unwrap_or(path);
-    let part = Part { stack, path, from, before: before.as_ref(), after: after.as_ref() };
+    let part = FilePatch { stack, path, from, before: before.as_ref(), after: after.as_ref() };
     match &file.body {
         ChangeBody::Text(hunks) => {
             part.header(out)?;
@@ -59,7 +59,7 @@ fn one(out: &mut impl Write, stack: &Stack, file: &FileDiff) -> io::Result<()> {
             hunks.iter().try_for_each(|hunk| write_hunk(out, hunk))
         }
         ChangeBody::None if part.is_link() && part.differs() => part.whole(out),
-        ChangeBody::None if part.is_untracked() => skipped(out, path, "only what git keeps no record of"),
+        ChangeBody::None if part.is_untracked() => skipped(out, path, "only properties that git does not record"),
         ChangeBody::None => part.header(out),
         ChangeBody::Whole => part.whole(out),
     }
@@ -70,7 +70,7 @@ fn skipped(out: &mut impl Write, path: &Rel, why: &str) -> io::Result<()> {
 }
 
 /// Part of a patch for one file, from `from` to `path`.
-struct Part<'a> {
+struct FilePatch<'a> {
     stack: &'a Stack,
     path: &'a Rel,
     from: &'a Rel,
@@ -78,7 +78,7 @@ struct Part<'a> {
     after: Option<&'a ChangeSide>,
 }
 
-impl Part<'_> {
+impl FilePatch<'_> {
     fn is_link(&self) -> bool {
         [self.before, self.after].into_iter().flatten().any(|e| e.kind == FileKind::Symlink)
     }
@@ -125,7 +125,7 @@ impl Part<'_> {
             return skipped(out, self.path, "too large for a patch");
         }
         let (old, new) =
-            (self.bytes(self.before, self.from, Side::Base)?, self.bytes(self.after, self.path, Side::View)?);
+            (self.bytes(self.before, self.from, PatchSide::Base)?, self.bytes(self.after, self.path, PatchSide::View)?);
         self.header(out)?;
         if old == new {
             return Ok(());
@@ -141,14 +141,14 @@ impl Part<'_> {
         literal(out, &old)
     }
 
-    fn bytes(&self, entry: Option<&ChangeSide>, at: &Rel, side: Side) -> io::Result<Vec<u8>> {
+    fn bytes(&self, entry: Option<&ChangeSide>, at: &Rel, side: PatchSide) -> io::Result<Vec<u8>> {
         let Some(entry) = entry else { return Ok(Vec::new()) };
         if let Some(target) = &entry.target {
             return target.bytes().ok_or_else(|| io::ErrorKind::InvalidData.into());
         }
         let file = match side {
-            Side::Base => file_below(&self.stack.base, at)?,
-            Side::View => self.stack.file(at)?,
+            PatchSide::Base => file_below(&self.stack.base, at)?,
+            PatchSide::View => self.stack.file(at)?,
         };
         let mut bytes = Vec::new();
         file.take(LARGEST_BINARY + 1).read_to_end(&mut bytes)?;
@@ -160,7 +160,7 @@ impl Part<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+enum PatchSide {
     Base,
     View,
 }

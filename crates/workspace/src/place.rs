@@ -19,7 +19,7 @@ pub struct Identity {
 
 /// Metadata of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct FileFacts {
     pub id: Identity,
     pub kind: FileKind,
     pub mode: u32,
@@ -30,7 +30,7 @@ pub struct Facts {
 }
 
 /// Metadata of a name by statx; None if it does not exist. A symbolic link is not followed.
-pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<Facts>> {
+pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<FileFacts>> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let found = match rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted) {
         Err(Errno::NOENT) => return Ok(None),
@@ -38,7 +38,7 @@ pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<Facts>> {
     };
     let knows_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
     let time = |t: rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
-    Ok(Some(Facts {
+    Ok(Some(FileFacts {
         id: Identity { ino: found.stx_ino, born: knows_birth.then(|| time(found.stx_btime)) },
         kind: FileKind::of_mode(u32::from(found.stx_mode)),
         mode: u32::from(found.stx_mode) & 0o7777,
@@ -50,7 +50,7 @@ pub fn look(dir: &Dir, name: &[u8]) -> io::Result<Option<Facts>> {
 }
 
 /// Metadata of an open directory.
-pub fn look_at(dir: &Dir) -> io::Result<Facts> {
+pub fn look_at(dir: &Dir) -> io::Result<FileFacts> {
     look(dir, b".")?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 

@@ -2,7 +2,7 @@
 //! tree itself. Reads the base and writes no file.
 
 use crate::dir::Dir;
-use crate::place::{self, Facts, Identity};
+use crate::place::{self, FileFacts, Identity};
 use crate::trouble;
 use api::{FileKind, Hunk, Rel, Spelt};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ impl Shape {
 
 /// Origin of the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ContentSource {
     /// Not a file with bytes of its own: the shape is enough.
     None,
     /// The workspace as the guest sees it.
@@ -73,7 +73,7 @@ pub struct Goal {
     /// Expected present state; any other is a conflict.
     pub before: Option<Expected>,
     /// Wanted state.
-    pub want: Option<(Shape, Source)>,
+    pub want: Option<(Shape, ContentSource)>,
 }
 
 /// State of a path that the reviewer saw and decided upon.
@@ -86,7 +86,7 @@ pub struct Expected {
 
 /// A path of a batch: states before and after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Item {
+pub struct PlanItem {
     pub at: Rel,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub before: Option<Shape>,
@@ -105,8 +105,8 @@ pub struct Piece {
 }
 
 impl Piece {
-    pub fn of(facts: &Facts) -> Piece {
-        let Facts { id, kind, size, mtime, ctime, .. } = *facts;
+    pub fn of(facts: &FileFacts) -> Piece {
+        let FileFacts { id, kind, size, mtime, ctime, .. } = *facts;
         Piece { id, is_dir: kind == FileKind::Dir, size, mtime, ctime }
     }
 }
@@ -114,7 +114,7 @@ impl Piece {
 /// Operation of a step on its path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum StepAction {
     /// Renames the staged piece to the free name (RENAME_NOREPLACE).
     Place { new: Piece },
     /// Exchanges the staged piece and the existing one (RENAME_EXCHANGE).
@@ -134,7 +134,7 @@ pub struct Look {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct LandingStep {
     pub at: Rel,
     /// Identity of the parent directory of `at`.
     pub parent: Identity,
@@ -143,15 +143,15 @@ pub struct Step {
     pub hold_id: Identity,
     /// Name of the piece in the staging directory.
     pub name: String,
-    pub act: Act,
+    pub act: StepAction,
 }
 
 /// Steps of a batch in order. Kept until the batch is forgotten, because `undo` reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub batch: String,
-    pub items: Vec<Item>,
-    pub steps: Vec<Step>,
+    pub items: Vec<PlanItem>,
+    pub steps: Vec<LandingStep>,
 }
 
 /// Bound on the paths of one landing.
@@ -161,7 +161,7 @@ pub const MOST_PATHS: usize = 250_000;
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub goal: Goal,
-    pub now: Option<Facts>,
+    pub now: Option<FileFacts>,
     /// Nearest parent directory that stays.
     pub hold: Rel,
     /// Index of the draft of a new directory that this is staged in.
@@ -229,7 +229,9 @@ fn with_parents(
     for goal in goals {
         let at = goal.at.clone();
         if at.is_top() || all.insert(at.clone(), goal).is_some() {
-            return Err(Fault::internal(format!("{at}: asked for twice, or the top")).phase(Phase::Application));
+            return Err(
+                Fault::internal(format!("{at}: selected twice, or the top directory")).phase(Phase::Application)
+            );
         }
     }
     let mut known: BTreeSet<Rel> = BTreeSet::new();
@@ -245,13 +247,13 @@ fn with_parents(
             let own = all.get(&above).map(|goal| goal.want.as_ref().map(|(shape, _)| shape.kind));
             match own {
                 Some(Some(FileKind::Dir)) => {}
-                Some(_) => return Err(in_the_way(&at, &above, "is to become something else")),
+                Some(_) => return Err(in_the_way(&at, &above, "is to be replaced by another kind of file")),
                 None => match now_at(base, &above)?.map(|now| now.kind) {
                     Some(FileKind::Dir) => {}
                     Some(FileKind::Symlink) => return Err(leads_away(base, &at, &above)),
-                    Some(_) => return Err(in_the_way(&at, &above, "is no directory in the base")),
+                    Some(_) => return Err(in_the_way(&at, &above, "is not a directory in the base")),
                     None => {
-                        let want = Some((made(&above)?, Source::None));
+                        let want = Some((made(&above)?, ContentSource::None));
                         all.insert(above.clone(), Goal { at: above.clone(), before: None, want });
                     }
                 },
@@ -262,15 +264,17 @@ fn with_parents(
     match all.len() > MOST_PATHS {
         false => Ok(all),
         true => {
-            let fault =
-                Fault::new(ErrorKind::LimitExceeded, format!("{} paths; {MOST_PATHS} can land at once", all.len()));
-            Err(fault.hint("choose some by path, then the rest").phase(Phase::Review))
+            let fault = Fault::new(
+                ErrorKind::LimitExceeded,
+                format!("{} paths; at most {MOST_PATHS} can land at once", all.len()),
+            );
+            Err(fault.hint("approve some by path, then the rest").phase(Phase::Review))
         }
     }
 }
 
 /// Metadata of a base path; None if it is missing or reached over a link.
-pub(crate) fn now_at(base: &Dir, at: &Rel) -> Result<Option<Facts>, Fault> {
+pub(crate) fn now_at(base: &Dir, at: &Rel) -> Result<Option<FileFacts>, Fault> {
     let found = place::parent_of(base, at).and_then(|(dir, name)| place::look(&dir, name));
     match found {
         Err(e) if crate::dir::is_absent(&e) => Ok(None),
@@ -278,7 +282,7 @@ pub(crate) fn now_at(base: &Dir, at: &Rel) -> Result<Option<Facts>, Fault> {
     }
 }
 
-fn check(goal: &Goal, now: Option<&Facts>) -> Result<(), Fault> {
+fn check(goal: &Goal, now: Option<&FileFacts>) -> Result<(), Fault> {
     let same = match (&goal.before, now) {
         (None, None) => true,
         (Some(expected), Some(now)) => expected.kind == now.kind && expected.mode.is_none_or(|mode| mode == now.mode),
@@ -296,9 +300,9 @@ fn all_leave(base: &Dir, drafts: &[Draft]) -> Result<(), Fault> {
         for name in names.map_err(|e| trouble::with(at, "list it in the base", &e))? {
             let below = at.join(&name);
             if !leaving.contains(&below) {
-                let message = format!("{at} cannot go: {below} is in it and was not chosen");
+                let message = format!("{at} cannot be removed: {below} is in it and was not selected");
                 let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-                return Err(fault.hint("choose that, too, or leave the directory"));
+                return Err(fault.hint("select that too, or leave the directory out"));
             }
         }
     }
@@ -307,7 +311,7 @@ fn all_leave(base: &Dir, drafts: &[Draft]) -> Result<(), Fault> {
 
 fn in_the_way(at: &Rel, above: &Rel, why: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{at} cannot land: {above} {why}")).phase(Phase::Review);
-    fault.hint(format!("choose {above} as well"))
+    fault.hint(format!("select {above} as well"))
 }
 
 /// Fault for a path below a symbolic link of the base: a write would end up at the link's target.
@@ -316,5 +320,6 @@ fn leads_away(base: &Dir, at: &Rel, above: &Rel) -> Fault {
     let target = Spelt(&target);
     let message = format!("{at} cannot land: {above} is a symbolic link in the base and leads to {target}");
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-    fault.hint(format!("nothing is written through links; approve {above} as well if it shall become a directory"))
+    fault
+        .hint(format!("cofferdam does not write through links; approve {above} as well if it is to become a directory"))
 }

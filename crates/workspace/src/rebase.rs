@@ -90,11 +90,11 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
             continue;
         }
         let result = match &decision.act {
-            Act::Nothing => ours.clone(),
-            Act::Write(bytes) => Some(digest(bytes)),
-            Act::Follow => theirs.clone(),
+            RebaseAction::Nothing => ours.clone(),
+            RebaseAction::Write(bytes) => Some(digest(bytes)),
+            RebaseAction::Follow => theirs.clone(),
         };
-        if !matches!(decision.act, Act::Nothing) {
+        if !matches!(decision.act, RebaseAction::Nothing) {
             let (path, result, fate) = (change.path.clone(), result.clone(), decision.fate.clone());
             rebase.acts.push(Noted { path, theirs, result, fate });
         }
@@ -167,12 +167,12 @@ fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bo
 
 struct Decision {
     fate: RebaseFate,
-    act: Act,
+    act: RebaseAction,
     /// Base metadata on which the decision is based.
     seen: Vec<(Rel, Seen)>,
 }
 
-enum Act {
+enum RebaseAction {
     Nothing,
     Write(Vec<u8>),
     /// Takes over the base's version.
@@ -186,19 +186,19 @@ fn decide(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Decision
     for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
         seen.push((path.clone(), Seen::of(meta_at(&stack.base, path).map_err(fail)?.as_ref())));
     }
-    let conflict = |why: &str| (RebaseFate::Conflict { why: why.to_owned(), marks: false }, Act::Nothing);
+    let conflict = |why: &str| (RebaseFate::Conflict { why: why.to_owned(), marks: false }, RebaseAction::Nothing);
     let (fate, act) = match (&change.before, &change.after) {
-        (None, None) => (RebaseFate::Kept, Act::Nothing),
+        (None, None) => (RebaseFate::Kept, RebaseAction::Nothing),
         (Some(theirs), None) => match before(source)? {
-            was if equals_merge_base(theirs, &was) => (RebaseFate::Kept, Act::Nothing),
+            was if equals_merge_base(theirs, &was) => (RebaseFate::Kept, RebaseAction::Nothing),
             // A copied tree lacks files that the base got later; that is not a deletion.
             Was::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
-                (RebaseFate::Dropped, Act::Follow)
+                (RebaseFate::Dropped, RebaseAction::Follow)
             }
             _ => conflict("deleted in the workspace, changed in the base"),
         },
         (None, Some(ours)) => match equals_merge_base(ours, &before(source)?) {
-            true => (RebaseFate::Dropped, Act::Follow),
+            true => (RebaseFate::Dropped, RebaseAction::Follow),
             false => conflict("changed in the workspace, deleted in the base"),
         },
         (Some(theirs), Some(ours)) => both(stack, change, source, (theirs, ours), before)?,
@@ -213,19 +213,19 @@ fn both(
     source: &Rel,
     (theirs, ours): (&ChangeSide, &ChangeSide),
     before: Before<'_>,
-) -> Result<(RebaseFate, Act), Fault> {
-    let conflict = |why: String| Ok((RebaseFate::Conflict { why, marks: false }, Act::Nothing));
+) -> Result<(RebaseFate, RebaseAction), Fault> {
+    let conflict = |why: String| Ok((RebaseFate::Conflict { why, marks: false }, RebaseAction::Nothing));
     let was = before(source)?;
     match (theirs.kind, ours.kind) {
-        (FileKind::Dir, FileKind::Dir) => return Ok((RebaseFate::Kept, Act::Nothing)),
+        (FileKind::Dir, FileKind::Dir) => return Ok((RebaseFate::Kept, RebaseAction::Nothing)),
         (FileKind::File, FileKind::File) => {}
-        _ if equals_merge_base(theirs, &was) => return Ok((RebaseFate::Kept, Act::Nothing)),
-        (a, b) if a == b => return conflict(format!("a {} that both changed", word(b))),
+        _ if equals_merge_base(theirs, &was) => return Ok((RebaseFate::Kept, RebaseAction::Nothing)),
+        (a, b) if a == b => return conflict(format!("both sides changed a {}", word(b))),
         (a, b) => return conflict(format!("a {} in the workspace, a {} in the base", word(b), word(a))),
     }
     if theirs.size.max(ours.size) > merge::LARGEST as u64 {
         return match equals_merge_base(theirs, &was) {
-            true => Ok((RebaseFate::Kept, Act::Nothing)),
+            true => Ok((RebaseFate::Kept, RebaseAction::Nothing)),
             false => conflict("too large to be merged".into()),
         };
     }
@@ -237,16 +237,19 @@ fn both(
     let alike = (theirs.mode, &theirs.xattrs) == (ours.mode, &ours.xattrs);
     Ok(match merge::merge(old, &own_text, &base_text) {
         Merged::Clean(text) if text == base_text && alike && change.kind.from().is_none() => {
-            (RebaseFate::Dropped, Act::Follow)
+            (RebaseFate::Dropped, RebaseAction::Follow)
         }
-        Merged::Clean(text) if text == own_text => (RebaseFate::Kept, Act::Nothing),
-        Merged::Clean(text) => (RebaseFate::Merged, Act::Write(text)),
+        Merged::Clean(text) if text == own_text => (RebaseFate::Kept, RebaseAction::Nothing),
+        Merged::Clean(text) => (RebaseFate::Merged, RebaseAction::Write(text)),
         Merged::Conflict { text, places } => {
-            let known = if old.is_some() { "" } else { "; how it was before is not known" };
+            let known = if old.is_some() { "" } else { "; the common ancestor is not known" };
             let what = if places == 1 { "one place".to_owned() } else { format!("{places} places") };
-            (RebaseFate::Conflict { why: format!("both changed {what}{known}"), marks: true }, Act::Write(text))
+            (
+                RebaseFate::Conflict { why: format!("both sides changed {what}{known}"), marks: true },
+                RebaseAction::Write(text),
+            )
         }
-        Merged::Unmergeable => return conflict("not text, and both changed it".into()),
+        Merged::Unmergeable => return conflict("not text, and both sides changed it".into()),
     })
 }
 
@@ -289,14 +292,16 @@ fn read_both(
     }
 }
 
-fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: Act, noted: &Noted) -> Result<(), Fault> {
+fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: RebaseAction, noted: &Noted) -> Result<(), Fault> {
     let path = &change.path;
     let fail = |e: io::Error| trouble::with(path, "write it into the workspace", &e);
     match act {
-        Act::Nothing => Ok(()),
-        Act::Write(bytes) if Some(digest(&bytes)) == noted.result => write(top, stack, path, &bytes).map_err(fail),
-        Act::Write(_) => Err(trouble::moved(path)),
-        Act::Follow => match change.before {
+        RebaseAction::Nothing => Ok(()),
+        RebaseAction::Write(bytes) if Some(digest(&bytes)) == noted.result => {
+            write(top, stack, path, &bytes).map_err(fail)
+        }
+        RebaseAction::Write(_) => Err(trouble::moved(path)),
+        RebaseAction::Follow => match change.before {
             _ if top.shows_base(path).map_err(fail)? => {
                 top.remove_entry(path).and_then(|()| top.prune(path)).map_err(fail)
             }

@@ -124,8 +124,8 @@ fn what_cannot_be_merged_is_marked_or_kept_and_told() {
     bench.base("dir/inner", "x\n");
     let rebase = bench.rebase(&Anchors::default(), &|path| bench.knowing(path)).unwrap();
     let expected = [
-        ("bin", conflict("not text, and both changed it", false)),
-        ("both", conflict("both changed one place", true)),
+        ("bin", conflict("not text, and both sides changed it", false)),
+        ("both", conflict("both sides changed one place", true)),
         ("dir", conflict("a file in the workspace, a directory in the base", false)),
         ("gone-here", conflict("deleted in the workspace, changed in the base", false)),
         ("gone-there", conflict("changed in the workspace, deleted in the base", false)),
@@ -149,7 +149,7 @@ fn an_unknown_past_makes_every_difference_a_conflict_and_a_touch_is_none() {
     let rebase = bench.rebase(&Anchors::default(), &unknown).unwrap();
     assert_eq!(
         fates(&rebase),
-        [("a".to_owned(), &conflict("both changed 2 places; how it was before is not known", true))]
+        [("a".to_owned(), &conflict("both sides changed 2 places; the common ancestor is not known", true))]
     );
     bench.up("touched", "changed\n");
     bench.base("touched", TEN);
@@ -221,7 +221,7 @@ fn done_again_after_a_crash_it_changes_nothing_more() {
     let second = bench.rebase(&anchors, &|path| bench.knowing(path)).unwrap();
     assert_eq!(picture(&bench.tree.path.join("layers/0/up")), once);
     assert_eq!(first.conflicts().count(), 1);
-    assert_eq!(fates(&second)[0], ("both".to_owned(), &conflict("both changed one place", true)));
+    assert_eq!(fates(&second)[0], ("both".to_owned(), &conflict("both sides changed one place", true)));
     Rebase::forget(&bench.stack).unwrap();
     let names: Vec<String> = picture(&bench.tree.path.join("layers/0")).into_keys().collect();
     assert!(!names.iter().any(|n| n.contains("rebase")), "{names:?}");

@@ -4,7 +4,7 @@
 use crate::attributes::{self, Carried, Marks};
 use crate::dir::is_absent;
 use crate::layer::Stack;
-use crate::place::{self, Facts};
+use crate::place::{self, FileFacts};
 use crate::plan::Look;
 use crate::select::{Chosen, Pick};
 use crate::top::{Put, Top};
@@ -131,7 +131,7 @@ impl Reject<'_> {
         self.top.prune(at).map_err(fail)
     }
 
-    fn copy_up(&self, at: &Rel, facts: &Facts) -> io::Result<()> {
+    fn copy_up(&self, at: &Rel, facts: &FileFacts) -> io::Result<()> {
         let (dir, name) = place::parent_of(&self.stack.base, at)?;
         if facts.kind == FileKind::Symlink {
             return self.top.put(at, Put::Link { target: dir.link_target(name)? });
@@ -142,7 +142,7 @@ impl Reject<'_> {
         self.top.put(at, Put::File { bytes: &mut file, mode, mtime, carried })
     }
 
-    fn base_at(&self, at: &Rel) -> io::Result<Option<Facts>> {
+    fn base_at(&self, at: &Rel) -> io::Result<Option<FileFacts>> {
         match place::parent_of(&self.stack.base, at) {
             Ok((dir, name)) => place::look(&dir, name),
             Err(e) if is_absent(&e) => Ok(None),
@@ -165,8 +165,8 @@ impl Reject<'_> {
 
 fn blocked(at: &Rel, error: &io::Error) -> Fault {
     if error.raw_os_error() == Some(rustix::io::Errno::NOTDIR.raw_os_error()) {
-        let message = format!("{at} cannot come back alone: a directory above it is something else in the workspace");
+        let message = format!("{at} cannot be restored alone: a directory above it was replaced in the workspace");
         return Fault::new(ErrorKind::Conflict, message).hint("reject that directory as well").phase(Phase::Review);
     }
-    trouble::with(at, "throw the change away", error)
+    trouble::with(at, "discard the change", error)
 }

@@ -36,7 +36,7 @@ pub enum When {
 }
 
 #[derive(Debug)]
-pub struct Rule {
+pub struct RunsRule {
     pub pattern: &'static str,
     /// Reason shown to the reviewer: the tool or its kind of file.
     pub why: &'static str,
@@ -45,7 +45,7 @@ pub struct Rule {
     pub except: &'static [&'static str],
 }
 
-impl Rule {
+impl RunsRule {
     /// True if a folded file name is an exception.
     pub fn excepts(&self, name: &str) -> bool {
         self.except.iter().any(|other| match other.starts_with('.') {
@@ -55,16 +55,16 @@ impl Rule {
     }
 }
 
-const fn rule(pattern: &'static str, why: &'static str) -> Rule {
-    Rule { pattern, why, when: When::Always, except: &[] }
+const fn rule(pattern: &'static str, why: &'static str) -> RunsRule {
+    RunsRule { pattern, why, when: When::Always, except: &[] }
 }
 
-const fn rule_when(pattern: &'static str, why: &'static str, when: When) -> Rule {
-    Rule { pattern, why, when, except: &[] }
+const fn rule_when(pattern: &'static str, why: &'static str, when: When) -> RunsRule {
+    RunsRule { pattern, why, when, except: &[] }
 }
 
-const fn rule_except(pattern: &'static str, why: &'static str, except: &'static [&'static str]) -> Rule {
-    Rule { pattern, why, when: When::Always, except }
+const fn rule_except(pattern: &'static str, why: &'static str, except: &'static [&'static str]) -> RunsRule {
+    RunsRule { pattern, why, when: When::Always, except }
 }
 
 /// Extensions of modules and documents. `Makefile.common` is a makefile, `makefile.py` is a module named after
@@ -119,7 +119,7 @@ const SOURCES: &[&str] = &[
 ];
 
 /// Rules in order of precedence. The first match gives the reason, so kinds with exact names come before catch-alls.
-pub static RULES: LazyLock<Vec<&'static Rule>> = LazyLock::new(|| {
+pub static RULES: LazyLock<Vec<&'static RunsRule>> = LazyLock::new(|| {
     let tables = [
         version_control::RULES,
         shells::RULES,

@@ -3,7 +3,7 @@
 
 use crate::class::rules_for;
 use crate::runs::matcher::spelled_out;
-use crate::runs::{RULES, Rule};
+use crate::runs::{RULES, RunsRule};
 use api::Rel;
 use globset::GlobBuilder;
 
@@ -111,7 +111,7 @@ const NEGATIVES: &str = "
     requirements.md requirements.py configure.md configuration.py modules/x.py
 ";
 
-fn first(path: &str) -> Option<&'static Rule> {
+fn first(path: &str) -> Option<&'static RunsRule> {
     rules_for(&Rel::parse(path.as_bytes()).unwrap()).next()
 }
 

@@ -9,12 +9,12 @@ use crate::attributes::Marks;
 use crate::class;
 use crate::dir::Meta;
 use crate::entry::{Budget, SPECIAL, Taken, UNREADABLE, is_refused, take};
-use crate::exclude::{self, Exclude, Held, Ignore, Keeping};
+use crate::exclude::{self, Exclude, Ignore, Keeping, WithheldReason};
 use crate::ignore::Patience;
 use crate::layer::Stack;
 use crate::origin::Origin;
 use crate::twin;
-use crate::view::{LayerEntry, Place, names_in};
+use crate::view::{LayerEntry, MergedDir, names_in};
 use crate::way::Way;
 use api::{ChangeSide, FileKind, Rel, Withheld};
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ pub fn scan(
 ) -> Result<Scanned, Fault> {
     let marks = crate::attributes::Marks::of(stack.driver);
     let origin = stack.layers.last().filter(|_| marks == Marks::Plain).and_then(Origin::read);
-    let walk = Walk {
+    let walk = ScanWalk {
         stack,
         anchors,
         exclude,
@@ -78,7 +78,7 @@ pub fn scan(
         budget,
         patience: Patience::default(),
         way: Way::default(),
-        pending: vec![Item::default()],
+        pending: vec![PendingDir::default()],
         found: Scanned::default(),
     };
     walk.run()
@@ -86,7 +86,7 @@ pub fn scan(
 
 /// Directory still to visit.
 #[derive(Debug, Default)]
-struct Item {
+struct PendingDir {
     path: Rel,
     /// Change that counts only if the directory is empty.
     if_empty: Option<Box<Pair>>,
@@ -99,7 +99,7 @@ struct Inherited {
     rules: Option<Rc<Ignore>>,
     /// The base's rules ignore the directory, although it is in the base.
     ignored: bool,
-    held: Option<Held>,
+    held: Option<WithheldReason>,
     twin: bool,
     bare: bool,
     /// Copied tree: the directory is the copied one.
@@ -124,7 +124,7 @@ impl Name {
     }
 }
 
-struct Walk<'a> {
+struct ScanWalk<'a> {
     stack: &'a Stack,
     anchors: &'a Anchors,
     exclude: Exclude,
@@ -135,11 +135,11 @@ struct Walk<'a> {
     budget: &'a mut Budget,
     patience: Patience,
     way: Way,
-    pending: Vec<Item>,
+    pending: Vec<PendingDir>,
     found: Scanned,
 }
 
-impl Walk<'_> {
+impl ScanWalk<'_> {
     fn run(mut self) -> Result<Scanned, Fault> {
         while let Some(item) = self.pending.pop() {
             let path = item.path.clone();
@@ -159,7 +159,7 @@ impl Walk<'_> {
         Ok(self.found)
     }
 
-    fn visit(&mut self, item: Item) -> Result<(), Stop> {
+    fn visit(&mut self, item: PendingDir) -> Result<(), Stop> {
         let place = match self.way.to(self.stack, &item.path) {
             Ok(Some(place)) => place,
             Ok(None) => return Ok(()),
@@ -171,7 +171,7 @@ impl Walk<'_> {
             Err(Stop::Io(e)) if is_refused(&e) => return self.unreadable(item),
             Err(e) => return Err(e),
         };
-        let Item { path, if_empty, mut inherited } = item;
+        let PendingDir { path, if_empty, mut inherited } = item;
         if let (Some(pair), true) = (if_empty, names.iter().all(|n| n.after.is_none())) {
             self.found.pairs.push(*pair);
         }
@@ -193,7 +193,7 @@ impl Walk<'_> {
     }
 
     /// Names in this directory that may differ.
-    fn names(&self, place: &Place) -> Result<Vec<Name>, Stop> {
+    fn names(&self, place: &MergedDir) -> Result<Vec<Name>, Stop> {
         let mut names = place.layer_names()?;
         if let (Some(base), false) = (&place.base, place.base_shows) {
             names.extend(names_in(base)?);
@@ -211,7 +211,7 @@ impl Walk<'_> {
         names.into_iter().map(look).collect()
     }
 
-    fn compare(&mut self, place: &Place, path: Rel, name: Name, mut inherited: Inherited) -> Result<(), Stop> {
+    fn compare(&mut self, place: &MergedDir, path: Rel, name: Name, mut inherited: Inherited) -> Result<(), Stop> {
         if name.before.is_none() && name.after.is_none() {
             return Ok(());
         }
@@ -230,7 +230,7 @@ impl Walk<'_> {
         if name.is_dir_before() || name.is_dir_after() {
             let if_empty = if is_new_dir { pair.map(Box::new) } else { self.keep(pair) };
             let twin = inherited.twin && is_new_dir;
-            self.pending.push(Item { path, if_empty, inherited: Inherited { twin, ..inherited } });
+            self.pending.push(PendingDir { path, if_empty, inherited: Inherited { twin, ..inherited } });
         } else {
             self.keep(pair);
         }
@@ -243,7 +243,7 @@ impl Walk<'_> {
     }
 
     /// Decides if a name is withheld from here on.
-    fn hold(&mut self, place: &Place, path: &Rel, name: &Name, inherited: &mut Inherited) -> Result<(), Stop> {
+    fn hold(&mut self, place: &MergedDir, path: &Rel, name: &Name, inherited: &mut Inherited) -> Result<(), Stop> {
         let either_dir = name.is_dir_after() || (name.after.is_none() && name.is_dir_before());
         if name.name == b".git" && (name.is_dir_after() || name.is_dir_before()) && inherited.held.is_none() {
             inherited.held = Some(self.start(path, Keeping::Git, exclude::GIT.to_owned()));
@@ -275,17 +275,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn start(&mut self, path: &Rel, keeping: Keeping, why: String) -> Held {
+    fn start(&mut self, path: &Rel, keeping: Keeping, why: String) -> WithheldReason {
         self.found.withheld.push(Withheld { path: path.clone(), why, files: 0, bytes: 0 });
         if keeping == Keeping::Artefact {
             self.found.prunable.push(path.clone());
         }
-        Held { group: self.found.withheld.len() - 1, keeping }
+        WithheldReason { group: self.found.withheld.len() - 1, keeping }
     }
 
-    fn withhold(&mut self, path: Rel, name: &Name, held: Held, inherited: Inherited) -> Result<(), Stop> {
+    fn withhold(&mut self, path: Rel, name: &Name, held: WithheldReason, inherited: Inherited) -> Result<(), Stop> {
         if name.is_dir_after() {
-            self.pending.push(Item { path, if_empty: None, inherited });
+            self.pending.push(PendingDir { path, if_empty: None, inherited });
             return Ok(());
         }
         let group = &mut self.found.withheld[held.group];
@@ -313,7 +313,13 @@ impl Walk<'_> {
     }
 
     /// Entries of both sides, if they differ.
-    fn pair(&mut self, place: &Place, path: &Rel, name: &Name, inherited: &Inherited) -> Result<Option<Pair>, Stop> {
+    fn pair(
+        &mut self,
+        place: &MergedDir,
+        path: &Rel,
+        name: &Name,
+        inherited: &Inherited,
+    ) -> Result<Option<Pair>, Stop> {
         if self.is_as_copied(name, inherited) {
             return Ok(None);
         }
@@ -348,7 +354,7 @@ impl Walk<'_> {
     }
 
     /// Records an unreadable directory as a change of its own; its contents stay unknown.
-    fn unreadable(&mut self, item: Item) -> Result<(), Stop> {
+    fn unreadable(&mut self, item: PendingDir) -> Result<(), Stop> {
         if let Some(held) = item.inherited.held {
             self.found.withheld[held.group].files += 1;
             return Ok(());
@@ -383,9 +389,9 @@ impl Walk<'_> {
     }
 
     fn too_much(&self) -> Fault {
-        let message = "more changed than can be reviewed at once";
+        let message = "too many changes for one review";
         let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::Files).phase(Phase::Execution);
-        fault.hint("remove what is not needed inside the workspace, or drop it with `cofferdam rm`")
+        fault.hint("remove unneeded files from the workspace, or drop it with `cofferdam rm`")
     }
 }
 
@@ -410,7 +416,7 @@ pub(crate) fn broken(path: &Rel, error: &io::Error) -> Fault {
         format!("{}: {error}", if path.is_top() { "the workspace's top".to_owned() } else { path.to_string() });
     match error.kind() {
         io::ErrorKind::InvalidData => Fault::new(ErrorKind::Conflict, message)
-            .hint("something other than the kernel wrote into the layers; drop the sandbox with `cofferdam rm`"),
+            .hint("another program wrote into the layers; drop the sandbox with `cofferdam rm`"),
         io::ErrorKind::PermissionDenied => {
             Fault::new(ErrorKind::PolicyDenied, message).hint("change its permission bits")
         }
@@ -425,7 +431,7 @@ fn bare_entry(meta: &Meta) -> ChangeSide {
 
 /// True for a bare git repository: git started in it would obey its config and hooks. It may be split in two: a
 /// directory with `commondir` takes objects, config and hooks from the one it names.
-fn is_bare(place: &Place) -> bool {
+fn is_bare(place: &MergedDir) -> bool {
     let has = |name: &[u8]| matches!(place.find(name), Ok(Some(_)));
     let stores = || has(b"objects") && has(b"refs");
     match has(b"HEAD") {
@@ -435,7 +441,7 @@ fn is_bare(place: &Place) -> bool {
 }
 
 /// Added names that some file systems take for the same as an existing one.
-fn twins(place: &Place, names: &[Name]) -> BTreeSet<Vec<u8>> {
+fn twins(place: &MergedDir, names: &[Name]) -> BTreeSet<Vec<u8>> {
     let added: Vec<&[u8]> =
         names.iter().filter(|n| n.before.is_none() && n.after.is_some()).map(|n| n.name.as_slice()).collect();
     if added.is_empty() {

@@ -61,7 +61,7 @@ pub type Marked = BTreeMap<Rel, String>;
 
 /// Resolves a selection for a rejection, for which no change has to be named.
 pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>, Fault> {
-    let wanted = Wanted::read(diff, wish)?;
+    let wanted = ResolvedSelection::read(diff, wish)?;
     let mut chosen = Chosen::default();
     for file in &diff.files {
         let hunks = wanted.hunks.get(&file.change.path);
@@ -79,7 +79,7 @@ pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>
 /// Resolves a selection for an approval. A path, pattern or hunk without a match is not found; one that names a change
 /// that never lands is refused with the reason.
 pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<Chosen<'a>, Fault> {
-    let wanted = Wanted::read(diff, wish)?;
+    let wanted = ResolvedSelection::read(diff, wish)?;
     let mut chosen = Chosen::default();
     for file in &diff.files {
         let path = &file.change.path;
@@ -100,7 +100,7 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
             _ => {
                 let part = if covered { None } else { hunks.and_then(|some| part(file, some)) };
                 if part.is_some() {
-                    chosen.left.push(left("other hunks were not chosen".to_owned()));
+                    chosen.left.push(left("other hunks were not selected".to_owned()));
                 }
                 chosen.picks.push(Pick { file, hunks: part });
             }
@@ -130,7 +130,7 @@ fn part(file: &FileDiff, ids: &BTreeSet<String>) -> Option<Vec<Hunk>> {
 }
 
 /// Selection resolved against a diff.
-struct Wanted {
+struct ResolvedSelection {
     everything: bool,
     /// Literal paths of files, which count as named.
     named: BTreeSet<Rel>,
@@ -142,10 +142,10 @@ struct Wanted {
     hunks: BTreeMap<Rel, BTreeSet<String>>,
 }
 
-impl Wanted {
-    fn read(diff: &Diff, wish: &Selection) -> Result<Wanted, Fault> {
+impl ResolvedSelection {
+    fn read(diff: &Diff, wish: &Selection) -> Result<ResolvedSelection, Fault> {
         let only_risky = wish.runs_on_host && wish.paths.is_empty() && wish.exact.is_empty() && wish.hunks.is_empty();
-        let mut wanted = Wanted {
+        let mut wanted = ResolvedSelection {
             everything: wish.everything,
             named: BTreeSet::new(),
             moved: BTreeSet::new(),
@@ -192,8 +192,8 @@ impl Wanted {
         let matcher = match GlobBuilder::new(text).literal_separator(true).build() {
             Ok(glob) => glob.compile_matcher(),
             Err(e) => {
-                let fault = Fault::invalid(format!("{wish} is neither a path nor a pattern: {}", e.kind()));
-                return Err(fault.hint("`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning").phase(Phase::Review));
+                let fault = Fault::invalid(format!("{wish} is not a path or a pattern: {}", e.kind()));
+                return Err(fault.hint("the wildcards are `*`, `**`, `?`, `[a-z]` and `{a,b}`").phase(Phase::Review));
             }
         };
         if !diff.files.iter().any(|f| matcher.is_match(f.change.path.as_path())) {
@@ -258,11 +258,11 @@ fn hunk<'a>(diff: &'a Diff, word: &str) -> Result<(&'a Rel, String), Fault> {
 
 fn no_hunk(word: &str) -> Fault {
     let fault = Fault::new(ErrorKind::NotFound, format!("there is no hunk {word:?} in this diff"));
-    fault.hint("`cofferdam diff` shows the id of each; it changes when the lines do").phase(Phase::Review)
+    fault.hint("`cofferdam diff` shows the ids; an id changes when its lines change").phase(Phase::Review)
 }
 
 fn nothing_at(path: &Rel) -> Fault {
-    let fault = Fault::new(ErrorKind::NotFound, format!("nothing changed at {path}"));
+    let fault = Fault::new(ErrorKind::NotFound, format!("no changes at {path}"));
     fault.hint("`cofferdam diff --name-only` lists what changed").phase(Phase::Review)
 }
 

@@ -5,8 +5,8 @@
 use crate::attributes::{self, Marks};
 use crate::dir::Dir;
 use crate::layer::Stack;
-use crate::place::{self, Facts};
-use crate::plan::{self, Act, Draft, Goal, Item, Look, Piece, Plan, Shape, Source, Step};
+use crate::place::{self, FileFacts};
+use crate::plan::{self, ContentSource, Draft, Goal, LandingStep, Look, Piece, Plan, PlanItem, Shape, StepAction};
 use crate::{hunks, trouble};
 use api::{FileKind, Rel};
 use base64::Engine;
@@ -107,8 +107,8 @@ struct Staging<'a> {
     site: &'a Site<'a>,
     drafts: &'a [Draft],
     /// Operation of each draft by its index; drafts inside a new directory come with it.
-    steps: BTreeMap<usize, Act>,
-    items: Vec<Item>,
+    steps: BTreeMap<usize, StepAction>,
+    items: Vec<PlanItem>,
     synced: Synced,
 }
 
@@ -125,12 +125,12 @@ impl Staging<'_> {
             None => None,
         };
         self.act(number, before.as_ref(), after.as_ref())?;
-        self.items.push(Item { at: goal.at.clone(), before, after });
+        self.items.push(PlanItem { at: goal.at.clone(), before, after });
         Ok(())
     }
 
     /// Saves a copy of the base's entry, with everything needed to restore it.
-    fn keep(&mut self, number: usize, now: &Facts) -> Result<Shape, Fault> {
+    fn keep(&mut self, number: usize, now: &FileFacts) -> Result<Shape, Fault> {
         let at = &self.drafts[number].goal.at;
         let fail = |e: io::Error| trouble::with(at, "keep a copy of what is in the base", &e);
         let (dir, name) = place::parent_of(self.site.base, at).map_err(fail)?;
@@ -183,7 +183,13 @@ impl Staging<'_> {
         at
     }
 
-    fn make(&mut self, number: usize, want: &Shape, source: &Source, before: Option<&Shape>) -> Result<Shape, Fault> {
+    fn make(
+        &mut self,
+        number: usize,
+        want: &Shape,
+        source: &ContentSource,
+        before: Option<&Shape>,
+    ) -> Result<Shape, Fault> {
         let draft = &self.drafts[number];
         let at = &draft.goal.at;
         let fail = |e: io::Error| trouble::with(at, "stage it", &e);
@@ -228,17 +234,17 @@ impl Staging<'_> {
         Ok(Some(inherited))
     }
 
-    fn fill(&self, at: &Rel, source: &Source, to: &File) -> Result<(u64, String), Fault> {
+    fn fill(&self, at: &Rel, source: &ContentSource, to: &File) -> Result<(u64, String), Fault> {
         let fail = |e: io::Error| trouble::with(at, "stage its bytes", &e);
-        let missing = || Fault::internal(format!("{at}: nothing to take its bytes from")).phase(Phase::Application);
+        let missing = || Fault::internal(format!("{at}: no source for its bytes")).phase(Phase::Application);
         match source {
-            Source::None => copy_bytes(&mut io::empty(), to).map_err(fail),
-            Source::View(path) => {
+            ContentSource::None => copy_bytes(&mut io::empty(), to).map_err(fail),
+            ContentSource::View(path) => {
                 let view = self.site.view.ok_or_else(missing)?;
                 let mut file = view.file(path).map_err(|_| changed_since(at))?;
                 copy_bytes(&mut file, to).map_err(fail)
             }
-            Source::Hunks { of, hunks } => {
+            ContentSource::Hunks { of, hunks } => {
                 let before = match of {
                     None => Vec::new(),
                     Some(of) => hunks::read_text(file_of(self.site.base, of).map_err(fail)?).map_err(fail)?,
@@ -246,7 +252,7 @@ impl Staging<'_> {
                 let after = hunks::apply(&before, hunks).ok_or_else(|| trouble::moved(at))?;
                 copy_bytes(&mut &after[..], to).map_err(fail)
             }
-            Source::Kept(number) => {
+            ContentSource::Kept(number) => {
                 let undone = self.site.undone.ok_or_else(missing)?;
                 let mut file = undone.file(&Rel::top().join(number.to_string().as_bytes())).map_err(fail)?;
                 copy_bytes(&mut file, to).map_err(fail)
@@ -261,11 +267,11 @@ impl Staging<'_> {
             _ if draft.inside.is_some() => return Ok(()),
             (Some(now), Some(before), Some(after)) if draft.stays_dir() => {
                 let look = |shape: &Shape| Look { mode: shape.mode, xattrs: shape.xattrs.clone() };
-                Act::Dress { dir: now.id, from: look(before), to: look(after) }
+                StepAction::Dress { dir: now.id, from: look(before), to: look(after) }
             }
-            (Some(now), _, Some(_)) => Act::Swap { old: Piece::of(now), new: self.piece(number)? },
-            (None, _, Some(_)) => Act::Place { new: self.piece(number)? },
-            (Some(now), _, None) => Act::Remove { old: Piece::of(now) },
+            (Some(now), _, Some(_)) => StepAction::Swap { old: Piece::of(now), new: self.piece(number)? },
+            (None, _, Some(_)) => StepAction::Place { new: self.piece(number)? },
+            (Some(now), _, None) => StepAction::Remove { old: Piece::of(now) },
             (None, _, None) => return Ok(()),
         };
         self.steps.insert(number, act);
@@ -275,7 +281,7 @@ impl Staging<'_> {
     fn piece(&self, number: usize) -> Result<Piece, Fault> {
         let staged = self.staged_path(number);
         let found = place::parent_of(self.site.base, &staged).and_then(|(dir, name)| place::look(&dir, name));
-        match found.map_err(|e| trouble::with(&self.drafts[number].goal.at, "look at what was staged", &e))? {
+        match found.map_err(|e| trouble::with(&self.drafts[number].goal.at, "read the staged files", &e))? {
             Some(facts) => Ok(Piece::of(&facts)),
             None => Err(trouble::moved(&self.drafts[number].goal.at)),
         }
@@ -297,7 +303,7 @@ impl Staging<'_> {
             self.synced.dir(&dir).map_err(fail)?;
             if draft.inside.is_none() {
                 let piece = self.piece(number)?;
-                if let Some(Act::Place { new } | Act::Swap { new, .. }) = self.steps.get_mut(&number) {
+                if let Some(StepAction::Place { new } | StepAction::Swap { new, .. }) = self.steps.get_mut(&number) {
                     *new = piece;
                 }
             }
@@ -307,12 +313,12 @@ impl Staging<'_> {
 
     /// Orders the steps: removals first, files before their directories; then the rest.
     fn into_plan(self) -> Result<Plan, Fault> {
-        let mut order: Vec<(usize, Act)> = self.steps.into_iter().collect();
+        let mut order: Vec<(usize, StepAction)> = self.steps.into_iter().collect();
         order.sort_by_key(|(number, act)| {
             let depth = self.drafts[*number].goal.at.parts().count();
             match act {
-                Act::Remove { old } if !old.is_dir => (0, 0),
-                Act::Remove { .. } => (1, usize::MAX - depth),
+                StepAction::Remove { old } if !old.is_dir => (0, 0),
+                StepAction::Remove { .. } => (1, usize::MAX - depth),
                 _ => (2, 0),
             }
         });
@@ -330,7 +336,7 @@ impl Staging<'_> {
                 }
             };
             let above = goal.at.split().map(|(above, _)| above).unwrap_or_default();
-            steps.push(Step {
+            steps.push(LandingStep {
                 at: goal.at.clone(),
                 parent: identity(&above)?,
                 hold: hold.clone(),
@@ -366,7 +372,7 @@ impl Synced {
 
     fn settle(&self, site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
         let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
-        let fail = |e: io::Error| trouble::with(&"the batch", "bring it to disk", &e);
+        let fail = |e: io::Error| trouble::with(&"the batch", "sync it to disk", &e);
         let settled = settle(site.base, holds, self.singly).map_err(fail)?;
         // With single fsyncs, the batch directory is synced together with its plan.
         let device = rustix::fs::fstat(site.batch).map_err(|e| fail(e.into()))?.st_dev;
@@ -571,12 +577,12 @@ pub(crate) fn read_back<T: serde::de::DeserializeOwned>(dir: &Dir, name: &str) -
 
 fn changed_since(at: &Rel) -> Fault {
     let message = format!("{at} was changed in the workspace after it was reviewed");
-    Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review)
+    Fault::new(ErrorKind::Conflict, message).hint("review again with `cofferdam diff`").phase(Phase::Review)
 }
 
 fn not_restorable(at: &Rel, kind: FileKind) -> Fault {
-    let message = format!("{at} is a {kind:?} in the base, which cannot be put back if this is undone");
+    let message = format!("{at} is a {kind:?} in the base, which an undo could not restore");
     Fault::new(ErrorKind::Conflict, message.to_lowercase())
-        .hint("remove it by hand, then try again")
+        .hint("remove it manually, then try again")
         .phase(Phase::Review)
 }

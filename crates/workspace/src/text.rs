@@ -33,7 +33,7 @@ pub fn is_unwieldy(text: &str) -> bool {
 }
 
 /// Group of diff operations that makes a hunk.
-struct Place {
+struct HunkOps {
     ops: Vec<DiffOp>,
     id: String,
 }
@@ -41,7 +41,7 @@ struct Place {
 struct Compared<'a> {
     before: Vec<&'a str>,
     after: Vec<&'a str>,
-    places: Vec<Place>,
+    places: Vec<HunkOps>,
 }
 
 /// Hunks between two texts. Ids have full length; `shorten` shortens them for typing.
@@ -59,12 +59,14 @@ pub fn lines_in(hunks: &[Hunk]) -> usize {
 pub fn with_hunks(path: &Rel, before: &[u8], after: &[u8], hunks: &[&str]) -> Result<Vec<u8>, Fault> {
     let invalid = |message: String| Fault::new(ErrorKind::NotFound, message).phase(Phase::Admission);
     let (Some(before), Some(after)) = (as_text(before), as_text(after)) else {
-        return Err(Fault::invalid(format!("{path}: not text; it lands whole or not at all")).phase(Phase::Admission));
+        return Err(
+            Fault::invalid(format!("{path}: not text, so it cannot be split into hunks")).phase(Phase::Admission)
+        );
     };
     let compared = compare(path, before, after);
-    let is_meant = |place: &Place, id: &str| id.len() >= SHORTEST_ID && place.id.starts_with(id);
+    let is_meant = |place: &HunkOps, id: &str| id.len() >= SHORTEST_ID && place.id.starts_with(id);
     if let Some(unknown) = hunks.iter().find(|id| !compared.places.iter().any(|place| is_meant(place, id))) {
-        let hint = "look at the diff again; a hunk's id changes when its lines change";
+        let hint = "read the diff again; a hunk's id changes when its lines change";
         return Err(invalid(format!("{path}: there is no hunk {unknown:?}")).hint(hint));
     }
     let (mut out, mut next) = (String::with_capacity(after.len()), 0);
@@ -109,7 +111,7 @@ fn compare<'a>(path: &Rel, before: &'a str, after: &'a str) -> Compared<'a> {
         let lines = digest_of(path, &ops, &before, &after);
         let times = seen.entry(lines).and_modify(|n| *n += 1).or_insert(0);
         let id = hex::encode(Sha256::new().chain_update(lines).chain_update(times.to_be_bytes()).finalize());
-        Place { ops, id }
+        HunkOps { ops, id }
     });
     let places = places.collect();
     Compared { before, after, places }
@@ -145,7 +147,7 @@ fn spans(ops: &[DiffOp]) -> (Range<usize>, Range<usize>) {
     }
 }
 
-fn hunk(place: &Place, compared: &Compared<'_>) -> Hunk {
+fn hunk(place: &HunkOps, compared: &Compared<'_>) -> Hunk {
     let (old, new) = spans(&place.ops);
     let mut lines = Vec::with_capacity(old.len() + new.len());
     for op in &place.ops {

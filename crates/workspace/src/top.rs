@@ -4,7 +4,7 @@
 use crate::attributes::{self, Carried, Marks};
 use crate::dir::{Dir, is_absent};
 use crate::layer::Stack;
-use crate::place::{self, Facts};
+use crate::place::{self, FileFacts};
 use crate::plan::Look;
 use crate::stage;
 use api::{Driver, FileKind, Rel};
@@ -249,7 +249,7 @@ impl<'a> Top<'a> {
 /// Entry of one layer at a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
-    pub facts: Facts,
+    pub facts: FileFacts,
     pub opaque: bool,
     pub whiteout: bool,
 }

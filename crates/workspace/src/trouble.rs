@@ -16,18 +16,18 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
             fault(ErrorKind::Unavailable, "free some space, then try again").retry(Retry::Later)
         }
         Some(Errno::ACCESS | Errno::PERM) => {
-            let hint = "the caller must be allowed to write there; nothing was changed";
+            let hint = "the caller needs write permission there; nothing was changed";
             fault(ErrorKind::Unavailable, hint).retry(Retry::Never)
         }
         Some(Errno::ROFS) => fault(ErrorKind::Unavailable, "the file system is read-only").retry(Retry::Never),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
-            fault(ErrorKind::Unavailable, "the machine is short of it; try again later").retry(Retry::Later)
+            fault(ErrorKind::Unavailable, "the machine is out of resources; try again later").retry(Retry::Later)
         }
         Some(Errno::XDEV) => fault(ErrorKind::UnsupportedHost, "a mount point cannot be replaced; unmount it first"),
         Some(Errno::NOTDIR | Errno::NOENT | Errno::LOOP | Errno::EXIST) => {
-            fault(ErrorKind::Conflict, "somebody else changed it meanwhile; look again, then repeat")
+            fault(ErrorKind::Conflict, "another process changed it meanwhile; review again, then repeat")
         }
-        Some(Errno::IO) => fault(ErrorKind::Unavailable, "the device failed; look at the kernel's log"),
+        Some(Errno::IO) => fault(ErrorKind::Unavailable, "the device failed; see the kernel's log"),
         _ => fault(ErrorKind::Internal, "nothing was changed; try again"),
     }
 }
@@ -35,5 +35,5 @@ pub(crate) fn with(what: &dyn Display, act: &str, error: &io::Error) -> Fault {
 /// Fault for a base file that is not the one the reviewer saw.
 pub(crate) fn moved(at: &Rel) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{at} was changed in the base meanwhile")).phase(Phase::Review);
-    fault.hint("look again with `cofferdam diff`; `cofferdam rebase` takes the base's changes in")
+    fault.hint("review again with `cofferdam diff`; `cofferdam rebase` merges the base's changes")
 }

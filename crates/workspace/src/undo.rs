@@ -8,7 +8,7 @@ use crate::attributes::{self, Marks};
 use crate::dir::Dir;
 use crate::layer::Stack;
 use crate::place;
-use crate::plan::{self, Expected, Goal, Item, Plan, Shape, Source};
+use crate::plan::{self, ContentSource, Expected, Goal, Plan, PlanItem, Shape};
 use crate::top::{Put, Top};
 use crate::{stage, trouble};
 use api::{Driver, FileKind, Rel};
@@ -51,7 +51,7 @@ pub fn restored(base: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     Ok(Landed(seen))
 }
 
-fn look(facts: place::Facts) -> Seen {
+fn look(facts: place::FileFacts) -> Seen {
     Seen::Present { ino: facts.id.ino, size: facts.size, mode: facts.mode, ctime: facts.ctime }
 }
 
@@ -71,8 +71,9 @@ pub fn was_staged(batch: &Dir) -> io::Result<bool> {
 pub fn read_plan(batch: &Dir, id: &str) -> Result<Plan, Fault> {
     let found = stage::read_back(batch, stage::PLAN).map_err(|e| trouble::with(&id, "read its plan", &e))?;
     found.ok_or_else(|| {
-        let fault = Fault::new(ErrorKind::NotFound, format!("the copies of batch {id} are gone")).subject(id);
-        fault.hint("it can no longer be undone; its changes may be in version control").phase(Phase::Application)
+        let fault = Fault::new(ErrorKind::NotFound, format!("the files that batch {id} replaced are no longer kept"))
+            .subject(id);
+        fault.hint("it can no longer be undone; version control may have the former files").phase(Phase::Application)
     })
 }
 
@@ -87,12 +88,12 @@ pub fn goals(base: &Dir, plan: &Plan, landed: &Landed) -> Result<(Vec<Goal>, Vec
         let before = standing(base, item, seen.get(&item.at).copied())?;
         let is_new_dir = item.before.is_none() && item.after.as_ref().is_some_and(|a| a.kind == FileKind::Dir);
         if is_new_dir && (occupied.contains(&item.at) || has_others(base, &item.at, &ours)?) {
-            notes.push(format!("{} stays: something else is in it now", item.at));
+            notes.push(format!("{} stays: it has other contents now", item.at));
             occupied.extend(item.at.split().map(|(above, _)| above));
             continue;
         }
         let want = item.before.as_ref().map(|shape| {
-            let source = shape.kept.map_or(Source::None, Source::Kept);
+            let source = shape.kept.map_or(ContentSource::None, ContentSource::Kept);
             (Shape { kept: None, ..shape.clone() }, source)
         });
         goals.push(Goal { at: item.at.clone(), before, want });
@@ -109,7 +110,7 @@ fn has_others(base: &Dir, at: &Rel, ours: &BTreeSet<&Rel>) -> Result<bool, Fault
 
 /// Expected state of a path that is unchanged since the landing. A file that was only touched is compared by its
 /// bytes.
-fn standing(base: &Dir, item: &Item, seen: Option<&Seen>) -> Result<Option<Expected>, Fault> {
+fn standing(base: &Dir, item: &PlanItem, seen: Option<&Seen>) -> Result<Option<Expected>, Fault> {
     let now = plan::now_at(base, &item.at)?;
     let Some(after) = &item.after else {
         return if now.is_none() { Ok(None) } else { Err(moved_since(&item.at)) };
@@ -140,7 +141,7 @@ fn has_bytes(base: &Dir, at: &Rel, shape: &Shape) -> Result<bool, Fault> {
 
 fn moved_since(at: &Rel) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{at} was changed in the base since it landed"));
-    fault.hint("nothing was undone; put it back by hand, or undo what came later first").phase(Phase::Application)
+    fault.hint("nothing was undone; restore it by hand, or undo the later batches first").phase(Phase::Application)
 }
 
 /// Copies landed entries back into the workspace at paths that only show the base, so that they are changes again once
@@ -162,7 +163,7 @@ pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
             Some(after) => put_one(&top, &stack.base, at, after).map_err(fail)?,
         }
     }
-    top.settle().map_err(|e| trouble::with(&"the workspace's layer", "bring it to disk", &e))
+    top.settle().map_err(|e| trouble::with(&"the workspace's layer", "sync it to disk", &e))
 }
 
 /// True with overlayfs if no layer has an entry; a copied tree still has everything.

@@ -18,7 +18,7 @@ pub struct Found {
 
 /// A directory of the merged view, as handles on its parts.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct MergedDir {
     /// Contributing layers, topmost first, with their indices from the bottom.
     pub up: Vec<(usize, Dir)>,
     /// Directory of the base, whether or not it shows through.
@@ -80,7 +80,7 @@ impl Stack {
 
     /// Parts of a directory of the view. None if neither the view nor the base has it; if only the base has it, no
     /// entry in it shows.
-    pub(crate) fn place(&self, at: &Rel) -> io::Result<Option<Place>> {
+    pub(crate) fn place(&self, at: &Rel) -> io::Result<Option<MergedDir>> {
         let mut place = self.top()?;
         for name in at.parts() {
             match place.enter(name)? {
@@ -92,12 +92,12 @@ impl Stack {
     }
 
     /// Top of the view. With a copying driver the topmost layer is the whole tree, and lower ones do not contribute.
-    pub(crate) fn top(&self) -> io::Result<Place> {
+    pub(crate) fn top(&self) -> io::Result<MergedDir> {
         let overlay = self.driver == Driver::Overlay;
         let taking_part = if overlay { self.layers.len() } else { 1 };
         let layers = self.layers.iter().enumerate().rev().take(taking_part);
         let up = layers.map(|(i, layer)| Ok((i, layer.up.try_clone()?))).collect::<io::Result<_>>()?;
-        Ok(Place { up, base: Some(self.base.try_clone()?), base_shows: overlay, marks: overlay })
+        Ok(MergedDir { up, base: Some(self.base.try_clone()?), base_shows: overlay, marks: overlay })
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) enum LayerEntry {
     Holds(usize, Meta),
 }
 
-impl Place {
+impl MergedDir {
     /// Looks up a name in the layers; `Holds` gives an index in `up`.
     pub fn lookup(&self, name: &[u8]) -> io::Result<LayerEntry> {
         for (index, (_, dir)) in self.up.iter().enumerate() {
@@ -158,7 +158,7 @@ impl Place {
     }
 
     /// Enters a subdirectory. None if neither side has a directory of that name.
-    pub fn enter(&self, name: &[u8]) -> io::Result<Option<Place>> {
+    pub fn enter(&self, name: &[u8]) -> io::Result<Option<MergedDir>> {
         let (mut up, mut shows) = (Vec::new(), self.base_shows);
         for (number, dir) in &self.up {
             let Some(meta) = dir.meta_of(name)? else { continue };
@@ -180,7 +180,7 @@ impl Place {
         };
         let base_shows = shows && base.is_some();
         let nothing = up.is_empty() && base.is_none();
-        Ok((!nothing).then_some(Place { up, base, base_shows, marks: self.marks }))
+        Ok((!nothing).then_some(MergedDir { up, base, base_shows, marks: self.marks }))
     }
 }
 

@@ -63,7 +63,7 @@ pub trait Visitor {
     }
 }
 
-struct Frame {
+struct VisitedDir {
     name: Vec<u8>,
     /// Names still to visit, in descending order.
     names: Vec<Vec<u8>>,
@@ -76,7 +76,7 @@ struct Frame {
 pub struct Walk<V> {
     ways: Vec<Descent>,
     marks: Marks,
-    frames: Vec<Frame>,
+    frames: Vec<VisitedDir>,
     seen: u64,
     visitor: V,
 }
@@ -122,7 +122,7 @@ impl<V: Visitor> Walk<V> {
         let top = self.ways.first().map(|way| way.here().meta(&Rel::top())).transpose()?.flatten();
         let known = top.map_or(Ok(Known::Nothing), |meta| self.visitor.known(b"", &meta))?;
         let names = self.names_but(known, &layers)?;
-        self.frames.push(Frame { name: Vec::new(), names, layers, lifted: Vec::new() });
+        self.frames.push(VisitedDir { name: Vec::new(), names, layers, lifted: Vec::new() });
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<V: Visitor> Walk<V> {
             opaque,
             marks: self.marks,
         })?;
-        self.frames.push(Frame { name: name.to_vec(), names, layers, lifted });
+        self.frames.push(VisitedDir { name: name.to_vec(), names, layers, lifted });
         Ok(())
     }
 

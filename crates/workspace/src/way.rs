@@ -2,7 +2,7 @@
 //! anew each time.
 
 use crate::layer::Stack;
-use crate::view::Place;
+use crate::view::MergedDir;
 use api::Rel;
 use std::io;
 use std::rc::Rc;
@@ -13,12 +13,12 @@ const MOST_HANDLES: usize = 300;
 /// Directories on the path to the one visited last; only the deepest, as descriptors are few.
 #[derive(Debug, Default)]
 pub struct Way {
-    open: Vec<(Rel, Rc<Place>)>,
+    open: Vec<(Rel, Rc<MergedDir>)>,
 }
 
 impl Way {
     /// Parts of a directory, opened from its nearest parent that is still open. None if it exists on neither side.
-    pub fn to(&mut self, stack: &Stack, path: &Rel) -> io::Result<Option<Rc<Place>>> {
+    pub fn to(&mut self, stack: &Stack, path: &Rel) -> io::Result<Option<Rc<MergedDir>>> {
         while self.open.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {
             self.open.pop();
         }

@@ -13,15 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MOST: usize = 4 << 20;
 const MOST_HEAD_LINES: usize = 100;
 
-pub struct Client {
+pub struct BenchClient {
     line: BufReader<UnixStream>,
 }
 
-impl Client {
-    pub fn connect(socket: &Path) -> Result<Client, Fault> {
+impl BenchClient {
+    pub fn connect(socket: &Path) -> Result<BenchClient, Fault> {
         let line = UnixStream::connect(socket).and_then(|line| line.set_read_timeout(Some(PATIENCE)).map(|()| line));
         let line = line.map_err(|e| lost(&format!("its socket: {e}")))?;
-        Ok(Client { line: BufReader::new(line) })
+        Ok(BenchClient { line: BufReader::new(line) })
     }
 
     /// Sends a request and returns the document of a successful response.

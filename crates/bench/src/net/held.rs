@@ -45,7 +45,7 @@ hold 1; many; many; hold 1
 
 /// Result for one kind of connections: relayed or inspected.
 #[derive(Clone, Debug, Serialize)]
-pub struct Held {
+pub struct HeldConnections {
     pub name: &'static str,
     pub connections: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,12 @@ pub struct Resident {
     pub after: u64,
 }
 
-pub fn measure(config: &BenchConfig, place: &WorkDir, curl: &Path, progress: Progress<'_>) -> Result<Vec<Held>, Fault> {
+pub fn measure(
+    config: &BenchConfig,
+    place: &WorkDir,
+    curl: &Path,
+    progress: Progress<'_>,
+) -> Result<Vec<HeldConnections>, Fault> {
     let fault = |e: std::io::Error| Fault::internal(format!("held connections: {e}")).phase(Phase::Preparation);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fault)?;
     // Backlog for all connections at once: if the queue overflows, clients see connections that the kernel dropped.
@@ -85,7 +90,7 @@ pub fn measure(config: &BenchConfig, place: &WorkDir, curl: &Path, progress: Pro
             Ok(resident) => (Some(resident), None),
             Err(why) => (None, Some(why)),
         };
-        rows.push(Held { name, connections: MANY, resident_kb, absent });
+        rows.push(HeldConnections { name, connections: MANY, resident_kb, absent });
         progress("held connections", at, 2);
     }
     Ok(rows)

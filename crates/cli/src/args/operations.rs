@@ -2,7 +2,7 @@
 
 use super::{flag, path};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use node::config::{Flagged, KEYS, Kind};
+use node::config::{Flagged, KEYS, ValueKind};
 
 /// Names of the verbs, known without building the tree: the hot path must tell verbs from commands to run.
 pub const VERBS: &[&str] = &["config", "backup", "fsck", "top"];
@@ -88,14 +88,14 @@ pub fn config_args() -> Vec<Arg> {
     let of_keys = KEYS.iter().filter_map(|key| Some((key, key.flag?))).map(|(key, flag)| {
         let arg = Arg::new(flag).long(flag).help(key.about);
         match key.kind {
-            Kind::Switch => arg.num_args(0).default_missing_value("true").action(ArgAction::Set),
-            Kind::Texts => arg.value_name("NAME").action(ArgAction::Append),
-            Kind::Path => arg.value_name("PATH").value_hint(clap::ValueHint::FilePath),
+            ValueKind::Switch => arg.num_args(0).default_missing_value("true").action(ArgAction::Set),
+            ValueKind::Texts => arg.value_name("NAME").action(ArgAction::Append),
+            ValueKind::Path => arg.value_name("PATH").value_hint(clap::ValueHint::FilePath),
             // The key's text lists the words.
-            Kind::Word(words) => arg.value_name("WORD").value_parser(words.to_vec()).hide_possible_values(true),
-            Kind::Time => arg.value_name("TIME"),
-            Kind::Size => arg.value_name("SIZE"),
-            Kind::Text | Kind::Count | Kind::Number => arg.value_name("VALUE"),
+            ValueKind::Word(words) => arg.value_name("WORD").value_parser(words.to_vec()).hide_possible_values(true),
+            ValueKind::Time => arg.value_name("TIME"),
+            ValueKind::Size => arg.value_name("SIZE"),
+            ValueKind::Text | ValueKind::Count | ValueKind::Number => arg.value_name("VALUE"),
         }
     });
     std::iter::once(file).chain(of_keys).collect()

@@ -5,9 +5,9 @@ use crate::pipe::Pipe;
 use crate::render::print_document;
 use api::{FileEntry, FileKind, Rel};
 use clap::ArgMatches;
-use client::{Engine, Place};
+use client::{Engine, SandboxPath};
 use node::files::tar::{self, LeftOut};
-use node::files::write::{self, Ask};
+use node::files::write::{self, WriteOptions};
 use node::files::{self, Root};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -20,18 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terms::{ErrorKind, Fault, Phase};
 
 /// An end of a copy.
-enum End {
-    Sandbox(Place),
+enum CopyEnd {
+    Sandbox(SandboxPath),
     Here(PathBuf),
     Stream,
 }
 
-impl End {
-    fn of(word: &OsStr, engine: &Engine) -> End {
-        match Place::of(word) {
-            Some(place) => End::Sandbox(place),
-            None if word == "-" => End::Stream,
-            None => End::Here(engine.caller().cwd.join(word)),
+impl CopyEnd {
+    fn of(word: &OsStr, engine: &Engine) -> CopyEnd {
+        match SandboxPath::of(word) {
+            Some(place) => CopyEnd::Sandbox(place),
+            None if word == "-" => CopyEnd::Stream,
+            None => CopyEnd::Here(engine.caller().cwd.join(word)),
         }
     }
 }
@@ -39,18 +39,21 @@ impl End {
 pub fn cp(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let word = |name: &str| m.get_one::<OsString>(name).cloned().unwrap_or_default();
     let as_tar = m.get_flag("tar");
-    let (copied, left_out) = match (End::of(&word("src"), engine), End::of(&word("dst"), engine)) {
-        (End::Here(from), End::Sandbox(to)) => put(&from, &to, engine)?,
-        (End::Sandbox(from), End::Here(to)) => get(&from, &to, engine)?,
-        (End::Stream, End::Sandbox(to)) => take(&to, as_tar, engine)?,
-        (End::Sandbox(from), End::Stream) => {
+    let (copied, left_out) = match (CopyEnd::of(&word("src"), engine), CopyEnd::of(&word("dst"), engine)) {
+        (CopyEnd::Here(from), CopyEnd::Sandbox(to)) => put(&from, &to, engine)?,
+        (CopyEnd::Sandbox(from), CopyEnd::Here(to)) => get(&from, &to, engine)?,
+        (CopyEnd::Stream, CopyEnd::Sandbox(to)) => take(&to, as_tar, engine)?,
+        (CopyEnd::Sandbox(from), CopyEnd::Stream) => {
             if json {
                 return Err(mistake("both the file and JSON would go to standard output", "name a file"));
             }
             give(&from, as_tar, engine)?
         }
-        (End::Sandbox(_), End::Sandbox(_)) => {
-            return Err(mistake("from one sandbox to another", "copy it to a directory here first"));
+        (CopyEnd::Sandbox(_), CopyEnd::Sandbox(_)) => {
+            return Err(mistake(
+                "copying from one sandbox to another is not supported",
+                "copy it to a directory here first",
+            ));
         }
         _ => return Err(mistake("neither SRC nor DST is in a sandbox", "write SANDBOX:PATH for one of them")),
     };
@@ -107,8 +110,9 @@ fn trouble(path: &Path, error: &io::Error) -> Fault {
 
 /// Splits a local path into the directory above it and its name. Links on the way are followed, as the caller's own.
 fn split(path: &Path) -> Result<(Root, Rel), Fault> {
-    let name =
-        path.file_name().ok_or_else(|| mistake("the path here ends in no name", "name the file or directory"))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| mistake("the local path does not end in a name", "name the file or directory"))?;
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let root = here(above)?;
     let rel = root.path(name.as_bytes())?;
@@ -121,7 +125,7 @@ fn is_content(bytes: &[u8]) -> bool {
 }
 
 /// Returns the destination: below an existing directory under the source's name, else the path itself.
-fn target(engine: &Engine, to: &Place, name: Option<&[u8]>) -> Result<Rel, Fault> {
+fn target(engine: &Engine, to: &SandboxPath, name: Option<&[u8]>) -> Result<Rel, Fault> {
     let path = engine.rel(to)?;
     let is_dir = match engine.files_stat(to, true) {
         Ok(found) => found.kind == FileKind::Dir,
@@ -134,12 +138,12 @@ fn target(engine: &Engine, to: &Place, name: Option<&[u8]>) -> Result<Rel, Fault
     })
 }
 
-fn put(from: &Path, to: &Place, engine: &Engine) -> Result<Copied, Fault> {
+fn put(from: &Path, to: &SandboxPath, engine: &Engine) -> Result<Copied, Fault> {
     let found = std::fs::metadata(from).map_err(|e| trouble(from, &e))?;
     let whole = is_content(from.as_os_str().as_bytes());
     let name = from.file_name().filter(|_| !whole).map(OsStr::as_bytes);
     let at = target(engine, to, name)?;
-    let to = Place::at(&to.sandbox, &at);
+    let to = SandboxPath::at(&to.sandbox, &at);
     if found.is_dir() {
         let source = here(from)?;
         let mut left_out = LeftOut::default();
@@ -177,7 +181,7 @@ fn written(made: &FileEntry) -> Result<Copied, Fault> {
     Ok((json!({ "path": &made.path, "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 
-fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
+fn get(from: &SandboxPath, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
     let path = engine.rel(from)?;
     let found = engine.files_stat(from, true)?;
     let name = path.split().filter(|_| !is_content(&from.path)).map(|(_, name)| name.to_vec());
@@ -203,13 +207,13 @@ fn get(from: &Place, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
         return Ok((json!({ "entries": made.entries, "bytes": made.bytes }), left_out));
     }
     let (target, rel) = split(&at)?;
-    let ask = Ask { mode: Some(found.mode & 0o777), ..Ask::default() };
+    let ask = WriteOptions { mode: Some(found.mode & 0o777), ..WriteOptions::default() };
     let made = through(|out| engine.files_read(from, out), |mut input| write::write(target, &rel, ask, &mut input))?;
     Ok((json!({ "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 
 /// Copies standard input into a sandbox, as a file or as a tar stream.
-fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
+fn take(to: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     if !as_tar {
         return written(&engine.files_write(to, None, Box::new(io::stdin()))?);
     }
@@ -219,10 +223,10 @@ fn take(to: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
 }
 
 /// Copies to standard output: a file's bytes, or a directory as a tar stream.
-fn give(from: &Place, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
+fn give(from: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
     let is_dir = engine.files_stat(from, true)?.kind == FileKind::Dir;
     if io::stdout().is_terminal() {
-        return Err(mistake("this is not for a terminal", "`cofferdam files cat` shows a file"));
+        return Err(mistake("a tar stream is not written to a terminal", "`cofferdam files cat` shows a file"));
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left_out = LeftOut::default();
@@ -273,7 +277,7 @@ struct Joined {
 impl Read for Joined {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.pipe.read(buffer)? {
-            0 if self.failed.load(Ordering::SeqCst) => Err(io::Error::other("what was to be copied broke off")),
+            0 if self.failed.load(Ordering::SeqCst) => Err(io::Error::other("the source broke off")),
             count => Ok(count),
         }
     }

@@ -26,26 +26,26 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
     let done = connection::open(matches).and_then(|engine| {
         if let Some(tip) = matches.get_one::<String>("commits") {
             let landed = engine.approve_commits(&of_commits(matches, tip));
-            return landed.map(|receipt| Done::Landed(Box::new(receipt)));
+            return landed.map(|receipt| ApproveEnd::Landed(Box::new(receipt)));
         }
         let ask = match matches.get_flag("interactive") {
             true => chosen_by_hand(matches, &engine)?,
             false => as_told(matches, &engine)?,
         };
-        let Some(ask) = ask else { return Ok(Done::Declined) };
-        let landed = engine.approve(&ask).map(|receipt| Done::Landed(Box::new(receipt)));
+        let Some(ask) = ask else { return Ok(ApproveEnd::Declined) };
+        let landed = engine.approve(&ask).map(|receipt| ApproveEnd::Landed(Box::new(receipt)));
         landed.or_else(|fault| {
             let is_open = ask.hunks.is_empty() && ask.exact.is_empty() && !matches!(ask.seen, ReviewedDiff::Digest(_));
             match miss::nothing_left(&engine, &ask.of, &fault).filter(|_| is_open) {
-                Some(answer) => Ok(Done::NothingLeft(Box::new(answer))),
+                Some(answer) => Ok(ApproveEnd::NothingLeft(Box::new(answer))),
                 None => Err(miss::explain(&engine, &ask.of, fault)),
             }
         })
     });
     match done {
-        Ok(Done::Landed(answer)) => receipt::show(&answer, json),
-        Ok(Done::NothingLeft(answer)) => nothing_left(&answer, json),
-        Ok(Done::Declined) => {
+        Ok(ApproveEnd::Landed(answer)) => receipt::show(&answer, json),
+        Ok(ApproveEnd::NothingLeft(answer)) => nothing_left(&answer, json),
+        Ok(ApproveEnd::Declined) => {
             crate::render::note("nothing was approved");
             ExitCode::SUCCESS
         }
@@ -54,7 +54,7 @@ pub fn main(matches: &ArgMatches) -> ExitCode {
 }
 
 /// The end of an approval.
-enum Done {
+enum ApproveEnd {
     Landed(Box<Receipt>),
     NothingLeft(Box<WorkspaceDiff>),
     Declined,
@@ -179,7 +179,7 @@ fn confirm_unreviewed(engine: &Engine, ask: &ApproveChanges) -> Result<Option<St
         1 => ("this change".to_owned(), "it"),
         _ => (format!("these {count} changes"), "them"),
     };
-    let _ = write!(out, "nobody has looked at {these} with `cofferdam diff` yet; approve {them}? [y/N] ");
+    let _ = write!(out, "{these} have not been shown by `cofferdam diff` yet; approve {them}? [y/N] ");
     let _ = out.flush();
     let mut line = String::new();
     io::stdin().read_line(&mut line).map_err(|e| Fault::internal(e.to_string()))?;

@@ -38,7 +38,7 @@ fn tell(answer: &Conflicts) {
         note(&format!("no conflicts at {}", answer.base.display()));
     }
     if !answer.drifted.is_empty() {
-        note("`cofferdam rebase` takes in what the base changed");
+        note("`cofferdam rebase` merges the changes of the base");
     }
 }
 

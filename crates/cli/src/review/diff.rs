@@ -277,19 +277,19 @@ fn everything(out: &mut Out, answer: &WorkspaceDiff, brush: Brush, is_named: boo
 fn history(out: &mut Out, answer: &WorkspaceDiff, git: &WorkspaceHistory, brush: Brush) -> io::Result<()> {
     if git.switched {
         let (branch, base) = (render::safe(&git.branch), render::safe(&git.base_branch));
-        let text = format!("inside, {branch} is checked out; the base has {base}");
-        writeln!(out, "{} {text}, and what the two differ in is in the diff as well", brush.paint(YELLOW, "note:"))?;
+        let text = format!("inside, branch {branch} is checked out; the base is on {base}");
+        writeln!(out, "{} {text}; the diff includes the difference between the two", brush.paint(YELLOW, "note:"))?;
     }
     if git.commits.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{}", brush.paint(BOLD, &format!("COMMITS on {}", render::safe(&git.branch))))?;
     if git.commits_more > 0 {
-        writeln!(out, "{} earlier ones are not listed", git.commits_more)?;
+        writeln!(out, "{} earlier commits are not listed", git.commits_more)?;
     }
     super::fetch::commits(out, &git.commits, brush)?;
     let sandbox = render::safe(answer.name.as_deref().unwrap_or(&answer.sandbox));
-    writeln!(out, "take them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
+    writeln!(out, "adopt them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
 }
 
 /// True for a directory that was removed with its content: its files are listed already.

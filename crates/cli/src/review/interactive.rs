@@ -33,8 +33,8 @@ enum Turn {
     Done,
 }
 
-const HELP: &str = "y - let this through\nn - leave it\nq - leave it and all that follow\na - let this and the rest of the file through\n\
-                    d - leave this and the rest of the file\ns - split it where unchanged lines lie between its changes\nj - decide later, go on\nk - go back\n? - this help\n";
+const HELP: &str = "y - approve this\nn - leave it\nq - leave it and all that follow\na - approve this and the rest of the file\n\
+                    d - leave this and the rest of the file\ns - split it where unchanged lines lie between its changes\nj - decide later, go to the next\nk - go back\n? - this help\n";
 
 /// Asks, and returns the paths and hunks that shall land.
 pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
@@ -46,7 +46,7 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
         let what = if card.hunk.is_some() { "hunk" } else { "change" };
         write!(out, "{}", shown(card, brush))?;
         loop {
-            write!(out, "({}/{}) let this {what} through [y,n,q,a,d,s,j,k,?]? ", deck.at + 1, deck.cards.len())?;
+            write!(out, "({}/{}) approve this {what} [y,n,q,a,d,s,j,k,?]? ", deck.at + 1, deck.cards.len())?;
             out.flush()?;
             let mut line = String::new();
             // End of input means quit.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Token {
+pub enum TokenKind {
     Comment,
     Text,
     Number,
@@ -22,7 +22,7 @@ pub struct Language {
 
 /// The state that a line begins in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum LexerState {
     #[default]
     Code,
     Comment,
@@ -68,24 +68,24 @@ pub fn of(path: &str) -> Option<&'static Language> {
 
 impl Language {
     /// Returns the tokens of one line, in order and not overlapping.
-    pub fn tokens(&self, line: &str, state: &mut State) -> Vec<(Token, Range<usize>)> {
+    pub fn tokens(&self, line: &str, state: &mut LexerState) -> Vec<(TokenKind, Range<usize>)> {
         let mut tokens = Vec::new();
         let mut at = 0;
         while at < line.len() {
             let rest = &line[at..];
-            if *state == State::Comment {
+            if *state == LexerState::Comment {
                 let end = self.block.and_then(|(_, close)| rest.find(close).map(|found| found + close.len()));
-                *state = if end.is_some() { State::Code } else { State::Comment };
+                *state = if end.is_some() { LexerState::Code } else { LexerState::Comment };
                 let length = end.unwrap_or(rest.len());
-                tokens.push((Token::Comment, at..at + length));
+                tokens.push((TokenKind::Comment, at..at + length));
                 at += length;
                 continue;
             }
             let (token, length) = self.next(rest, line[..at].chars().next_back());
-            if token == Some(Token::Comment) && length == 0 {
-                *state = State::Comment;
+            if token == Some(TokenKind::Comment) && length == 0 {
+                *state = LexerState::Comment;
                 let open = self.block.map_or(0, |(open, _)| open.len());
-                tokens.push((Token::Comment, at..at + open));
+                tokens.push((TokenKind::Comment, at..at + open));
                 at += open;
                 continue;
             }
@@ -96,18 +96,18 @@ impl Language {
     }
 
     /// Returns the token that begins here, and its length; a comment of no length is one that may go on over lines.
-    fn next(&self, rest: &str, before: Option<char>) -> (Option<Token>, usize) {
+    fn next(&self, rest: &str, before: Option<char>) -> (Option<TokenKind>, usize) {
         let Some(first) = rest.chars().next() else { return (None, 0) };
         let apart = before.is_none_or(|c| c.is_whitespace() || c == '(' || c == ',' || c == ';' || c == '}');
         // A number sign inside a word is none of a comment's.
         if self.line.iter().any(|mark| rest.starts_with(mark) && (mark.len() > 1 || apart)) {
-            return (Some(Token::Comment), rest.len());
+            return (Some(TokenKind::Comment), rest.len());
         }
         if self.block.is_some_and(|(open, _)| rest.starts_with(open)) {
-            return (Some(Token::Comment), 0);
+            return (Some(TokenKind::Comment), 0);
         }
         if self.quotes.contains(first) {
-            return (Some(Token::Text), quoted(rest, first));
+            return (Some(TokenKind::Text), quoted(rest, first));
         }
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         if !is_word(first) {
@@ -116,8 +116,8 @@ impl Language {
         let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         let word = &rest[..length];
         match first {
-            '0'..='9' => (Some(Token::Number), length),
-            _ if length < 20 && KEYWORDS.contains(&word) => (Some(Token::Keyword), length),
+            '0'..='9' => (Some(TokenKind::Number), length),
+            _ if length < 20 && KEYWORDS.contains(&word) => (Some(TokenKind::Keyword), length),
             _ => (None, length),
         }
     }
@@ -141,15 +141,15 @@ fn quoted(rest: &str, quote: char) -> usize {
 mod tests {
     use super::*;
 
-    fn check(path: &str, line: &str, want: &[(Token, &str)]) {
-        let tokens = of(path).unwrap().tokens(line, &mut State::default());
+    fn check(path: &str, line: &str, want: &[(TokenKind, &str)]) {
+        let tokens = of(path).unwrap().tokens(line, &mut LexerState::default());
         let found: Vec<_> = tokens.into_iter().map(|(token, at)| (token, &line[at])).collect();
         assert_eq!(found, want, "{line}");
     }
 
     #[test]
     fn tokens_of_common_languages() {
-        use Token::*;
+        use TokenKind::*;
         check("a.rs", "let x = 10; // ten", &[(Keyword, "let"), (Number, "10"), (Comment, "// ten")]);
         check("a.py", "return 'a#b' # c", &[(Keyword, "return"), (Text, "'a#b'"), (Comment, "# c")]);
         check(
@@ -167,7 +167,7 @@ mod tests {
         for piece in ["/*", "*/", "\"", "\\", "'\"", "a", "0", "/**/"] {
             let line = piece.repeat(1_000_000 / piece.len());
             let began = std::time::Instant::now();
-            language.tokens(&line, &mut State::default());
+            language.tokens(&line, &mut LexerState::default());
             // A quadratic lexer would take minutes.
             assert!(began.elapsed().as_secs() < 60, "{piece}: {:?}", began.elapsed());
         }

@@ -33,8 +33,8 @@ pub fn explain(engine: &Engine, of: &ReviewScope, fault: Fault) -> Fault {
     let word = words[words.len() - paths.len() + missed].to_string_lossy().into_owned();
     let changed: Vec<String> = answer.diff.files.iter().map(|file| file.change.path.to_string()).collect();
     let message = match could_be_sandbox {
-        true => format!("there is no sandbox {word:?}, and no change at that path"),
-        false => format!("nothing changed at {}", paths[missed]),
+        true => format!("no sandbox is called {word:?}, and no change is at that path"),
+        false => format!("no changes at {}", paths[missed]),
     };
     let names = if could_be_sandbox { names(engine) } else { Vec::new() };
     missing(message, &word, names.iter().chain(&changed)).subject(answer.sandbox)
@@ -51,7 +51,7 @@ fn unknown(engine: &Engine, words: &[OsString]) -> Option<Fault> {
 fn missing<'a>(message: String, word: &str, known: impl Iterator<Item = &'a String>) -> Fault {
     let hint = match nearest(word, known.map(String::as_str)) {
         Some(near) => format!("did you mean {near:?}?"),
-        None => "`cofferdam ls` lists sandboxes, `cofferdam diff --name-only` what changed".to_owned(),
+        None => "`cofferdam ls` lists sandboxes, `cofferdam diff --name-only` the changed files".to_owned(),
     };
     Fault::new(ErrorKind::NotFound, message).hint(hint).phase(Phase::Admission)
 }

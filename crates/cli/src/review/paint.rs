@@ -1,7 +1,7 @@
 //! Changes for people: coloured lines in which no content or name can drive the terminal. Invisible characters are
 //! escaped.
 
-use super::lexer::{self, Language, State, Token};
+use super::lexer::{self, Language, LexerState, TokenKind};
 use api::{
     Change, ChangeBody, ChangeClass, ChangeFlag, ChangeKind, ChangeSide, DiffLine, FileDiff, FileKind, Hunk, LineKind,
     PathText, is_invisible,
@@ -79,13 +79,13 @@ pub fn title(change: &Change, brush: Brush) -> String {
 
 pub fn flag_words(flag: ChangeFlag) -> &'static str {
     match flag {
-        ChangeFlag::SetId => "set-id bit; taken off when it lands",
-        ChangeFlag::Capabilities => "file capabilities; taken off when it lands",
+        ChangeFlag::SetId => "set-id bit; removed when it lands",
+        ChangeFlag::Capabilities => "file capabilities; removed when it lands",
         ChangeFlag::HardLink => "has other names",
         ChangeFlag::Twin => "differs from another name only in case or composition",
-        ChangeFlag::HiddenName => "its name holds characters that cannot be seen",
-        ChangeFlag::HiddenText => "holds characters that cannot be seen",
-        ChangeFlag::LookAlike => "holds letters that pass for others",
+        ChangeFlag::HiddenName => "its name contains invisible characters",
+        ChangeFlag::HiddenText => "contains invisible characters",
+        ChangeFlag::LookAlike => "contains letters that look like others",
         ChangeFlag::LinkOutside => "leads outside",
         ChangeFlag::Binary => "binary",
         ChangeFlag::Large => "large",
@@ -181,7 +181,7 @@ pub fn hunk(hunk: &Hunk, language: Option<&'static Language>, brush: Brush) -> S
     let mut out = format!("{head} {}\n", brush.paint(DIM, &hunk.id));
     let differing = if brush.colours { pairs(&hunk.lines) } else { Vec::new() };
     let ends = Ends::of(&hunk.lines);
-    let (mut old_state, mut new_state) = (State::default(), State::default());
+    let (mut old_state, mut new_state) = (LexerState::default(), LexerState::default());
     for (index, line) in hunk.lines.iter().enumerate() {
         let tokens = match (language, brush.colours) {
             (Some(language), true) => {
@@ -245,7 +245,7 @@ fn pairs(lines: &[DiffLine]) -> Vec<Vec<Range<usize>>> {
 fn one_line(
     line: &DiffLine,
     ends: Ends,
-    tokens: &[(Token, Range<usize>)],
+    tokens: &[(TokenKind, Range<usize>)],
     marked: &[Range<usize>],
     brush: Brush,
 ) -> String {
@@ -272,7 +272,13 @@ fn one_line(
 }
 
 /// Paints a line range by range. Both lists are sorted, so each is walked once.
-fn styled(text: &str, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>], colour: &str, brush: Brush) -> String {
+fn styled(
+    text: &str,
+    tokens: &[(TokenKind, Range<usize>)],
+    marked: &[Range<usize>],
+    colour: &str,
+    brush: Brush,
+) -> String {
     let ranges = tokens.iter().map(|(_, range)| range).chain(marked);
     let mut cuts: Vec<usize> = ranges.flat_map(|range| [range.start, range.end]).chain([0, text.len()]).collect();
     cuts.retain(|cut| *cut <= text.len() && text.is_char_boundary(*cut));
@@ -287,10 +293,10 @@ fn styled(text: &str, tokens: &[(Token, Range<usize>)], marked: &[Range<usize>],
         let token = tokens.peek().filter(|(_, range)| range.contains(&pair[0])).map(|(token, _)| *token);
         let style = match token {
             _ if marked.peek().is_some_and(|range| range.contains(&pair[0])) => word.as_str(),
-            Some(Token::Comment) => "2",
-            Some(Token::Text) => "35",
-            Some(Token::Number) => "36",
-            Some(Token::Keyword) => "34",
+            Some(TokenKind::Comment) => "2",
+            Some(TokenKind::Text) => "35",
+            Some(TokenKind::Number) => "36",
+            Some(TokenKind::Keyword) => "34",
             None => colour,
         };
         out.push_str(&brush.paint(style, &visible(&text[pair[0]..pair[1]])));

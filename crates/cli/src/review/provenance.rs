@@ -51,6 +51,6 @@ fn tell(answer: &Provenance) {
         }
     }
     if answer.more {
-        note("there are older ones");
+        note("older approvals are not listed");
     }
 }

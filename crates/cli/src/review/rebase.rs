@@ -40,16 +40,16 @@ fn tell(answer: &WorkspaceRebased) {
         let _ = writeln!(out, "{word:<14} {}{why}", safe(&path.to_string()));
     }
     answer.notes.iter().for_each(|text| note(text));
-    let would = if answer.dry_run { "would be brought" } else { "was brought" };
+    let would = if answer.dry_run { "would be rebased" } else { "was brought" };
     let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
     note(&match (answer.files.len(), answer.conflicts) {
-        (0, _) => format!("{} {would} onto its base as it is now; nothing had to be merged", answer.sandbox),
-        (all, 0) => format!("{} {would} onto its base as it is now: {}", answer.sandbox, files(all)),
-        (_, open) => format!("{} {would} onto its base as it is now; {} in conflict", answer.sandbox, files(open)),
+        (0, _) => format!("{} {would} onto the current base; nothing had to be merged", answer.sandbox),
+        (all, 0) => format!("{} {would} onto the current base: {}", answer.sandbox, files(all)),
+        (_, open) => format!("{} {would} onto the current base; {} in conflict", answer.sandbox, files(open)),
     });
     if answer.conflicts > 0 && !answer.dry_run {
         note(&format!(
-            "marks (<<<<<<<) stand in the workspace; settle them there, e.g. `cofferdam shell {}`, or approve a file by its name",
+            "the workspace has conflict markers (<<<<<<<); resolve them there, e.g. `cofferdam shell {}`, or approve a file by its name",
             answer.sandbox
         ));
     }

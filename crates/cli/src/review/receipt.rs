@@ -29,8 +29,8 @@ pub fn show(receipt: &Receipt, json: bool) -> ExitCode {
     }
     let count = files(receipt.landed.len());
     note(&match &receipt.undoes {
-        Some(undone) => format!("{undone} was taken back: {count} as before"),
-        None => format!("{count} landed as {}; `cofferdam undo` takes it back", receipt.batch),
+        Some(undone) => format!("{undone} was undone: {count} restored"),
+        None => format!("{count} landed as {}; `cofferdam undo` reverts it", receipt.batch),
     });
     ExitCode::SUCCESS
 }
@@ -66,7 +66,7 @@ pub fn reject(matches: &ArgMatches) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     list(&answer.rejected);
-    note(&format!("{} thrown away in {}", files(answer.rejected.len()), answer.sandbox));
+    note(&format!("{} discarded in {}", files(answer.rejected.len()), answer.sandbox));
     ExitCode::SUCCESS
 }
 
@@ -82,7 +82,7 @@ fn reject_home(matches: &ArgMatches, json: bool) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(sandbox) => {
-            note(&format!("the home of {sandbox} is as it was when the sandbox was made"));
+            note(&format!("the home of {sandbox} was reset to its state at creation"));
             ExitCode::SUCCESS
         }
         Err(error) => fault(&error, json),
@@ -129,13 +129,13 @@ pub fn tell_left(left: &[LeftChange], more: u64) {
         note(&format!("left: {path}: {why}"));
     }
     if told.iter().any(|left| left.why.ends_with(NEEDS_NAME)) {
-        note("to let such a file through, give its own path, or --runs-on-host for all of them");
+        note("to approve such a file, give its own path, or --runs-on-host for all of them");
     }
     let unsaid = told.len().saturating_sub(MOST_TOLD) as u64;
     match (unsaid, others.len() as u64 + more) {
         (0, 0) => {}
-        (0, 1) => note("left: 1 that was not chosen; `cofferdam diff` shows it"),
-        (0, rest) => note(&format!("left: {rest} that were not chosen; `cofferdam diff` shows them")),
+        (0, 1) => note("left: 1 that was not selected; `cofferdam diff` shows it"),
+        (0, rest) => note(&format!("left: {rest} that were not selected; `cofferdam diff` shows them")),
         (unsaid, rest) => note(&format!("left: {} more; `cofferdam diff` shows them", unsaid + rest)),
     }
 }

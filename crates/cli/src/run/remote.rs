@@ -1,7 +1,7 @@
 //! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
-use super::{Done, continue_in, kept, request, tell_dropped, tells, to_continue};
+use super::{RunEnd, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::args::Runs;
 use crate::options::tell_left_out;
 use crate::render;
@@ -12,15 +12,15 @@ use client::{NetworkLog, Remote, SecretValues, unsupported_by_daemon};
 use node::create;
 use node::events::{DEFAULT_MAX, EventFile};
 use node::keeper::attach::{AttachOptions, AttachOutcome, terminal};
-use node::policies::{Flag, Source, secret_entry};
-use node::run::{Fresh, Keep, Place, RunRequest, TTL_MS};
+use node::policies::{Flag, RequestedPolicy, secret_entry};
+use node::run::{ChangeDestination, Fresh, Keep, RunRequest, TTL_MS};
 use node::sandbox::Which;
 use node::secrets::{self, Carried};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
-pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<Done, Fault> {
+pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<RunEnd, Fault> {
     let mut asked = request(verb, m, &remote.caller)?;
     if let Some(wish) = to_continue(m, &remote.caller)? {
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
@@ -31,7 +31,7 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
     }
     let detach = m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach);
     match &asked.place {
-        Place::Sandbox(word) => {
+        ChangeDestination::Sandbox(word) => {
             let word = Some(word.as_str()).filter(|word| !word.is_empty());
             let asked = RunRequest {
                 stdio: node::run::Stdio { input: asked.stdio.input && !detach, ..asked.stdio },
@@ -40,14 +40,14 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
             let run = remote.begin(&asked, word, SecretValues::new(), terminal_size(&asked))?;
             if detach {
                 render::say(&run);
-                return Ok(Done::Left);
+                return Ok(RunEnd::Left);
             }
             stay(m, remote, &asked, &run)
         }
-        Place::Fresh(fresh) => in_fresh(m, remote, &asked, fresh, events),
+        ChangeDestination::Fresh(fresh) => in_fresh(m, remote, &asked, fresh, events),
         // A sandbox is created all the same; nothing is written to it.
-        Place::ReadOnly => in_fresh(m, remote, &asked, &Fresh::default(), events),
-        Place::Direct | Place::Plain => Err(no_direct()),
+        ChangeDestination::ReadOnly => in_fresh(m, remote, &asked, &Fresh::default(), events),
+        ChangeDestination::Direct | ChangeDestination::Plain => Err(no_direct()),
     }
 }
 
@@ -55,13 +55,13 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
 fn no_direct() -> Fault {
     unsupported_by_daemon(
         "--direct",
-        "a daemon changes a directory by an approval and by nothing else",
-        "leave --direct out and `cofferdam approve` what was changed, or run it on the daemon's host without --server",
+        "a daemon changes a directory only by an approval",
+        "leave --direct out and approve the changes with `cofferdam approve`, or run it on the daemon's host without --server",
     )
 }
 
 /// Explains what the run would do on the daemon's host, without running it.
-fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
+fn explain(remote: &Remote, asked: &RunRequest) -> Result<RunEnd, Fault> {
     let (mut words, mut here) = (Vec::new(), BTreeMap::new());
     for word in &sources(asked, remote) {
         let (word, line) = secrets::told(word, &remote.caller)?;
@@ -70,10 +70,10 @@ fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
     }
     node::publish::check(&asked.publish)?;
     let mut told = match &asked.place {
-        Place::Sandbox(word) => remote.explain_in(asked, word)?,
-        Place::Fresh(fresh) => remote.explain(asked, &wanted(asked, fresh, words, None))?,
-        Place::ReadOnly => remote.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
-        Place::Direct | Place::Plain => return Err(no_direct()),
+        ChangeDestination::Sandbox(word) => remote.explain_in(asked, word)?,
+        ChangeDestination::Fresh(fresh) => remote.explain(asked, &wanted(asked, fresh, words, None))?,
+        ChangeDestination::ReadOnly => remote.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        ChangeDestination::Direct | ChangeDestination::Plain => return Err(no_direct()),
     };
     // Values come from this host, and the daemon does not know their source.
     for line in &mut told.secrets {
@@ -82,7 +82,7 @@ fn explain(remote: &Remote, asked: &RunRequest) -> Result<Done, Fault> {
         }
     }
     super::explain(&told)?;
-    Ok(Done::Explained)
+    Ok(RunEnd::Explained)
 }
 
 /// Returns the size of the caller's terminal for a command that gets one.
@@ -95,25 +95,25 @@ fn terminal_size(asked: &RunRequest) -> Option<TerminalSize> {
 }
 
 /// Attaches to a run until it ends, and shows it like a local one.
-fn stay(m: &ArgMatches, remote: &Remote, asked: &RunRequest, run: &str) -> Result<Done, Fault> {
+fn stay(m: &ArgMatches, remote: &Remote, asked: &RunRequest, run: &str) -> Result<RunEnd, Fault> {
     let node::run::Stdio { input, terminal, capture, .. } = asked.stdio;
     match attach_remote(remote, run, AttachOptions { input, terminal, capture, from: 0 }, OnReaderGone::Signal)? {
         AttachOutcome::Detached => {
             note_detached(run);
-            Ok(Done::Left)
+            Ok(RunEnd::Left)
         }
         AttachOutcome::Ended(outcome) => {
             if tells(m) {
                 render::summary(&outcome, false);
             }
-            Ok(Done::Ran(outcome))
+            Ok(RunEnd::Ran(outcome))
         }
     }
 }
 
 /// Returns settings of another tool's files that are not in force.
-fn left_out(sources: &[Source]) -> Result<Vec<String>, Fault> {
-    let files = sources.iter().filter(|source| matches!(source, Source::File(_)));
+fn left_out(sources: &[RequestedPolicy]) -> Result<Vec<String>, Fault> {
+    let files = sources.iter().filter(|source| matches!(source, RequestedPolicy::File(_)));
     let lists = files.map(|source| node::policies::load(source).map(|loaded| loaded.left_out));
     Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
 }
@@ -124,7 +124,7 @@ fn in_fresh(
     asked: &RunRequest,
     fresh: &Fresh,
     events: Option<EventFile>,
-) -> Result<Done, Fault> {
+) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(asked, remote)?;
     let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
     if tells(m) {
@@ -134,7 +134,7 @@ fn in_fresh(
     }
     // Rules and limits belong to the sandbox, so the run has none.
     let bare = RunRequest {
-        policies: Vec::<Source>::new(),
+        policies: Vec::<RequestedPolicy>::new(),
         flags: Vec::new(),
         limits: Default::default(),
         cpus: None,
@@ -159,7 +159,7 @@ fn in_fresh(
         }
     };
     match stay(m, remote, asked, &run)? {
-        Done::Ran(outcome) => Ok(Done::Ran(Box::new(settle(m, remote, *outcome, &which, asked, network_log)))),
+        RunEnd::Ran(outcome) => Ok(RunEnd::Ran(Box::new(settle(m, remote, *outcome, &which, asked, network_log)))),
         left => Ok(left),
     }
 }
@@ -167,7 +167,7 @@ fn in_fresh(
 /// Returns the request for a run's sandbox.
 fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: Option<u64>) -> create::CreateSandbox {
     create::CreateSandbox {
-        read_only: asked.place == Place::ReadOnly,
+        read_only: asked.place == ChangeDestination::ReadOnly,
         secrets,
         events_max,
         report_reads: asked.report_reads,
@@ -189,8 +189,8 @@ fn wanted(asked: &RunRequest, fresh: &Fresh, secrets: Vec<String>, events_max: O
 fn sources(asked: &RunRequest, remote: &Remote) -> Vec<String> {
     let mut words = asked.secrets.clone();
     let presets = asked.policies.iter().filter_map(|source| match source {
-        Source::Preset(_) => node::policies::load(source).ok(),
-        Source::File(_) | Source::Text(_) => None,
+        RequestedPolicy::Preset(_) => node::policies::load(source).ok(),
+        RequestedPolicy::File(_) | RequestedPolicy::Text(_) => None,
     });
     let of_presets = presets.flat_map(|loaded| loaded.document.secrets).map(|secret| secret.name);
     let typed = asked.flags.iter().filter_map(|flag| match flag {
@@ -240,7 +240,9 @@ fn settle(
         }
         // The command has its outcome, and its changes are safe; only their number is unknown.
         Err(fault) => {
-            outcome.message.get_or_insert(format!("the sandbox of the run is not settled: {}", fault.message));
+            outcome
+                .message
+                .get_or_insert(format!("the sandbox of the run could not be kept or removed: {}", fault.message));
             render::note(outcome.message.as_deref().unwrap_or_default());
         }
     }
@@ -254,13 +256,18 @@ fn settle(
 /// Number of changes, whether the sandbox is kept, and the number of missing network events.
 type Settled = (Changes, bool, (u64, Option<String>));
 
-fn settled(remote: &Remote, which: &Which, place: &Place, network_log: Option<NetworkLog>) -> Result<Settled, Fault> {
+fn settled(
+    remote: &Remote,
+    which: &Which,
+    place: &ChangeDestination,
+    network_log: Option<NetworkLog>,
+) -> Result<Settled, Fault> {
     remote.stop(which, Duration::ZERO)?;
     let events = network_log.map(NetworkLog::finish).unwrap_or_default();
     let changes = remote.changes(which)?;
     let keep = match place {
-        Place::Fresh(fresh) => fresh.keep,
-        Place::ReadOnly => Keep::Never,
+        ChangeDestination::Fresh(fresh) => fresh.keep,
+        ChangeDestination::ReadOnly => Keep::Never,
         _ => Keep::Always,
     };
     let stays = match keep {

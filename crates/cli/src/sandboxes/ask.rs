@@ -4,7 +4,7 @@ use crate::{args, options, quantity};
 use api::{Restart, Service, Sharing};
 use clap::ArgMatches;
 use node::create::CreateSandbox;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::sandbox::Which;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use terms::{Fault, Phase};
 
 pub fn create(m: &ArgMatches) -> Result<CreateSandbox, Fault> {
-    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
-    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    let mut policies: Vec<RequestedPolicy> = args::all(m, "policy").map(RequestedPolicy::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| RequestedPolicy::File(PathBuf::from(file))));
     let until_stop = text(m, "reserve-until").is_some_and(|when| when == "stop");
     Ok(CreateSandbox {
         dir: m.get_one::<OsString>("dir").map(PathBuf::from),
@@ -50,8 +50,10 @@ fn services(m: &ArgMatches) -> Result<Vec<Service>, Fault> {
     };
     let services: Vec<Service> = given.map(read).collect::<Result<_, _>>()?;
     match restarts.keys().find(|name| !name.is_empty() && !services.iter().any(|service| service.name == **name)) {
-        Some(name) => Err(bad("restart", &format!("{name}: there is no service of that name"))
-            .hint("name one of those given with --service")),
+        Some(name) => {
+            Err(bad("restart", &format!("{name}: no service has that name"))
+                .hint("name one of those given with --service"))
+        }
         None => Ok(services),
     }
 }
@@ -64,7 +66,11 @@ fn restarts(m: &ArgMatches) -> Result<BTreeMap<String, Restart>, Fault> {
             "always" => Restart::Always,
             "on-failure" => Restart::OnFailure,
             "never" => Restart::Never,
-            _ => return Err(bad("restart", &format!("{word:?}: no such word")).hint("always, on-failure or never")),
+            _ => {
+                return Err(
+                    bad("restart", &format!("{word:?}: not a restart policy")).hint("always, on-failure or never")
+                );
+            }
         };
         Ok((name.to_owned(), when))
     };
@@ -100,8 +106,8 @@ fn bad(flag: &str, why: &str) -> Fault {
 
 /// Returns the request for the sandbox in which a template is prepared.
 pub fn prepare(m: &ArgMatches) -> Result<CreateSandbox, Fault> {
-    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
-    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    let mut policies: Vec<RequestedPolicy> = args::all(m, "policy").map(RequestedPolicy::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| RequestedPolicy::File(PathBuf::from(file))));
     Ok(CreateSandbox {
         dir: m.try_get_one::<OsString>("dir").ok().flatten().map(PathBuf::from),
         policies,

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 /// Delay before the first line; shorter jobs print none.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-pub struct Line {
+pub struct ProgressLine {
     watched: bool,
     begun: Instant,
     shown: bool,
 }
 
-impl Line {
-    pub fn new() -> Line {
-        Line { watched: crate::render::can_draw(&std::io::stderr()), begun: Instant::now(), shown: false }
+impl ProgressLine {
+    pub fn new() -> ProgressLine {
+        ProgressLine { watched: crate::render::can_draw(&std::io::stderr()), begun: Instant::now(), shown: false }
     }
 
     pub fn show(&mut self, now: &Copied) {
@@ -27,7 +27,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -5,7 +5,7 @@ use crate::render::say;
 use crate::{args, options, quantity, render};
 use clap::ArgMatches;
 use client::Engine;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::portable::ImportOptions;
 use node::snapshots::Bounds;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ pub fn export(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, F
             let why = if json {
                 "both the file and JSON would go to standard output"
             } else {
-                "the file is not for a terminal"
+                "the file is not written to a terminal"
             };
             return Err(Fault::invalid(why).hint("name a file").phase(Phase::Admission));
         }
@@ -70,8 +70,8 @@ fn draft_of(place: &Path) -> Result<PathBuf, Fault> {
 pub fn import(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let file = file(m);
     let onto = m.get_one::<OsString>("onto").map(PathBuf::from).unwrap_or_default();
-    let mut policies: Vec<Source> = args::all(m, "policy").map(Source::of).collect();
-    policies.extend(args::all(m, "settings").map(|file| Source::File(PathBuf::from(file))));
+    let mut policies: Vec<RequestedPolicy> = args::all(m, "policy").map(RequestedPolicy::of).collect();
+    policies.extend(args::all(m, "settings").map(|file| RequestedPolicy::File(PathBuf::from(file))));
     let bounds = match text(m, "max-size") {
         None => Bounds::default(),
         Some(amount) => {
@@ -106,5 +106,6 @@ fn file(m: &ArgMatches) -> OsString {
 }
 
 fn unwritable(place: &Path, error: &std::io::Error) -> Fault {
-    Fault::new(ErrorKind::Unavailable, format!("{}: {error}", place.display())).hint("write it where there is space")
+    Fault::new(ErrorKind::Unavailable, format!("{}: {error}", place.display()))
+        .hint("write to a file system with free space")
 }

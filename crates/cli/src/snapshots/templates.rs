@@ -54,8 +54,8 @@ fn prepared(m: &ArgMatches, engine: &Engine, name: &str, command: &str) -> Resul
         true => engine.template_create(name, Some(&made.id), Some(command)),
         false => {
             let fault =
-                Fault::new(ErrorKind::Conflict, format!("the template {name:?} was not made: its command failed"));
-            Err(fault.hint("see what it said above, and try again").phase(Phase::Execution))
+                Fault::new(ErrorKind::Conflict, format!("the template {name:?} was not created: its command failed"));
+            Err(fault.hint("see its output above, and try again").phase(Phase::Execution))
         }
     };
     let which = Which { word: Some(made.id), version: None };
@@ -109,7 +109,7 @@ fn warm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
     }
     set.notes.iter().for_each(|note| render::note(note));
     if keep > 0 && matches!(engine, Engine::Local(..)) {
-        render::note("a daemon makes them and keeps them (`cofferdam serve`); without one nothing stands ready");
+        render::note("a daemon (`cofferdam serve`) creates and keeps spares; without one there are none");
     }
     say(&format!("{} {}/{}", set.address, set.warm.ready, set.warm.keep));
     Ok(ExitCode::SUCCESS)

@@ -163,9 +163,9 @@ fn refusals_name_the_field_and_the_value() {
     }
     for (ask, told) in [
         (json!({ "command": ["true"], "variables": ["NOEQ"] }), "variables: \"NOEQ\" has no name before a `=`"),
-        (json!({ "command": ["a\0b"] }), "command: \"a\\0b\" holds a zero byte"),
-        (json!({ "shell": "a\u{1b}[31m\0" }), "shell: \"a\\u{1b}[31m\\0\" holds a zero byte"),
-        (json!({ "command": [{ "base64": "?" }] }), "command: base64 \"?\" is not spelled as it should be"),
+        (json!({ "command": ["a\0b"] }), "command: \"a\\0b\" contains a zero byte"),
+        (json!({ "shell": "a\u{1b}[31m\0" }), "shell: \"a\\u{1b}[31m\\0\" contains a zero byte"),
+        (json!({ "command": [{ "base64": "?" }] }), "command: base64 \"?\" is not in canonical form"),
     ] {
         let fault = daemon.post("/v1/sandboxes/box/runs", ask).assert_fault(400, "invalid_request");
         assert_eq!(fault["message"], told);

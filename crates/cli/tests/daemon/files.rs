@@ -185,7 +185,7 @@ fn what_may_not_be_read_is_refused_by_name() {
         let refused = |at: &str, named: &str| {
             let answer = fixture.get("archive", &format!("path={at}"));
             let fault = answer.assert_fault(403, "policy_denied");
-            assert_eq!(fault["message"], format!("{named}: cannot pack it: it may not be read"));
+            assert_eq!(fault["message"], format!("{named}: cannot pack it: no permission to read it"));
             assert_eq!((&fault["retry"], answer.header("retry-after")), (&json!("never"), None), "{fault}");
         };
         for at in ["t", ".", "t/secret"] {
@@ -195,7 +195,7 @@ fn what_may_not_be_read_is_refused_by_name() {
         let found = fixture.get("search", "path=t&content=needle").assert_ok();
         assert_eq!(
             found["skipped"],
-            json!([{ "path": "t/secret", "why": "t/secret: cannot read it: the guest itself may not" }])
+            json!([{ "path": "t/secret", "why": "t/secret: cannot read it: the guest has no permission either" }])
         );
         fixture.post("chmod", json!({ "path": "t/secret", "mode": "600" })).assert_ok();
         let whole = fixture.get("archive", "path=t");
@@ -219,7 +219,7 @@ fn what_stands_in_the_way_of_a_rename_is_named() {
     };
     assert_eq!(told("f", "empty"), "empty: cannot put it there: it is a directory");
     assert_eq!(told("empty", "full"), "full: cannot put it there: the directory is not empty");
-    assert_eq!(told("empty", "f"), "f: it is no directory, and no directory can take its place");
+    assert_eq!(told("empty", "f"), "f: it is not a directory, and a directory cannot replace it");
     fixture.post("rename", json!({ "from": "f", "to": "full/x", "replace": true })).assert_ok();
     assert_eq!(fixture.inside("cat full/x"), "f\n", "the control");
 }

@@ -171,7 +171,7 @@ fn output_that_a_full_disk_did_not_take_is_told_as_lost() {
         let said = said();
         let told = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(begun.elapsed() < Duration::from_secs(180), "it does not wait for what cannot come: {told}");
-        said.status.code() == Some(125) && told.contains("the disk did not take them")
+        said.status.code() == Some(125) && told.contains("could not be written to disk")
     };
     // Reserved space is used up first.
     assert!((0..20).any(|_| lost()));

@@ -175,7 +175,7 @@ fn what_held_last_must_be_known() {
     cycle("second");
     assert!(soon(|| fork("first").status == 403), "its record goes with the next");
     let fault = fork("first").assert_fault(403, "policy_denied");
-    assert!(fault["message"].as_str().unwrap().contains("not known any more"), "{fault}");
+    assert!(fault["message"].as_str().unwrap().contains("no longer recorded"), "{fault}");
     fork("second").assert_ok();
 }
 
@@ -214,7 +214,7 @@ fn a_template_gives_what_it_gives() {
         w.post(token, "/v1/sandboxes", json!({"template": "net", "policies": policies, "cpus": cpus}))
     };
     let fault = make(Some(&agent), json!(["workspace-write"]), json!(null)).assert_fault(403, "policy_denied");
-    assert!(fault["message"].as_str().unwrap().contains("more than the template does"), "{fault}");
+    assert!(fault["message"].as_str().unwrap().contains("more than the template's policy"), "{fault}");
     assert!(fault["hint"].as_str().unwrap().contains("leave `policies` out"), "{fault}");
     // The controls: the template's own rights, fewer, and more by an operator; the policy alone was granted to the
     // agent.
@@ -306,7 +306,7 @@ fn what_cannot_be_read_is_not_covered() {
     let w = GrantsFixture::new(As::User);
     for name in ["networked", "no-network", "strict"] {
         let fault = w.post(None, "/v1/sandboxes", json!({"policies": [name]})).assert_fault(403, "policy_denied");
-        assert!(fault["message"].as_str().unwrap().contains("nothing to work on"), "{fault}");
+        assert!(fault["message"].as_str().unwrap().contains("no command can work on it"), "{fault}");
         let made = w.place.cofferdam(["create", "-p", name]).current_dir(&w.place.project).output().unwrap();
         assert_eq!(made.status.code(), Some(126), "{made:?}");
     }

@@ -54,14 +54,14 @@ print("denied")
 log = json.loads(subprocess.run([cofferdam, "audit", "log", "--json"], capture_output=True).stdout)
 answers = [e for e in log["entries"] if e["verb"] == "answer"]
 assert [(e["actor"], e["body"]["answer"]) for e in answers] == [("reviewer", "allow"), ("reviewer", "deny")], answers
-print("written down")
+print("recorded")
 "#;
 
 #[test]
 fn a_reviewer_answers_what_an_agent_cannot() {
     for who in either() {
         let world = World::new(who).host(PUBLIC, "good.test").server("http", PUBLIC, 80);
-        assert_eq!(with_daemon(&world, SCRIPT), "allowed\ndenied\nwritten down\n");
+        assert_eq!(with_daemon(&world, SCRIPT), "allowed\ndenied\nrecorded\n");
     }
 }
 

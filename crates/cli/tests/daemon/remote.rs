@@ -134,7 +134,7 @@ fn refusals_are_told_in_words_of_this_program() {
     assert_eq!(hint(&server, &blue, &[]), "", "the control");
     // A listing is one request, or two where the daemon is asked first what it can do.
     let later = (0..3).map(|_| hint(&server, &blue, &[])).find(|hint| !hint.is_empty()).unwrap_or_default();
-    assert!(later.starts_with("ask again in ") && later.ends_with(" seconds"), "{later}");
+    assert!(later.starts_with("retry in ") && later.ends_with(" seconds"), "{later}");
     let unknown = hint(&server, &format!("cof_{}_{}", "a".repeat(32), "b".repeat(64)), &[]);
     assert!(unknown.contains("--token-file") && !unknown.contains("Authorization"), "{unknown}");
     daemon.token(json!({ "name": "short", "scopes": ["agent"], "ttl_ms": 1 }));
@@ -273,7 +273,7 @@ fn a_terminal_is_a_terminal_and_can_be_left() {
         ["send", "\r"],
     ]);
     at(text, steps).assert_code(5);
-    let steps = json!([["expect", "there"], ["send", "\u{10}\u{11}"], ["expect", "it goes on"]]);
+    let steps = json!([["expect", "there"], ["send", "\u{10}\u{11}"], ["expect", "it keeps running"]]);
     at("echo there; read x; exit 6", steps).assert_code(0);
     let ps = asked(&place, &socket, &["ps", "--json"]).output().unwrap();
     let ps: Value = serde_json::from_slice(&ps.stdout).unwrap();

@@ -214,7 +214,7 @@ fn what_is_kept_of_output_is_bounded_and_what_is_gone_is_said() {
     assert!(to > EACH - bytes, "what is gone is more than its bytes: each piece has a head");
     // The oldest run: its output is gone and reported so; its outcome is known.
     let gone = w.daemon.get(&format!("/v1/runs/{}/output", name(&runs[0]))).assert_fault(404, "not_found");
-    assert!(gone["message"].as_str().unwrap().contains("no longer is"), "{gone}");
+    assert!(gone["message"].as_str().unwrap().contains("no longer kept"), "{gone}");
     let known = w.daemon.get(&format!("/v1/runs/{}?wait=1ms", name(&runs[0]))).assert_ok();
     assert_eq!((&known["verdict"], &known["outcome"]["verdict"]), (&json!("ok"), &json!("ok")), "{known}");
     assert!(known["outcome"]["message"].as_str().unwrap().contains("no longer kept"), "{known}");

@@ -179,7 +179,7 @@ fn a_store_that_is_gone_or_shut_is_told_and_comes_back() {
     let store = w.place.state().join("store.db");
     let shut = |mode: u32| fs::set_permissions(w.place.state(), fs::Permissions::from_mode(mode)).unwrap();
     shut(0o755);
-    w.is_down(503, "unavailable", "others may look into it");
+    w.is_down(503, "unavailable", "other users can access it");
     shut(0o700);
     w.is_up();
     let StoreFixture { place, daemon, .. } = w;

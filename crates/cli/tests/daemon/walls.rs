@@ -281,7 +281,7 @@ fn what_a_guest_changes_takes_no_denial_away() {
         // Rejecting the change makes the sandbox usable again.
         if who == As::User {
             let refused = w.exec("shut", "true");
-            assert!(refused.contains("cannot be found") && refused.contains("reject"), "{refused}");
+            assert!(refused.contains("cannot find") && refused.contains("reject"), "{refused}");
             let back = w.0.cofferdam(["reject", "shut", "keys"]).output().unwrap();
             assert!(back.status.success(), "{back:?}");
             let again = w.exec("shut", &format!("cd {}; cat open/file; cat keys/plain", w.0.project.display()));

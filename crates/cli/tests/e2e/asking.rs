@@ -58,7 +58,9 @@ fn a_person_at_the_terminal_lets_it_through_or_does_not() {
         assert_ne!(screen.code, 0, "{}", screen.text);
         assert!(screen.restored && screen.missed.is_none(), "{}", screen.text);
         assert_eq!(screen.outcome["verdict"], "denied");
-        assert!(refusals(&screen.outcome).contains(&("net.resolve".into(), "a person refused it".into())));
+        assert!(
+            refusals(&screen.outcome).contains(&("net.resolve".into(), "the person who was asked refused it".into()))
+        );
     }
 }
 
@@ -93,15 +95,18 @@ fn without_an_answer_it_is_refused_in_time() {
     let world = world(As::User);
     let policy = rules(&world);
     let flags = ["--ask-timeout", "1s", "-p", &policy, "-c", CURL];
-    let screen =
-        on_terminal_in(&world, &flags, json!([["expect", "refused after 1 s"], ["expect", "no answer is needed"]]));
+    let screen = on_terminal_in(
+        &world,
+        &flags,
+        json!([["expect", "refused after 1 s"], ["expect", "the question was withdrawn"]]),
+    );
     assert!(screen.code != 0 && screen.missed.is_none(), "{}", screen.text);
     assert!(refusals(&screen.outcome).iter().any(|(_, hint)| hint == "no answer within 1 s"), "{:#}", screen.outcome);
     // A pending question does not keep a run alive: it is withdrawn when the command ends.
     let text = format!("{CURL} & exec sleep 4");
     let screen = on_terminal_in(&world, &["-p", &policy, "-c", &text], json!([["expect", "[y]"]]));
     screen.assert_code(0);
-    assert!(screen.text.contains("no answer is needed"), "{}", screen.text);
+    assert!(screen.text.contains("the question was withdrawn"), "{}", screen.text);
 }
 
 // promise 21
@@ -159,7 +164,10 @@ fn files_and_sockets_wait_for_an_answer_too() {
         screen.assert_code(0);
         assert!(screen.text.contains("it is open"), "{who:?} {}", screen.text);
         assert!(!screen.text.contains("it is shut") && service.seen() == 1, "{who:?} {}", screen.text);
-        assert_eq!(refusals(&screen.outcome), [("fs.read".to_owned(), "a person refused it".to_owned())]);
+        assert_eq!(
+            refusals(&screen.outcome),
+            [("fs.read".to_owned(), "the person who was asked refused it".to_owned())]
+        );
         let journal = fs::read_to_string(&events).unwrap();
         assert_eq!(journal.lines().filter(|line| line.contains("\"asked\"")).count(), 3, "{journal}");
         assert!(journal.contains("\"opened\""), "{journal}");

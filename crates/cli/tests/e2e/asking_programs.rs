@@ -57,7 +57,7 @@ fn a_program_starts_once_somebody_says_so_and_no_other() {
                 let steps = json!([
                     wants(&one),
                     ["expect", "asks; without"],
-                    ["expect", "[y] yes, as long as this runs  [n]"],
+                    ["expect", "[y] yes, until this ends  [n]"],
                     yes,
                     wants(&other),
                     prompt,
@@ -77,7 +77,7 @@ fn a_program_starts_once_somebody_says_so_and_no_other() {
                     screen.text
                 );
                 assert_eq!(screen.text.matches("wants exec").count(), 3, "{who:?} {}", screen.text);
-                let refused = ("exec".to_owned(), other.clone(), "a person refused it".to_owned());
+                let refused = ("exec".to_owned(), other.clone(), "the person who was asked refused it".to_owned());
                 assert_eq!(refusals(&screen.outcome), [refused], "{who:?}");
             }
         }
@@ -96,7 +96,7 @@ fn without_an_answer_a_program_does_not_start() {
             let screen = on_terminal(&place, &["--ask-timeout", "1s", "-p", &policy, "-c", &text], steps);
             screen.assert_code(0);
             assert!(!screen.text.contains("ran\r\n"), "{who:?} {}", screen.text);
-            assert_eq!(refusals(&screen.outcome)[0].2, "nobody answered in time", "{who:?}");
+            assert_eq!(refusals(&screen.outcome)[0].2, "no answer came in time", "{who:?}");
             // Control without a terminal: the program is refused without a question.
             let run = place.sh(&["-p", &policy], &text);
             run.assert_denied("exec", &one);
@@ -121,7 +121,7 @@ fn the_command_itself_is_asked_about() {
             screen.assert_code(126);
             assert!(!screen.text.contains("ran\r\n"), "{who:?} {}", screen.text);
             assert_eq!(screen.outcome["error_kind"], "policy_denied", "{who:?} {:#}", screen.outcome);
-            assert_eq!(screen.outcome["hint"], "a person refused it", "{who:?} {:#}", screen.outcome);
+            assert_eq!(screen.outcome["hint"], "the person who was asked refused it", "{who:?} {:#}", screen.outcome);
             let run = place.run(&["-p", &policy], &[&one, "ran"]);
             assert_eq!((run.code(), run.stdout()), (126, String::new()), "{who:?} {}", run.story());
             assert!(run.text("/message").contains("exec.rules[0]"), "{who:?} {}", run.story());
@@ -214,7 +214,7 @@ fn what_cannot_be_asked_about_is_refused_before_the_start() {
         assert!(run.text("/message").contains(why) && run.text("/hint").contains(hint), "{}", run.story());
     };
     refused(ask(many.to_str().unwrap()), "more than 32 programs", "a directory that holds them");
-    refused(ask("$WORKSPACE"), "what is writable must not be executable", "one by one");
+    refused(ask("$WORKSPACE"), "no writable file may be executable", "one by one");
     // In a writable directory the kernel cannot keep a program from being created, so a rule for a missing one is
     // refused.
     let [policy, _] = policies(&place, &[ask("$WORKSPACE/later")]);

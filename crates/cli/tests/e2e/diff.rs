@@ -264,7 +264,7 @@ fn the_rest_of_a_diff_needs_no_second_look() {
         let exec = |text: &str| to_the_end(&mut place.cofferdam(["exec", "work", "--", "sh", "-c", text]), b"");
         let why = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
         let unseen = approve(&["a"]);
-        assert!(why(&unseen).contains("nobody has been shown"), "control: {}", why(&unseen));
+        assert!(why(&unseen).contains("has not been reviewed"), "control: {}", why(&unseen));
         let shown: Value = serde_json::from_slice(&diff(&place, &["work", "--json"]).stdout).unwrap();
         let hunk = shown["files"][2]["body"]["text"][0]["id"].as_str().unwrap().to_owned();
         for words in [&["a"][..], &["--hunk", &hunk], &["b"]] {

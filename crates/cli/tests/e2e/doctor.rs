@@ -70,7 +70,10 @@ fn a_limit_that_lacks_groups_is_shown_with_its_fix_and_does_not_count() {
     assert_eq!(output.status.code(), Some(0), "{report_text}");
     assert!(report_text.contains("missing  memory_mb"), "{report_text}");
     assert!(report_text.contains("sudo cofferdam setup --user"), "{report_text}");
-    assert!(report_text.contains("enforcement: full: all walls stand\nlimits: none on memory_mb"), "{report_text}");
+    assert!(
+        report_text.contains("enforcement: full: everything can be enforced\nlimits: none on memory_mb"),
+        "{report_text}"
+    );
     assert!(!report_text.contains('\x1b'), "no colours in a pipe: {report_text}");
 }
 

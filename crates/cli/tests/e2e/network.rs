@@ -347,7 +347,10 @@ for host, port in PLACES:
     for (list, message) in [
         ("good.test,443", r#"--net "443": "443" is a port without a host"#),
         ("good.test:90-80", r#"--net "good.test:90-80": "90-80" is not a port or a range of ports"#),
-        ("opaque:10.0.0.1:80", r#"--net "opaque:10.0.0.1:80": addresses are judged by address and port as it is"#),
+        (
+            "opaque:10.0.0.1:80",
+            r#"--net "opaque:10.0.0.1:80": rules for addresses consider only address and port already"#,
+        ),
     ] {
         let run = place.run(&["--net", list], &["/bin/true"]);
         run.assert_code(2);

@@ -115,7 +115,7 @@ fn explain_says_what_holds_in_tmp() {
         assert!(base.contains("allow read_file"), "{base}");
         let hidden = explain(&stray.0, &[]);
         assert!(hidden.contains("deny  read_file, read_dir  (private /tmp)"), "{hidden}");
-        assert!(hidden.contains("/tmp is the sandbox's own inside"), "{hidden}");
+        assert!(hidden.contains("/tmp belongs to the sandbox"), "{hidden}");
         let named = explain(&stray.0, &["--read", stray.dir().to_str().unwrap()]);
         assert!(named.contains("allow read_file") && !named.contains("own inside"), "{named}");
     }

@@ -121,7 +121,7 @@ fn what_only_mounts_could_hold_is_refused() {
     let asks = place.file("asks.json", asks).to_str().unwrap().to_owned();
     let run = blocked(&place, &["-s", &policy, "-s", &asks, "--", "true"]);
     run.assert_code(125);
-    let message = "/usr/bin/id is asked about before it starts, which needs namespaces";
+    let message = "/usr/bin/id needs a question before it starts, which needs namespaces";
     assert!(run.text("/message").contains(message), "{}", run.story());
     place.run(&["-s", &policy, "-s", &asks], &["true"]).assert_ok();
 }

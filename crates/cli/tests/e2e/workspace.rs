@@ -299,7 +299,10 @@ fn in_tmp_the_guest_has_its_own_unless_it_is_named() {
         let own = there(&["-v"], "echo x > made && cat \"$1\"");
         let stderr = String::from_utf8_lossy(&own.stderr).into_owned();
         assert!(!own.status.success() && own.stdout.is_empty(), "{who:?}: {own:?}");
-        assert!(stderr.contains("the guest's own inside") && stderr.contains("is hidden inside"), "{who:?}: {stderr}");
+        assert!(
+            stderr.contains("belongs to the guest inside") && stderr.contains("is hidden inside"),
+            "{who:?}: {stderr}"
+        );
         assert!(there(&[], "echo x > made && cat made").status.success(), "{who:?}: it can be written to");
         let named = there(&["-w", "/tmp", "--rm"], "echo changed > \"$1\" && cat \"$1\"");
         assert_eq!(named.stdout, b"changed\n", "{who:?}: {named:?}");

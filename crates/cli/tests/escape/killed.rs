@@ -91,7 +91,7 @@ fn meddled(place: &Place, binary: &Path, meddling: &[&str], flags: &[&str]) -> C
 // promise 11
 #[test]
 fn whoever_is_killed_during_setup_is_missed() {
-    const HELPER: &str = "the process that makes the guest's places ended during setup";
+    const HELPER: &str = "the process that prepares the guest's mounts ended during setup";
     const FIRST: &str = "the guest's first process was killed during setup";
     // System calls that only the helper or only pid 1 makes.
     let deaths = [

@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     snprintf(name, 4096, "/proc/self/fd/%d/shut.txt", dir);
     show(open(name, O_RDONLY), "by its link");
     snprintf(name, 4096, "/proc/self/fd/%d/sub", dir);
-    say("listed below", open(name, O_RDONLY | O_DIRECTORY) >= 0);
+    say("open questions", open(name, O_RDONLY | O_DIRECTORY) >= 0);
     snprintf(name, 4096, "/proc/self/root%s", two);
     show(open(name, O_RDONLY), "by its root");
     say("changed below", fchmodat(dir, "shut.txt", 0666, 0) == 0 || unlinkat(dir, "shut.txt", 0) == 0);

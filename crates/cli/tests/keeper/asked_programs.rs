@@ -49,7 +49,7 @@ fn a_yes_opens_one_program_as_long_as_it_is_live() {
             assert!(!said.contains("this is other"), "{who:?} {said}");
             let denial = &outcome["denials"][0];
             assert_eq!((&denial["op"], &denial["target"]), (&json!("exec"), &json!(other)), "{outcome}");
-            assert_eq!(denial["hint"], "a person refused it");
+            assert_eq!(denial["hint"], "the person who was asked refused it");
             // The next command needs no answer for the allowed program, and raises a question for the denied one
             // again; not at once, because shells look for a program under every name that PATH has for it.
             let (said, _) = asked.run(&format!("{one}; {other}"), &[]);

@@ -149,7 +149,7 @@ fn a_run_that_has_ended_is_not_waited_for() {
         let told = attach(&ended, words);
         assert_eq!(told.status.code(), Some(125), "{}", text(&told.stderr));
         let said = text(&told.stderr);
-        assert!(said.contains("does not go on") && said.contains("`cofferdam logs`"), "{said}");
+        assert!(said.contains("is not running") && said.contains("`cofferdam logs`"), "{said}");
     }
     // The control, and runs that end just as a client attaches.
     for pause in ["0.5", "0.05", "0.04", "0.03", "0.02", "0.01"] {

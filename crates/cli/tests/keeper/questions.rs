@@ -85,7 +85,7 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
             (&denial["op"], &denial["target"], &denial["action"]),
             (&json!("fs.read"), &json!(one), &json!("ask"))
         );
-        assert_eq!(denial["hint"], "a person refused it");
+        assert_eq!(denial["hint"], "the person who was asked refused it");
         // A link is shown by its target; a link to elsewhere is not followed, and denied paths raise no question.
         let (said, _) = asked.run(&format!("cat {docs}/link"), &[("fs.read", &one, &["allow", "--remember"])]);
         assert_eq!(said, "open\n");
@@ -95,7 +95,7 @@ fn a_file_is_opened_once_somebody_says_so_and_no_other() {
         assert!(said.contains("none: No such file"), "{said}");
         let hints: Vec<&str> =
             outcome["denials"].as_array().unwrap().iter().filter_map(|d| d["hint"].as_str()).collect();
-        assert!(hints.iter().any(|hint| hint.contains("holds what a rule denies")), "{outcome}");
+        assert!(hints.iter().any(|hint| hint.contains("contains paths that a rule denies")), "{outcome}");
         // The other file stays closed, and a remembered answer holds as long as the sandbox is live.
         let script = format!("cat {other}; cat {other}");
         let (said, outcome) = asked.run(&script, &[("fs.read", &other, &["deny", "--remember"])]);

@@ -216,7 +216,7 @@ fn shared_copies_conform_where_the_file_system_has_them() {
     // On a file system without reflinks the driver is refused with the reason.
     let (place, _) = project(As::User);
     let fault = place.fault(&["create", "--driver", "reflink"], "unsupported_host");
-    assert!(fault["message"].as_str().unwrap().contains("cannot be shared"), "{fault}");
+    assert!(fault["message"].as_str().unwrap().contains("cannot share"), "{fault}");
 }
 
 /// A ramfs, which has no user extended attributes, so that overlayfs cannot write there.

@@ -281,7 +281,7 @@ fn a_rule_that_names_the_home_means_the_hosts() {
         assert!(!place.home.join("own").exists(), "{who:?}");
         let told = place.verb(&["policy", "explain", "--read", above, "~/.secret"]);
         let told = text(&told.stdout);
-        assert!(told.contains("private home") && told.contains("the sandbox's own inside"), "{who:?}: {told}");
+        assert!(told.contains("private home") && told.contains("belongs to the sandbox"), "{who:?}: {told}");
     }
 }
 

@@ -109,7 +109,7 @@ fn restore(walk: Walk) {
             assert!(found == then || found == now, "{what}: neither here nor there");
             if found == then {
                 let kept = place.json(&["snapshot", "ls", &id])["snapshots"].as_array().unwrap().clone();
-                let kept = kept.iter().find(|s| s["automatic"] == true).expect("what was there is kept");
+                let kept = kept.iter().find(|s| s["automatic"] == true).expect("that was there is kept");
                 assert_eq!(content(&place, kept["id"].as_str().unwrap()), now, "{what}");
             }
             place.json(&["restore", &one]);

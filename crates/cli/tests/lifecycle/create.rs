@@ -58,7 +58,7 @@ fn what_is_listed_is_for_people_and_for_programs() {
     let log = text(&place.verb(&["audit", "log", "fix"]).stdout);
     assert!(log.contains(" tester create intent ") && log.contains(" create done "), "{log}");
     assert_eq!(place.json(&["audit", "log", "-n", "1"])["entries"].as_array().unwrap().len(), 1);
-    assert_eq!(text(&place.verb(&["audit", "verify"]).stdout), "2 entries, all as they were written\n");
+    assert_eq!(text(&place.verb(&["audit", "verify"]).stdout), "2 entries, all unchanged\n");
 }
 
 // promise 19
@@ -146,7 +146,7 @@ fn bad_requests_are_named_and_leave_nothing() {
             (&["missing"], "invalid_request", "missing"),
             (&["file"], "invalid_request", "file"),
             (&["--name", ""], "invalid_request", "name"),
-            (&["--name=-x"], "invalid_request", "begins with neither a letter"),
+            (&["--name=-x"], "invalid_request", "does not begin with a letter"),
             (&["--name", "a b"], "invalid_request", "name"),
             (&["--name", "sbx_0123456789ab"], "invalid_request", "looks like an id"),
             (&["--name", "taken"], "conflict", "has that name"),

@@ -47,7 +47,10 @@ fn verbs_find_a_run_while_it_goes_on() {
             for verb in ["logs", "attach"] {
                 let refused = place.verb(&[verb, run["run"].as_str().unwrap()]);
                 let why = text(&refused.stderr);
-                assert!(!refused.status.success() && why.contains("terminal or pipe it was started"), "{verb}: {why}");
+                assert!(
+                    !refused.status.success() && why.contains("terminal or pipe that it was started"),
+                    "{verb}: {why}"
+                );
             }
             place.fault(&["rm", word], "conflict");
             let stopped = place.json(&["stop", "-t", "500ms", word]);
@@ -115,7 +118,7 @@ fn a_run_goes_on_in_the_last_sandbox() {
         let place = Place::new(who);
         let run = |words: &[&str]| to_the_end(place.cofferdam(["run"]).args(words), b"");
         let none = run(&["--continue", "--", "true"]);
-        assert!(text(&none.stderr).contains("begin with a run without --continue"), "{none:?}");
+        assert!(text(&none.stderr).contains("start with a run without --continue"), "{none:?}");
         assert_eq!(none.status.code(), Some(125));
         let told = text(&run(&["-c", "echo 1 > installed"]).stderr);
         assert!(told.contains("run --continue"), "{told}");

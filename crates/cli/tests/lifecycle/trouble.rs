@@ -76,7 +76,7 @@ fn what_a_command_fills_a_small_disk_with_can_be_removed() {
         let id = place.create(&[]);
         let filled = to_the_end(&mut place.cofferdam(["exec", &id, "--", "sh", "-c", "cat /dev/zero > f"]), b"");
         let said = text(&filled.stderr);
-        assert!(said.contains("No space left") && !said.contains("written down"), "{round}: {said}");
+        assert!(said.contains("No space left") && !said.contains("recorded"), "{round}: {said}");
         place.json(&["inspect", &id]);
         place.json(&["rm", &id]);
         place.json(&["gc"]);
@@ -107,7 +107,7 @@ fn a_first_run_that_cannot_be_written_down_is_told() {
     signal("-CONT");
     let said = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("could not be written down") && said.contains("`cofferdam gc`"), "{said:?}");
+    assert!(said.contains("could not be recorded") && said.contains("`cofferdam gc`"), "{said:?}");
     let refused = place.fault(&["ls"], "unavailable");
     assert!(refused["hint"].as_str().unwrap().contains("free some space"), "{refused}");
     fs::remove_file(fill).unwrap();
@@ -216,5 +216,5 @@ fn a_journal_that_was_cut_is_told() {
     fs::remove_file(place.state().join("store.db-shm")).unwrap();
     let output = place.verb(&["audit", "verify"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stdout).starts_with("entry 3 is not as it was written"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).starts_with("entry 3 was changed"), "{}", text(&output.stdout));
 }

@@ -147,7 +147,7 @@ fn a_collector_behind_tls_is_told_only_when_it_proves_its_name() {
     let two = |proof: &Value| proof[0] == "Bearer canary-two" && proof[1].is_null();
     until("the new token", || collector.proofs().last().is_some_and(two).then_some(()));
     fs::set_permissions(&headers, fs::Permissions::from_mode(0o644)).unwrap();
-    until("it says why", || daemon.log().contains("others may read or change it").then_some(()));
+    until("it says why", || daemon.log().contains("other users can read or change it").then_some(()));
     let log = daemon.end();
     assert!(!log.contains("canary"), "{log}");
 }
@@ -179,17 +179,17 @@ fn what_could_not_work_or_would_be_read_on_the_way_is_refused_at_the_start() {
         assert_eq!(code, Some(0), "the control: {fine:?}: {why}");
     }
     for (words, says) in [
-        (&["--otlp-endpoint", far, "--otlp-headers-file", good][..], "would be read on the way"),
+        (&["--otlp-endpoint", far, "--otlp-headers-file", good][..], "would be sent to the collector unencrypted"),
         (&["--otlp-endpoint", clear, "--otlp-ca", cert], "is for TLS"),
         (&["--otlp-endpoint", tls, "--otlp-ca", key], "no certificate in it"),
         (&["--otlp-endpoint", tls, "--otlp-ca", "/nowhere"], "/nowhere"),
-        (&["--otlp-endpoint", tls, "--otlp-headers-file", open], "others may read or change it"),
+        (&["--otlp-endpoint", tls, "--otlp-headers-file", open], "other users can read or change it"),
         (&["--otlp-endpoint", tls, "--otlp-headers-file", odd], "line 1: this header is set"),
         (&["--otlp-endpoint", tls, "--otlp-headers-file", "/dev/zero"], "not a regular file"),
         (&["--otlp-endpoint", "https://me:canary@localhost"], "more than a host"),
         (&["--otlp-endpoint", "https://localhost/?key=canary"], "more than a host"),
-        (&["--otlp-endpoint", "https://"], "no http:// or https:// URL"),
-        (&["--otlp-endpoint", "grpc://localhost"], "no http:// or https:// URL"),
+        (&["--otlp-endpoint", "https://"], "not an http:// or https:// URL"),
+        (&["--otlp-endpoint", "grpc://localhost"], "not an http:// or https:// URL"),
     ] {
         let (code, why) = check(words);
         assert!(code == Some(2) && why.contains(says), "{words:?}: {code:?} {why}");

@@ -98,12 +98,12 @@ fn what_is_wrong_is_refused_with_key_and_line() {
     assert_eq!(check("[serve]\nlisten = \"127.0.0.1:7070\"\n").0, Some(0), "the control");
     for (text, says) in [
         ("[serve]\n\nsokket = 1\n", "config.toml:3: there is no key serve.sokket"),
-        ("[serve]\nlisten = \"7070\"\n", "no ADDRESS:PORT"),
-        ("[serve]\nlisten = \"0.0.0.0:7070\"\n", "others can reach"),
+        ("[serve]\nlisten = \"7070\"\n", "not ADDRESS:PORT"),
+        ("[serve]\nlisten = \"0.0.0.0:7070\"\n", "other machines can reach"),
         ("[serve]\nlisten = \"0.0.0.0:7070\"\nlisten_anywhere = true\n", "needs TLS"),
         ("[serve]\ntls_cert = \"/c\"\n", "serve.tls_cert has no key"),
-        ("[telemetry]\notlp_endpoint = \"grpc://x\"\n", "no http:// or https:// URL"),
-        ("[log]\nlevel = 3\n", "is an integer where a text is due"),
+        ("[telemetry]\notlp_endpoint = \"grpc://x\"\n", "not an http:// or https:// URL"),
+        ("[log]\nlevel = 3\n", "is an integer, but a string"),
     ] {
         let (code, message) = check(text);
         assert!(code == Some(2) && message.contains(says), "{text:?}: {code:?} {message}");
@@ -113,7 +113,7 @@ fn what_is_wrong_is_refused_with_key_and_line() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let output = to_the_end(place.cofferdam(["config", "check", "--config"]).arg(&file), b"");
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("others may write to it"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("other users can write to it"));
     let gone = to_the_end(&mut place.cofferdam(["config", "check", "--config", "/nowhere.toml"]), b"");
     assert_eq!(gone.status.code(), Some(2));
 }

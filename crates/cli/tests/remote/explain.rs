@@ -115,7 +115,7 @@ fn explaining_a_run_at_a_daemon_looks_no_secret_up() {
             (&*command, "# secrets\nTOKEN: what the command \"touch "),
             ("TOKEN=env:NOWHERE", "TOKEN: the variable NOWHERE, which is not set"),
             ("TOKEN=file:/no/such", "TOKEN: the file /no/such"),
-            ("TOKEN=store:OTHER", "TOKEN: the secret OTHER, which is not kept"),
+            ("TOKEN=store:OTHER", "TOKEN: the secret OTHER, which is not stored"),
         ] {
             let text = told(word);
             assert!(text.contains(says), "{word}: {text}");
@@ -123,13 +123,13 @@ fn explaining_a_run_at_a_daemon_looks_no_secret_up() {
         assert!(!made.exists(), "{who:?}: the command of a secret was run");
         daemon.ask("PUT", "/v1/secrets/OTHER").json(json!({"value": "what-is-kept"})).send().assert_ok();
         let text = told("TOKEN=store:OTHER");
-        assert!(text.contains("TOKEN: the secret OTHER that is kept") && !text.contains("what-is-kept"), "{text}");
+        assert!(text.contains("TOKEN: the stored secret OTHER") && !text.contains("what-is-kept"), "{text}");
         // A secret value in the request is refused.
         let make = json!({"dir": place.project, "policies": [serde_json::from_str::<Value>(POLICY).unwrap()],
                           "secrets": ["TOKEN=brought:run"]});
         let wish = |run: Value| daemon.post("/v1/runs/explain", json!({"create": make, "run": run}));
         let brought = wish(json!({"command": ["true"]})).assert_ok();
-        assert_eq!(brought["secrets"], json!(["TOKEN: whoever runs a command"]), "the control");
+        assert_eq!(brought["secrets"], json!(["TOKEN: the client of each command"]), "the control");
         let fault = wish(json!({"command": ["true"], "secrets": {"TOKEN": "v4lue"}}));
         assert!(!fault.assert_fault(400, "invalid_request").to_string().contains("v4lue"));
         nothing_is_left(&place, &daemon);

@@ -98,7 +98,7 @@ fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
                 nowhere(&place, &mut command);
                 let out = to_the_end(command.arg("--server").arg(&daemon.socket).args(rest), b"");
                 let told = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-                let says = told.contains(&format!("`{verb}` is about this host and is not done by a daemon"));
+                let says = told.contains(&format!("`{verb}` works on this host only and cannot run at the daemon"));
                 if out.status.code() != Some(125) || !says {
                     wrong.push(format!("{verb}: {:?} {told}", out.status.code()));
                 }
@@ -106,7 +106,7 @@ fn every_verb_is_asked_of_the_daemon_or_says_that_it_is_local() {
             Side::Pure(args, wanted) => {
                 let out = here(args);
                 let told = String::from_utf8_lossy(&out.stderr);
-                let says = told.contains(&format!("`{verb}` is done here, and the daemon is not asked"));
+                let says = told.contains(&format!("`{verb}` runs here, not at the daemon"));
                 let gives = String::from_utf8_lossy(&out.stdout).contains(wanted);
                 if !out.status.success() || !says || !gives {
                     wrong.push(format!("{verb}: {:?} {told}", out.status));

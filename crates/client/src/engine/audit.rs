@@ -4,7 +4,7 @@ use super::Engine;
 use super::remote::{Pages, Reconnect, Remote};
 use crate::transport::{Next, Request};
 use api::{JournalEntry, JournalPage, JournalVerified};
-use node::audit::{self, Tail, Wanted};
+use node::audit::{self, JournalFilter, Tail};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -17,7 +17,7 @@ const DEFAULT_LAST: u64 = 100;
 
 /// Which entries of the journal to report.
 pub struct EventQuery {
-    pub wanted: Wanted,
+    pub wanted: JournalFilter,
     /// Entries after this number; the last hundred where none is given.
     pub from: Option<u64>,
     pub follow: bool,
@@ -82,9 +82,9 @@ impl Remote {
             return self.follow(query, &mut at, each);
         }
         if at > last {
-            let fault =
-                Fault::invalid(format!("there is no event {at} yet; the last is {last}")).phase(Phase::Admission);
-            return Err(fault.hint("begin without a number, or with one that was told"));
+            let fault = Fault::invalid(format!("event {at} does not exist yet; the last one is {last}"))
+                .phase(Phase::Admission);
+            return Err(fault.hint("start without a number, or with that of an event received before"));
         }
         let mut pages = Pages::default();
         loop {
@@ -121,10 +121,10 @@ impl Remote {
                     )
                 })?;
                 if entry.seq <= *at {
-                    let fault = Fault::new(ErrorKind::ProviderFailed, "the stream of events goes backwards");
+                    let fault = Fault::new(ErrorKind::ProviderFailed, "the stream of events is out of order");
                     return Err(fault
                         .phase(Phase::Delivery)
-                        .hint("see that --server names a daemon of the same version"));
+                        .hint("check that --server names a daemon of the same version"));
                 }
                 *at = entry.seq;
                 reconnect.reset();
@@ -143,5 +143,5 @@ impl Remote {
 /// A fault for a stream that ends without an event on every connection.
 pub(super) fn keeps_ending(what: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("{what}: the stream ends again and again"));
-    fault.phase(Phase::Delivery).hint("see whether the daemon runs, and try again")
+    fault.phase(Phase::Delivery).hint("check that the daemon runs, and try again")
 }

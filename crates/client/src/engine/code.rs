@@ -153,7 +153,7 @@ impl Remote {
 
 fn unreadable(name: &str, error: &serde_json::Error) -> Fault {
     let fault = Fault::new(ErrorKind::ProviderFailed, format!("the event {name:?} of a call cannot be read: {error}"));
-    fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version")
+    fault.phase(Phase::Delivery).hint("check that --server names a daemon of the same version")
 }
 
 fn cut_off() -> Fault {

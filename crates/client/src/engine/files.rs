@@ -1,8 +1,8 @@
 //! Files of a sandbox: list, read, write, change, search, watch.
 
 use super::remote::{Pages, Remote};
-use super::{Engine, Place};
-use crate::transport::{Body, Next, Request};
+use super::{Engine, SandboxPath};
+use crate::transport::{Next, Request, RequestBody};
 use api::{FileEntry, FileEvent, FileListing, FileMoved, FilesRemoved, FilesUnpacked, PathText, Rel, SearchResult};
 use node::Node;
 use node::files::Interest;
@@ -18,7 +18,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 impl Engine {
     /// Returns a path relative to the top of the workspace.
-    pub fn rel(&self, place: &Place) -> Result<Rel, Fault> {
+    pub fn rel(&self, place: &SandboxPath) -> Result<Rel, Fault> {
         match self {
             Engine::Local(node, caller) => Ok(open(node, place, FileAccess::Reading, caller)?.1),
             Engine::Remote(remote) => remote.rel(place),
@@ -26,7 +26,7 @@ impl Engine {
     }
 
     /// Lists a directory. Also counts the directories in it that may not be opened.
-    pub fn files_list(&self, place: &Place, depth: usize) -> Result<(Vec<FileEntry>, u64), Fault> {
+    pub fn files_list(&self, place: &SandboxPath, depth: usize) -> Result<(Vec<FileEntry>, u64), Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Reading, caller)?;
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    pub fn files_stat(&self, place: &Place, follow: bool) -> Result<FileEntry, Fault> {
+    pub fn files_stat(&self, place: &SandboxPath, follow: bool) -> Result<FileEntry, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Reading, caller)?;
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// Writes the content of a file to `out` as it is read.
-    pub fn files_read(&self, place: &Place, out: &mut dyn Write) -> Result<(), Fault> {
+    pub fn files_read(&self, place: &SandboxPath, out: &mut dyn Write) -> Result<(), Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Reading, caller)?;
@@ -69,7 +69,7 @@ impl Engine {
 
     pub fn files_write(
         &self,
-        place: &Place,
+        place: &SandboxPath,
         mode: Option<u32>,
         mut from: Box<dyn Read + Send>,
     ) -> Result<FileEntry, Fault> {
@@ -77,7 +77,12 @@ impl Engine {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Writing, caller)?;
                 let sandbox = root.sandbox().unwrap_or_default().to_owned();
-                let made = write::write(root, &path, write::Ask { mode, ..write::Ask::default() }, &mut from)?;
+                let made = write::write(
+                    root,
+                    &path,
+                    write::WriteOptions { mode, ..write::WriteOptions::default() },
+                    &mut from,
+                )?;
                 let body = json!({ "path": &made.path, "entries": 1, "bytes": made.size });
                 files::note(node, caller, &sandbox, "files.write", body)?;
                 Ok(made)
@@ -85,13 +90,13 @@ impl Engine {
             Engine::Remote(remote) => {
                 let request = at(Request::put(&["v1", "sandboxes", &place.sandbox, "files", "content"]), place);
                 let request = request.query_if("mode", mode.map(|mode| format!("{mode:o}")));
-                remote.client.document(request.body(Body::Stream(from, "application/octet-stream")))
+                remote.client.document(request.body(RequestBody::Stream(from, "application/octet-stream")))
             }
         }
     }
 
     /// Writes a directory or a file as a tar stream. Returns the FIFOs, sockets and devices that were left out.
-    pub fn files_pack(&self, place: &Place, out: &mut dyn Write) -> Result<LeftOut, Fault> {
+    pub fn files_pack(&self, place: &SandboxPath, out: &mut dyn Write) -> Result<LeftOut, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Reading, caller)?;
@@ -111,7 +116,7 @@ impl Engine {
         }
     }
 
-    pub fn files_unpack(&self, place: &Place, mut from: Box<dyn Read + Send>) -> Result<FilesUnpacked, Fault> {
+    pub fn files_unpack(&self, place: &SandboxPath, mut from: Box<dyn Read + Send>) -> Result<FilesUnpacked, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Writing, caller)?;
@@ -124,12 +129,12 @@ impl Engine {
             }
             Engine::Remote(remote) => {
                 let request = at(Request::put(&["v1", "sandboxes", &place.sandbox, "files", "archive"]), place);
-                remote.client.document(request.body(Body::Stream(from, "application/x-tar")))
+                remote.client.document(request.body(RequestBody::Stream(from, "application/x-tar")))
             }
         }
     }
 
-    pub fn files_mkdir(&self, place: &Place, parents: bool) -> Result<FileEntry, Fault> {
+    pub fn files_mkdir(&self, place: &SandboxPath, parents: bool) -> Result<FileEntry, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Writing, caller)?;
@@ -143,7 +148,7 @@ impl Engine {
         }
     }
 
-    pub fn files_rename(&self, place: &Place, to: &[u8], replace: bool) -> Result<FileMoved, Fault> {
+    pub fn files_rename(&self, place: &SandboxPath, to: &[u8], replace: bool) -> Result<FileMoved, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, from) = open(node, place, FileAccess::Writing, caller)?;
@@ -159,7 +164,7 @@ impl Engine {
         }
     }
 
-    pub fn files_remove(&self, place: &Place, recursive: bool) -> Result<FilesRemoved, Fault> {
+    pub fn files_remove(&self, place: &SandboxPath, recursive: bool) -> Result<FilesRemoved, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Writing, caller)?;
@@ -174,7 +179,7 @@ impl Engine {
         }
     }
 
-    pub fn files_search(&self, place: &Place, ask: &search::Ask) -> Result<SearchResult, Fault> {
+    pub fn files_search(&self, place: &SandboxPath, ask: &search::SearchOptions) -> Result<SearchResult, Fault> {
         match self {
             Engine::Local(node, caller) => {
                 let (root, path) = open(node, place, FileAccess::Reading, caller)?;
@@ -187,7 +192,7 @@ impl Engine {
     /// Reports changes until `each` returns false; a fault when the directory is gone.
     pub fn files_watch(
         &self,
-        place: &Place,
+        place: &SandboxPath,
         recursive: bool,
         each: &mut dyn FnMut(&FileEvent) -> bool,
     ) -> Result<(), Fault> {
@@ -220,9 +225,9 @@ impl Engine {
 fn all_pages(
     depth: usize,
     mut pages: Option<Pages>,
-    page: impl Fn(&list::Ask) -> Result<FileListing, Fault>,
+    page: impl Fn(&list::ListOptions) -> Result<FileListing, Fault>,
 ) -> Result<(Vec<FileEntry>, u64), Fault> {
-    let mut ask = list::Ask { depth, limit: list::LARGEST_PAGE, after: None };
+    let mut ask = list::ListOptions { depth, limit: list::LARGEST_PAGE, after: None };
     let (mut all, mut shut) = (Vec::new(), 0u64);
     loop {
         let FileListing { entries, next, shut: unopened, .. } = page(&ask)?;
@@ -239,7 +244,7 @@ fn all_pages(
 }
 
 /// Opens a place of a sandbox of this host.
-fn open(node: &Node, place: &Place, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
+fn open(node: &Node, place: &SandboxPath, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
     let root = files::open(node, caller, &place.sandbox, purpose)?;
     let path = root.path(&place.path)?;
     Ok((root, path))
@@ -255,19 +260,19 @@ fn write_failed(error: &std::io::Error) -> Fault {
     fault.hint("name a file or directory that you can use")
 }
 
-fn at(request: Request, place: &Place) -> Request {
+fn at(request: Request, place: &SandboxPath) -> Request {
     request.query("path", &place.path)
 }
 
-fn named(place: &Place) -> PathText {
+fn named(place: &SandboxPath) -> PathText {
     PathText::of(&place.path)
 }
 
 impl Remote {
-    fn rel(&self, place: &Place) -> Result<Rel, Fault> {
+    fn rel(&self, place: &SandboxPath) -> Result<Rel, Fault> {
         let refuse = || {
             let shown = String::from_utf8_lossy(&place.path).into_owned();
-            let fault = Fault::invalid(format!("path {shown:?}: it is not in the workspace"));
+            let fault = Fault::invalid(format!("path {shown:?}: not in the workspace"));
             fault.hint("give it relative to the workspace's top, without `..`").phase(Phase::Admission)
         };
         if !place.path.starts_with(b"/") {
@@ -280,17 +285,22 @@ impl Remote {
         Rel::parse(below.as_os_str().as_bytes()).ok_or_else(refuse)
     }
 
-    fn change<T: serde::de::DeserializeOwned>(&self, place: &Place, verb: &str, body: &Value) -> Result<T, Fault> {
+    fn change<T: serde::de::DeserializeOwned>(
+        &self,
+        place: &SandboxPath,
+        verb: &str,
+        body: &Value,
+    ) -> Result<T, Fault> {
         self.post(&["v1", "sandboxes", &place.sandbox, "files", verb], body)
     }
 
-    fn files_page(&self, place: &Place, ask: &list::Ask) -> Result<FileListing, Fault> {
+    fn files_page(&self, place: &SandboxPath, ask: &list::ListOptions) -> Result<FileListing, Fault> {
         let request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "list"]), place);
         let request = request.query("depth", ask.depth.to_string()).query("limit", ask.limit.to_string());
         self.client.document(request.query_if("after", ask.after.as_ref()))
     }
 
-    fn search(&self, place: &Place, ask: &search::Ask) -> Result<SearchResult, Fault> {
+    fn search(&self, place: &SandboxPath, ask: &search::SearchOptions) -> Result<SearchResult, Fault> {
         let mut request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "search"]), place);
         for glob in &ask.globs {
             request = request.query("glob", glob);
@@ -302,7 +312,12 @@ impl Remote {
     }
 
     /// Watches until `each` returns false (true), or until the directory is gone (false).
-    fn watch(&self, place: &Place, recursive: bool, each: &mut dyn FnMut(&FileEvent) -> bool) -> Result<bool, Fault> {
+    fn watch(
+        &self,
+        place: &SandboxPath,
+        recursive: bool,
+        each: &mut dyn FnMut(&FileEvent) -> bool,
+    ) -> Result<bool, Fault> {
         let request = at(Request::get(&["v1", "sandboxes", &place.sandbox, "files", "watch"]), place);
         let request = request.query("recursive", if recursive { "true" } else { "false" });
         self.client.events(request, &mut |event| {

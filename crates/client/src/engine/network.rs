@@ -85,7 +85,7 @@ impl NetworkLog {
                 // At least one: their number is unknown.
                 (dropped + 1, reason.or(Some(fault.message)))
             }
-            Err(_) => (1, Some("the daemon does not tell the rest of them".to_owned())),
+            Err(_) => (1, Some("the daemon does not send the rest".to_owned())),
         }
     }
 }
@@ -120,6 +120,6 @@ fn read(
 }
 
 fn backwards() -> Fault {
-    let fault = Fault::new(ErrorKind::ProviderFailed, "events of the network do not go on where they were");
-    fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version")
+    let fault = Fault::new(ErrorKind::ProviderFailed, "network events do not continue at the last position");
+    fault.phase(Phase::Delivery).hint("check that --server names a daemon of the same version")
 }

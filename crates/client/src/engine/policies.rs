@@ -4,20 +4,20 @@ use super::Engine;
 use super::remote::text;
 use super::sandbox_create::policies_of;
 use api::{PolicyChecked, PolicyExplain, PolicyExplained};
-use node::policies::{self, Flag, Source};
+use node::policies::{self, Flag, RequestedPolicy};
 use std::ffi::OsStr;
 use terms::Fault;
 
 impl Engine {
     /// Explains the decision of policies and rules on the host where commands would run.
-    pub fn explain(&self, what: &OsStr, sources: &[Source], flags: &[Flag]) -> Result<PolicyExplained, Fault> {
+    pub fn explain(&self, what: &OsStr, sources: &[RequestedPolicy], flags: &[Flag]) -> Result<PolicyExplained, Fault> {
         let remote = match self {
             Engine::Local(_, caller) => return policies::explain(what, sources, flags, caller),
             Engine::Remote(remote) => remote,
         };
         let (policies, _) = policies_of(sources, flags, false, remote)?;
         let request = PolicyExplain {
-            what: text(what, "what is to be explained:")?,
+            what: text(what, "the subject to explain:")?,
             sandbox: None,
             preset: None,
             policy: None,

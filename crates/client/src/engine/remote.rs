@@ -43,7 +43,7 @@ impl Remote {
         }
         let message = format!("{flag} is not known to the daemon, which is of an older version");
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).phase(Phase::Admission);
-        Err(fault.hint(format!("leave {flag} out, or bring the daemon to this version")))
+        Err(fault.hint(format!("leave {flag} out, or update the daemon to this version")))
     }
 
     /// Returns the sandbox as a daemon takes it: without a word, the one that covers the current directory.
@@ -155,8 +155,8 @@ impl Pages {
         if self.0 < Self::MAX && after != next {
             return Ok(());
         }
-        let fault = Fault::new(ErrorKind::ProviderFailed, "the daemon gives a list that does not end");
-        Err(fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version"))
+        let fault = Fault::new(ErrorKind::ProviderFailed, "the daemon sends a list that does not end");
+        Err(fault.phase(Phase::Delivery).hint("check that --server names a daemon of the same version"))
     }
 }
 
@@ -177,8 +177,8 @@ pub fn milliseconds(time: Duration) -> String {
 /// Returns a word as text, which documents are made of.
 pub fn text(word: &OsStr, what: &str) -> Result<String, Fault> {
     let refuse = || {
-        let fault = Fault::invalid(format!("{what} {word:?} is no text, and cannot be sent to a daemon"));
-        fault.hint("do it on the daemon's host, without --server").phase(Phase::Admission)
+        let fault = Fault::invalid(format!("{what} {word:?} is not UTF-8, and cannot be sent to a daemon"));
+        fault.hint("run it on the daemon's host, without --server").phase(Phase::Admission)
     };
     word.to_str().map(str::to_owned).ok_or_else(refuse)
 }

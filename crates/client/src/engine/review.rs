@@ -20,7 +20,7 @@ use std::io::Write;
 use terms::{Changes, ErrorKind, Fault, Phase};
 
 fn home_unsupported() -> Fault {
-    unsupported_by_daemon("the home of a sandbox", "it is the tenant's own", "run the command at the daemon's host")
+    unsupported_by_daemon("the home of a sandbox", "it belongs to the tenant", "run the command on the daemon's host")
 }
 
 impl Engine {
@@ -96,7 +96,7 @@ impl Engine {
             Engine::Local(node, caller) => commits::approve(node, caller, ask),
             Engine::Remote(_) => Err(unsupported_by_daemon(
                 "approve --commits",
-                "commits are taken over where the repository is",
+                "commits are adopted on the host of the repository",
                 "approve the files, or use --commits on the daemon's host",
             )),
         }
@@ -172,12 +172,8 @@ fn is_all(paths: &[Rel], others: usize) -> Result<bool, Fault> {
     match (paths.iter().any(Rel::is_top), paths.len() + others) {
         (true, 1) => Ok(true),
         (true, _) => {
-            let why = "the workspace's top is all of it already";
-            Err(unsupported_by_daemon(
-                "a choice beside the whole workspace",
-                why,
-                "choose the one first, and then the other",
-            ))
+            let why = "the workspace's top already covers everything";
+            Err(unsupported_by_daemon("a choice beside the whole workspace", why, "approve one first, then the other"))
         }
         (false, _) => Ok(false),
     }
@@ -205,11 +201,7 @@ impl Remote {
     /// Reads all pages of a diff.
     fn diff(&self, ask: &diff::ReadDiff) -> Result<WorkspaceDiff, Fault> {
         if ask.page.is_some() {
-            return Err(unsupported_by_daemon(
-                "a part of a diff",
-                "its parts come one after the other",
-                "ask for all of it",
-            ));
+            return Err(unsupported_by_daemon("a part of a diff", "pages are read in order", "read all of it"));
         }
         let (id, paths) = self.meant(&ask.of)?;
         let page = |after: Option<&String>| -> Result<WorkspaceDiff, Fault> {
@@ -291,7 +283,7 @@ impl Remote {
     fn reject(&self, ask: &reject::RejectChanges) -> Result<WorkspaceRejected, Fault> {
         let (id, mut paths) = self.meant(&ask.of)?;
         if paths.is_empty() && ask.hunks.is_empty() && !ask.everything {
-            let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
+            let fault = Fault::invalid("no changes were selected to reject").phase(Phase::Admission);
             return Err(fault.hint("give paths, --hunk ID or --all"));
         }
         let digest = match &ask.digest {

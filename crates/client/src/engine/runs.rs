@@ -3,14 +3,14 @@
 use super::Engine;
 use super::remote::{Reconnect, Remote, is_disconnect, milliseconds};
 use super::sandbox_create::sandbox_create;
-use crate::transport::{AttachEnd, AttachOptions, Event, Next, Request, RunOutput, backwards, decode_base64};
+use crate::transport::{AttachEnd, AttachOptions, Next, Request, RunOutput, ServerSentEvent, backwards, decode_base64};
 use api::{
     Capability, PathText, RunCreate, RunExplain, RunExplained, RunSignalled, RunStatus, SecretValue, TerminalSize,
 };
 use node::create;
 use node::keeper::exec;
 use node::keeper::runs::{self, RunLog, RunRef};
-use node::keeper::spool::{HEAD, Kind, Record};
+use node::keeper::spool::{HEAD, Record, RecordKind};
 use node::run::RunRequest;
 use serde::Deserialize;
 use serde_json::json;
@@ -99,7 +99,8 @@ fn encoded(word: &OsStr) -> PathText {
 /// Refuses options that only a whole sandbox can have.
 fn check_single(ask: &RunRequest) -> Result<(), Fault> {
     let Some(what) = exec::unsupported_option(ask) else { return Ok(()) };
-    let message = format!("over a daemon commands run in live sandboxes, and {what} cannot be given to one command");
+    let message =
+        format!("over a daemon, commands run in live sandboxes, and {what} cannot be given for a single command");
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
     Err(fault.hint("give it to the sandbox as a whole, with `cofferdam create` or `cofferdam run`"))
 }
@@ -282,29 +283,31 @@ impl Remote {
     }
 
     /// Returns the last record of a log, of which a stream sends the outcome alone.
-    fn end_of(&self, run: &str, event: Event, at: u64) -> Result<RunRecord, Fault> {
+    fn end_of(&self, run: &str, event: ServerSentEvent, at: u64) -> Result<RunRecord, Fault> {
         if let Err(e) = serde_json::from_str::<Outcome>(&event.data) {
-            let fault = Fault::new(ErrorKind::ProviderFailed, format!("how {run} ended cannot be read: {e}"));
+            let fault = Fault::new(ErrorKind::ProviderFailed, format!("cannot read the outcome of {run}: {e}"));
             let fault = fault.subject(run).phase(Phase::Delivery);
-            return Err(fault.hint("see that --server names a daemon of the same version"));
+            return Err(fault.hint("check that --server names a daemon of the same version"));
         }
         let at_ms = self.shown(run)?.ended_ms.unwrap_or(0);
         let offset = event.id.map_or(at, |behind| behind.saturating_sub((HEAD + event.data.len()) as u64));
-        Ok(RunRecord::Record(Record { offset, at_ms, kind: Kind::End, bytes: event.data.into_bytes() }))
+        Ok(RunRecord::Record(Record { offset, at_ms, kind: RecordKind::End, bytes: event.data.into_bytes() }))
     }
 }
 
 /// A fault for a daemon that answers at once although it is asked to wait.
 fn never_waits(run: &str) -> Fault {
-    let fault =
-        Fault::new(ErrorKind::ProviderFailed, format!("the daemon says neither how {run} ended nor waits for its end"));
+    let fault = Fault::new(
+        ErrorKind::ProviderFailed,
+        format!("the daemon neither waits for the end of {run} nor gives its outcome"),
+    );
     let fault = fault.subject(run).phase(Phase::Delivery);
-    fault.hint("see that --server names a daemon of the same version")
+    fault.hint("check that --server names a daemon of the same version")
 }
 
 fn stream_lost(run: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::Unavailable, "stream lost; the run may go on").subject(run);
-    fault.phase(Phase::Delivery).hint(format!("`cofferdam logs {run}` when the daemon is back"))
+    let fault = Fault::new(ErrorKind::Unavailable, "stream lost; the run may still be running").subject(run);
+    fault.phase(Phase::Delivery).hint(format!("use `cofferdam logs {run}` when the daemon is back"))
 }
 
 #[derive(Deserialize)]
@@ -328,16 +331,16 @@ struct Gap {
 }
 
 /// Returns the record of the log that an event carries; none where it is about the stream itself.
-fn record_of(event: &Event) -> Result<Option<RunRecord>, Fault> {
+fn record_of(event: &ServerSentEvent) -> Result<Option<RunRecord>, Fault> {
     let unreadable = |e: String| {
         let message = format!("logs: the event {:?} cannot be read: {e}", event.name);
         Fault::new(ErrorKind::ProviderFailed, message).phase(Phase::Delivery)
     };
     let json = |e: serde_json::Error| unreadable(e.to_string());
     let kind = match event.name.as_str() {
-        "stdout" => Kind::Stdout,
-        "stderr" => Kind::Stderr,
-        "terminal" => Kind::Terminal,
+        "stdout" => RecordKind::Stdout,
+        "stderr" => RecordKind::Stderr,
+        "terminal" => RecordKind::Terminal,
         "gap" => {
             let Gap { from, to } = serde_json::from_str(&event.data).map_err(json)?;
             return Ok(Some(RunRecord::Gap(from, to)));

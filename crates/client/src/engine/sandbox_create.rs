@@ -4,7 +4,7 @@
 use super::remote::{Remote, text};
 use api::{PolicySource, SandboxCreate};
 use node::create::CreateSandbox;
-use node::policies::{self, Flag, Source};
+use node::policies::{self, Flag, RequestedPolicy};
 use std::path::Path;
 use terms::Fault;
 
@@ -43,7 +43,7 @@ pub fn sandbox_create(ask: &CreateSandbox, remote: &Remote) -> Result<(SandboxCr
 
 /// Returns policies as a daemon takes them, with notes: built-in ones by name, files and rules as documents.
 pub fn policies_of(
-    sources: &[Source],
+    sources: &[RequestedPolicy],
     flags: &[Flag],
     template: bool,
     remote: &Remote,
@@ -51,7 +51,7 @@ pub fn policies_of(
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for source in sources {
         match source {
-            Source::Preset(name) => all.push(PolicySource::Name(name.clone())),
+            RequestedPolicy::Preset(name) => all.push(PolicySource::Name(name.clone())),
             other => {
                 let loaded = policies::load(other)?;
                 notes.extend(loaded.notes);

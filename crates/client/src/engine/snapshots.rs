@@ -3,7 +3,7 @@
 use super::remote::Remote;
 use super::sandbox_create::policies_of;
 use super::{Engine, unsupported_by_daemon};
-use crate::transport::{Body, Request};
+use crate::transport::{Request, RequestBody};
 use api::{
     Exported, PolicySource, SandboxFork, SandboxForked, SandboxImported, SandboxRestore, SandboxRestored, SnapshotList,
     SnapshotSummary, SnapshotTake, SnapshotTaken, Template, TemplateCreate, TemplateCreated, TemplateList,
@@ -99,7 +99,7 @@ impl Engine {
             Err(fault) if fault.error_kind == ErrorKind::NotFound => Ok(()),
             Err(fault) => Err(fault),
             Ok(other) => {
-                let message = format!("the template {name:?} is there already: {}", other.template.address);
+                let message = format!("the template {name:?} exists already: {}", other.template.address);
                 let fault = Fault::new(ErrorKind::Conflict, message).subject(other.template.id);
                 Err(fault.hint("choose another name, or remove that one").phase(Phase::Admission))
             }
@@ -163,8 +163,9 @@ impl Engine {
                 let headers = remote.client.bytes(Request::get(&["v1", "snapshots", word, "export"]), out)?;
                 let header = headers.get("cofferdam-exported");
                 let written = header.and_then(|written| serde_json::from_slice(written.as_bytes()).ok());
-                written
-                    .ok_or_else(|| Fault::new(ErrorKind::ProviderFailed, "the daemon does not say what it has written"))
+                written.ok_or_else(|| {
+                    Fault::new(ErrorKind::ProviderFailed, "the daemon does not describe the file that it wrote")
+                })
             }
         }
     }
@@ -211,7 +212,7 @@ impl Remote {
         if text.len() > MAX_BYTES {
             let what = format!("an import under policy files and rules of more than {MAX_BYTES} bytes");
             let hint = "name built-in policies with -p, or import it on the daemon's host without --server";
-            let why = "they go with the head of the request, and its body is the file";
+            let why = "they are sent in the head of the request, because its body is the file";
             return Err(unsupported_by_daemon(&what, why, hint));
         }
         Ok(ImportPolicies {
@@ -231,9 +232,9 @@ impl Remote {
         input: Box<dyn Read + Send>,
     ) -> Result<(SandboxImported, Vec<String>), Fault> {
         let ImportPolicies { names, documents, notes } = self.import_policies(&onto)?;
-        let request = Request::post(&["v1", "import"]).body(Body::Stream(input, "application/octet-stream"));
+        let request = Request::post(&["v1", "import"]).body(RequestBody::Stream(input, "application/octet-stream"));
         let request = request.query_if("dir", onto.dir.map(|dir| self.absolute(dir)).transpose()?);
-        // A bound that the caller chose has no ratio beside it.
+        // A bound that the caller chose is set without ratio.
         let max_bytes = onto.bounds.ratio.is_none().then(|| onto.bounds.bytes.to_string());
         let request = request.query_if("name", onto.name).query_if("policy", names).query_if("documents", documents);
         let driver = onto.driver.map(|driver| serde_json::to_value(driver).map_err(|e| Fault::internal(e.to_string())));

@@ -29,7 +29,7 @@ impl Address {
         if let Some(rest) = text.strip_prefix("http://") {
             let (host, port) = host_and_port(rest, 80, text)?;
             if !is_loopback(&host) {
-                let why = "what is sent without TLS can be read by everybody on the way, tokens and secrets with it";
+                let why = "without TLS, tokens and secrets can be read on the way";
                 return Err(bad(
                     text,
                     why,
@@ -43,7 +43,7 @@ impl Address {
             return Ok(Address::Https { host, port });
         }
         match text.contains("://") {
-            true => Err(bad(text, "this is spoken by no daemon", FORMS)),
+            true => Err(bad(text, "no daemon supports this scheme", FORMS)),
             false => socket(text, text),
         }
     }
@@ -80,7 +80,7 @@ fn bad(text: &str, why: &str, hint: &str) -> Fault {
 
 fn socket(path: &str, text: &str) -> Result<Address, Fault> {
     match path.is_empty() {
-        true => Err(bad(text, "it names no socket", FORMS)),
+        true => Err(bad(text, "the socket's path is missing", FORMS)),
         false => Ok(Address::Unix(Path::new(path).to_path_buf())),
     }
 }
@@ -88,7 +88,7 @@ fn socket(path: &str, text: &str) -> Result<Address, Fault> {
 fn host_and_port(rest: &str, usual: u16, text: &str) -> Result<(String, u16), Fault> {
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) {
-        return Err(bad(text, "there is more in it than a host and a port", FORMS));
+        return Err(bad(text, "it has more than a host and a port", FORMS));
     }
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
@@ -101,7 +101,7 @@ fn host_and_port(rest: &str, usual: u16, text: &str) -> Result<(String, u16), Fa
         None => !host.is_empty() && plain(host),
     };
     if !is_host {
-        return Err(bad(text, "it names no host", FORMS));
+        return Err(bad(text, "the host is missing", FORMS));
     }
     let port = port.map(|port| port.parse().ok().filter(|port| *port > 0)).unwrap_or(Some(usual));
     let port = port.ok_or_else(|| bad(text, "the port must be from 1 to 65535", FORMS))?;

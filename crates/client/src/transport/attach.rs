@@ -8,7 +8,7 @@
 //! ```
 
 use super::connection;
-use super::event_stream::{Event, Events};
+use super::event_stream::{Events, ServerSentEvent};
 use super::request::Request;
 use super::run_input::{self, DetachKeys, RunChannel, Sent};
 use super::server::Server;
@@ -46,7 +46,7 @@ pub enum AttachEnd {
 
 /// The stream that a piece of output belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputKind {
     Stdout,
     Stderr,
 }
@@ -54,7 +54,7 @@ pub enum Stream {
 /// The receiver of a run's output.
 pub trait RunOutput {
     /// Takes output. False when its reader is gone and the command is to be told so, as a pipe would.
-    fn write(&mut self, stream: Stream, bytes: &[u8]) -> bool;
+    fn write(&mut self, stream: OutputKind, bytes: &[u8]) -> bool;
     /// Takes note of output that is no longer kept.
     fn gap(&mut self, bytes: u64);
     /// Returns rows and columns of the caller's terminal.
@@ -200,7 +200,7 @@ impl Attachment<'_> {
     }
 
     /// Passes the output of an event on. Returns the outcome where the event is the last.
-    fn handle(&mut self, event: Event) -> Result<Option<Outcome>, Fault> {
+    fn handle(&mut self, event: ServerSentEvent) -> Result<Option<Outcome>, Fault> {
         let unreadable = |e: serde_json::Error| {
             let message = format!("attach {}: the event {:?} cannot be read: {e}", self.run, event.name);
             Fault::new(ErrorKind::ProviderFailed, message).phase(Phase::Delivery)
@@ -212,7 +212,7 @@ impl Attachment<'_> {
                 self.output.gap(to.saturating_sub(from));
             }
             "stdout" | "terminal" | "stderr" => {
-                let stream = if event.name == "stderr" { Stream::Stderr } else { Stream::Stdout };
+                let stream = if event.name == "stderr" { OutputKind::Stderr } else { OutputKind::Stdout };
                 let output: Output = serde_json::from_str(&event.data).map_err(unreadable)?;
                 if !self.output.write(stream, &decode(output, self.run)?) {
                     let since = self.unread_since.get_or_insert_with(Instant::now).elapsed();
@@ -268,7 +268,7 @@ impl OutputStream {
         ReadAhead(receiver, task)
     }
 
-    async fn next(&mut self) -> Result<Event, Fault> {
+    async fn next(&mut self) -> Result<ServerSentEvent, Fault> {
         loop {
             if self.events.is_none() {
                 self.open().await?;
@@ -329,12 +329,12 @@ impl OutputStream {
         }
         let run = &self.run;
         let hint = match &why {
-            Some(_) => format!("`cofferdam attach {run}` when the daemon is back"),
-            None => format!("`cofferdam logs {run}` shows what is kept, and the daemon's log why there is no more"),
+            Some(_) => format!("use `cofferdam attach {run}` when the daemon is back"),
+            None => format!("`cofferdam logs {run}` shows the recorded output, and the daemon's log the reason"),
         };
         let why = why.or(self.reason.take()).map(|fault| fault.message);
         let why = why.unwrap_or_else(|| "its stream ends again and again".to_owned());
-        let fault = Fault::new(ErrorKind::Unavailable, format!("stream lost; the run goes on: {why}"));
+        let fault = Fault::new(ErrorKind::Unavailable, format!("stream lost; the run is still running: {why}"));
         let fault = fault.subject(run).phase(Phase::Delivery).retry(Retry::Later);
         Err(fault.hint(hint))
     }
@@ -342,16 +342,17 @@ impl OutputStream {
 
 /// A fault for a stream whose offsets do not grow, which no daemon of this version sends.
 pub fn backwards(run: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::ProviderFailed, format!("the output of {run} does not go on where it was"));
+    let fault =
+        Fault::new(ErrorKind::ProviderFailed, format!("the output of {run} does not continue at the last position"));
     let fault = fault.subject(run).phase(Phase::Delivery);
-    fault.hint("see that --server names a daemon of the same version")
+    fault.hint("check that --server names a daemon of the same version")
 }
 
 /// Events that are read ahead.
 const AHEAD: usize = 4;
 
 /// The receiving end of an output stream; its task ends with it.
-struct ReadAhead(mpsc::Receiver<Result<Event, Fault>>, tokio::task::JoinHandle<()>);
+struct ReadAhead(mpsc::Receiver<Result<ServerSentEvent, Fault>>, tokio::task::JoinHandle<()>);
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {

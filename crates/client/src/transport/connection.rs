@@ -37,7 +37,7 @@ pub async fn send_on(
     let response = match tokio::time::timeout(timeout, sender.send_request(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(e)) if e.is_parse() && matches!(server.address, Address::Http { .. }) => {
-            let fault = unavailable(server, "what answers there does not speak plain HTTP; it looks like TLS");
+            let fault = unavailable(server, "the server does not speak plain HTTP; it seems to use TLS");
             return Err(fault.hint("try https:// in --server or COFFERDAM_SERVER"));
         }
         Ok(Err(e)) => return Err(unavailable(server, with_causes(&e))),
@@ -86,7 +86,7 @@ fn http_request(server: &Server, request: Request) -> Result<http::Request<SentB
 pub async fn connect(server: &Server) -> Result<SendRequest<SentBody>, Fault> {
     match tokio::time::timeout(server.timeout(CONNECT_TIMEOUT), connect_now(server)).await {
         Ok(made) => made,
-        Err(_) => Err(unreachable(server, "no connection came about in time")),
+        Err(_) => Err(unreachable(server, "connecting took too long")),
     }
 }
 
@@ -117,17 +117,16 @@ fn untrusted(server: &Server, error: &std::io::Error) -> Fault {
         return unreachable(server, error);
     }
     if is_ca_as_server(error) {
-        let message =
-            format!("{} does not prove who it is: its certificate is for signing others (CA:TRUE)", server.address);
+        let message = format!("{}: its certificate is not trusted: it is for signing others (CA:TRUE)", server.address);
         let fault = Fault::new(ErrorKind::Unauthenticated, message).phase(Phase::Admission);
         return fault.hint(
-            "have the daemon use one that is for a server alone: `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`",
+            "give the daemon a certificate for servers only: `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`",
         );
     }
-    let message = format!("{} does not prove who it is: {error}", server.address);
+    let message = format!("{}: its certificate is not trusted: {error}", server.address);
     let fault = Fault::new(ErrorKind::Unauthenticated, message).phase(Phase::Admission);
     fault.hint(
-        "name the certificate that signed the daemon's with --server-ca FILE, and the daemon as its certificate does",
+        "name the certificate that signed the daemon's with --server-ca FILE, and use the host name in the daemon's certificate",
     )
 }
 

@@ -17,7 +17,7 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 
 /// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct ServerSentEvent {
     pub name: String,
     pub id: Option<u64>,
     pub data: String,
@@ -49,13 +49,13 @@ where
                 ErrorKind::ProviderFailed,
                 format!("{}: its response is not a stream of events", server.address),
             );
-            return Err(fault.phase(Phase::Delivery).hint("see that --server names a daemon of the same version"));
+            return Err(fault.phase(Phase::Delivery).hint("check that --server names a daemon of the same version"));
         }
         Ok(Events { server: server.clone(), body: answer.into_body(), buffer: Buffer::default() })
     }
 
     /// Returns the next event; none when the stream has ended in order.
-    pub async fn next(&mut self) -> Result<Option<Event>, Fault> {
+    pub async fn next(&mut self) -> Result<Option<ServerSentEvent>, Fault> {
         loop {
             if let Some(event) = self.buffer.event() {
                 return Ok(Some(event));
@@ -85,7 +85,7 @@ struct Buffer {
 
 impl Buffer {
     /// Removes the next complete event. Comments are skipped.
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<ServerSentEvent> {
         loop {
             let from = self.searched.saturating_sub(1);
             let Some(end) = self.bytes[from..].windows(2).position(|two| two == b"\n\n") else {
@@ -104,8 +104,8 @@ impl Buffer {
     }
 }
 
-fn read(text: &str) -> Option<Event> {
-    let (mut event, mut lines) = (Event::default(), 0);
+fn read(text: &str) -> Option<ServerSentEvent> {
+    let (mut event, mut lines) = (ServerSentEvent::default(), 0);
     for line in text.lines() {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn events_are_the_same_however_they_are_cut() {
         let text = b": hello\n\nevent: stdout\nid: 7\ndata: {\"a\":1}\n\n:\n\ndata: x\ndata:y\n\nevent: end\ndata: z\n\nevent: half";
-        let whole = |name: &str, id, data: &str| Event { name: name.into(), id, data: data.into() };
+        let whole = |name: &str, id, data: &str| ServerSentEvent { name: name.into(), id, data: data.into() };
         let wanted = vec![whole("stdout", Some(7), "{\"a\":1}"), whole("", None, "x\ny"), whole("end", None, "z")];
         for piece in [1, 2, 3, 7, text.len()] {
             let (mut buffer, mut found) = (Buffer::default(), Vec::new());

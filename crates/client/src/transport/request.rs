@@ -17,13 +17,13 @@ pub struct Request {
     pub(super) method: Method,
     pub(super) target: String,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(super) body: Body,
+    pub(super) body: RequestBody,
     /// Timeout until the response begins; `None` where it waits for a command.
     pub(super) timeout: Option<Duration>,
 }
 
 /// The body of a request.
-pub enum Body {
+pub enum RequestBody {
     Empty,
     Document(Vec<u8>),
     Bytes(Vec<u8>),
@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 impl Request {
     fn new(method: Method, path: &[&str]) -> Request {
         let target = path.iter().map(|part| format!("/{}", percent_encoded(part.as_bytes()))).collect();
-        Request { method, target, headers: Vec::new(), body: Body::Empty, timeout: Some(TIMEOUT) }
+        Request { method, target, headers: Vec::new(), body: RequestBody::Empty, timeout: Some(TIMEOUT) }
     }
 
     pub fn get(path: &[&str]) -> Request {
@@ -92,11 +92,11 @@ impl Request {
     pub fn document(mut self, document: &impl Serialize) -> Result<Request, Fault> {
         let text = serde_json::to_vec(document)
             .map_err(|e| Fault::internal(format!("{} {}: cannot write its document: {e}", self.method, self.target)))?;
-        self.body = Body::Document(text);
+        self.body = RequestBody::Document(text);
         Ok(self)
     }
 
-    pub fn body(mut self, body: Body) -> Request {
+    pub fn body(mut self, body: RequestBody) -> Request {
         self.body = body;
         self
     }
@@ -119,23 +119,23 @@ fn percent_encoded(bytes: &[u8]) -> String {
 /// A body as hyper sends it.
 pub(super) type SentBody = BoxBody<Bytes, io::Error>;
 
-impl Body {
+impl RequestBody {
     pub(super) fn media_type(&self) -> Option<&'static str> {
         match self {
-            Body::Empty => None,
-            Body::Document(_) => Some("application/json"),
-            Body::Bytes(_) => Some("application/octet-stream"),
-            Body::Stream(_, media_type) => Some(media_type),
+            RequestBody::Empty => None,
+            RequestBody::Document(_) => Some("application/json"),
+            RequestBody::Bytes(_) => Some("application/octet-stream"),
+            RequestBody::Stream(_, media_type) => Some(media_type),
         }
     }
 
     pub(super) fn into_sent(self) -> SentBody {
         match self {
-            Body::Empty => Empty::new().map_err(|never| match never {}).boxed(),
-            Body::Document(bytes) | Body::Bytes(bytes) => {
+            RequestBody::Empty => Empty::new().map_err(|never| match never {}).boxed(),
+            RequestBody::Document(bytes) | RequestBody::Bytes(bytes) => {
                 Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed()
             }
-            Body::Stream(from, _) => StreamedBody::of(from).boxed(),
+            RequestBody::Stream(from, _) => StreamedBody::of(from).boxed(),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Pace {
 pub async fn document<T: DeserializeOwned>(server: &Server, response: Response<Incoming>) -> Result<T, Fault> {
     let bytes = collect(server, response.into_body(), MAX_DOCUMENT_BYTES).await?;
     check_version(server, &bytes)?;
-    serde_json::from_slice(&bytes).map_err(|e| foreign(server, &format!("its answer cannot be read: {e}")))
+    serde_json::from_slice(&bytes).map_err(|e| foreign(server, &format!("its response cannot be read: {e}")))
 }
 
 #[derive(Deserialize)]
@@ -57,11 +57,10 @@ struct Versioned {
 fn check_version(server: &Server, bytes: &[u8]) -> Result<(), Fault> {
     match serde_json::from_slice::<Versioned>(bytes) {
         Ok(Versioned { protocol_version: Some(PROTOCOL_VERSION) }) => Ok(()),
-        Ok(Versioned { protocol_version: Some(version) }) => Err(foreign(
-            server,
-            &format!("it speaks version {version} of the protocol, and this is {PROTOCOL_VERSION}"),
-        )),
-        _ => Err(foreign(server, "its answer is no document of ours")),
+        Ok(Versioned { protocol_version: Some(version) }) => {
+            Err(foreign(server, &format!("it uses protocol version {version}; this client uses {PROTOCOL_VERSION}")))
+        }
+        _ => Err(foreign(server, "its response is not a document of the API")),
     }
 }
 
@@ -76,20 +75,20 @@ async fn collect(server: &Server, body: Incoming, max_bytes: usize) -> Result<By
     let (mut bytes, mut pace) = (Vec::new(), Pace::begin());
     loop {
         match tokio::time::timeout(server.timeout(SILENCE_TIMEOUT), body.frame()).await {
-            Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
+            Err(_) => return Err(unavailable(server, "its response does not end")),
             Ok(None) => return Ok(bytes.into()),
             Ok(Some(Ok(frame))) => {
                 let chunk = frame.into_data().unwrap_or_default();
                 if pace.is_too_slow(server, chunk.len()) {
-                    return Err(unavailable(server, "its answer does not come to an end"));
+                    return Err(unavailable(server, "its response does not end"));
                 }
                 bytes.extend(chunk);
             }
             Ok(Some(Err(e))) if e.is::<LengthLimitError>() => {
-                return Err(foreign(server, &format!("its answer has more than {max_bytes} bytes")));
+                return Err(foreign(server, &format!("its response has more than {max_bytes} bytes")));
             }
             Ok(Some(Err(e))) => {
-                return Err(unavailable(server, format!("its answer broke off: {}", with_causes(e.as_ref()))));
+                return Err(unavailable(server, format!("its response broke off: {}", with_causes(e.as_ref()))));
             }
         }
     }
@@ -103,7 +102,7 @@ pub async fn fault(server: &Server, response: Response<Incoming>) -> Fault {
         Err(fault) => fault,
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(fault) => with_client_hint(fault, retry_after),
-            Err(_) => foreign(server, &format!("it answers {status}, and in no words of ours")),
+            Err(_) => foreign(server, &format!("it responds {status} without a fault document")),
         },
     }
 }
@@ -113,10 +112,10 @@ fn with_client_hint(fault: Fault, retry_after: Option<u64>) -> Fault {
     let is_busy = matches!(fault.limit_kind, Some(LimitKind::RequestsPerMinute | LimitKind::Runs | LimitKind::Waiting));
     match (fault.error_kind, retry_after) {
         (ErrorKind::Unauthenticated, _) => {
-            fault.hint("name a file with a token that is good with --token-file or COFFERDAM_TOKEN_FILE")
+            fault.hint("name a file with a valid token by --token-file or COFFERDAM_TOKEN_FILE")
         }
-        (ErrorKind::LimitExceeded, Some(1)) if is_busy => fault.hint("ask again in a second"),
-        (ErrorKind::LimitExceeded, Some(seconds)) if is_busy => fault.hint(format!("ask again in {seconds} seconds")),
+        (ErrorKind::LimitExceeded, Some(1)) if is_busy => fault.hint("retry in a second"),
+        (ErrorKind::LimitExceeded, Some(seconds)) if is_busy => fault.hint(format!("retry in {seconds} seconds")),
         _ => fault,
     }
 }
@@ -126,19 +125,21 @@ pub async fn bytes(server: &Server, mut body: Incoming, out: &mut dyn Write) -> 
     let mut pace = Pace::begin();
     loop {
         let frame = match tokio::time::timeout(server.timeout(SILENCE_TIMEOUT), body.frame()).await {
-            Err(_) => return Err(unavailable(server, "its answer does not come to an end")),
+            Err(_) => return Err(unavailable(server, "its response does not end")),
             Ok(None) => return Ok(()),
-            Ok(Some(Err(e))) => return Err(unavailable(server, format!("its answer broke off: {}", with_causes(&e)))),
+            Ok(Some(Err(e))) => {
+                return Err(unavailable(server, format!("its response broke off: {}", with_causes(&e))));
+            }
             Ok(Some(Ok(frame))) => frame,
         };
         let chunk = frame.into_data().unwrap_or_default();
         if pace.is_too_slow(server, chunk.len()) {
-            return Err(unavailable(server, "its answer does not come to an end"));
+            return Err(unavailable(server, "its response does not end"));
         }
         out.write_all(&chunk).map_err(|e| {
-            Fault::new(ErrorKind::Unavailable, format!("what was asked for cannot be written: {e}"))
+            Fault::new(ErrorKind::Unavailable, format!("cannot write the received data: {e}"))
                 .phase(Phase::Delivery)
-                .hint("write it where there is space")
+                .hint("write to a file system with free space")
         })?;
     }
 }

@@ -3,7 +3,7 @@
 //! neither waits for a command that does not read.
 
 use super::connection;
-use super::request::{Body, Request, SentBody};
+use super::request::{Request, RequestBody, SentBody};
 use super::server::Server;
 use hyper::client::conn::http1::SendRequest;
 use serde::de::DeserializeOwned;
@@ -116,7 +116,7 @@ impl RunChannel {
         if chunk.is_empty() {
             request = request.query("eof", "true");
         } else {
-            request = request.body(Body::Bytes(chunk.to_vec()));
+            request = request.body(RequestBody::Bytes(chunk.to_vec()));
         }
         // The acknowledgement waits for the command to read.
         request.timeout = None;
@@ -148,8 +148,8 @@ impl RunChannel {
 /// A fault for an acknowledgement that does not match what was sent.
 fn wrong_offset(run: &str, sent: u64, acknowledged: Option<u64>) -> Fault {
     let acknowledged = acknowledged.map_or_else(|| "nothing".to_owned(), |offset| offset.to_string());
-    let message = format!("of {sent} bytes of input that {run} was sent, {acknowledged} are said to have arrived");
-    let hint = format!("the run goes on: `cofferdam attach {run}`");
+    let message = format!("{run} received {acknowledged} of {sent} bytes of input that were sent");
+    let hint = format!("the run is still running: `cofferdam attach {run}`");
     Fault::new(ErrorKind::ProviderFailed, message).hint(hint).subject(run).phase(Phase::Delivery)
 }
 

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 #[derive(Clone)]
 pub struct Server {
     pub address: Address,
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<BearerToken>,
     /// Set for `https` addresses.
     pub(super) tls: Option<TlsConnector>,
     /// An upper bound on every timeout.
@@ -20,17 +20,17 @@ pub struct Server {
 
 impl Server {
     /// `ca` is a file of certificates that are trusted instead of those of the system.
-    pub fn new(address: Address, token: Option<Token>, ca: Option<&Path>) -> Result<Server, Fault> {
+    pub fn new(address: Address, token: Option<BearerToken>, ca: Option<&Path>) -> Result<Server, Fault> {
         if address.needs_token() && token.is_none() {
-            let message = format!("{address} must be told who asks, and there is no token");
-            let hint = "name the file that has it with --token-file or COFFERDAM_TOKEN_FILE";
+            let message = format!("{address} needs a token, and none is given");
+            let hint = "name a file with the token by --token-file or COFFERDAM_TOKEN_FILE";
             return Err(Fault::new(ErrorKind::Unauthenticated, message).hint(hint).phase(Phase::Admission));
         }
         let tls = match (&address, ca) {
             (Address::Https { .. }, ca) => Some(trust::connector(ca, "--server-ca", "daemon")?),
             (_, None) => None,
             (_, Some(_)) => {
-                let fault = Fault::invalid(format!("--server-ca: {address} is not spoken to with TLS"));
+                let fault = Fault::invalid(format!("--server-ca: {address} does not use TLS"));
                 return Err(fault.hint("leave it out, or use https://").phase(Phase::Admission));
             }
         };
@@ -50,21 +50,21 @@ impl Server {
 
 /// A bearer token. Neither `Debug` nor any fault shows it.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct BearerToken(String);
 
-impl Token {
+impl BearerToken {
     const MAX_BYTES: u64 = 4096;
 
     /// Reads a token from a file that no other user can read or change.
-    pub fn read(file: &Path) -> Result<Token, Fault> {
+    pub fn read(file: &Path) -> Result<BearerToken, Fault> {
         let refuse = |why: &str| {
             let fault = Fault::invalid(format!("the token's file {}: {why}", file.display()));
-            fault.hint("name a file of your own that has the token and nothing else").phase(Phase::Admission)
+            fault.hint("name a file of your own that contains only the token").phase(Phase::Admission)
         };
         let text = trust::secret_text(file, Self::MAX_BYTES).map_err(|why| refuse(&why))?;
         let word = text.trim();
         match !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic()) {
-            true => Ok(Token(word.to_owned())),
+            true => Ok(BearerToken(word.to_owned())),
             false => Err(refuse("no token in it")),
         }
     }
@@ -76,7 +76,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for BearerToken {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Token(…)")
     }
@@ -94,16 +94,16 @@ mod tests {
         std::fs::write(&file, "cof_secret\n").unwrap();
         for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(Token::read(&file).is_ok(), good, "{mode:o}");
+            assert_eq!(BearerToken::read(&file).is_ok(), good, "{mode:o}");
         }
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(!format!("{:?}", Token::read(&file).unwrap()).contains("secret"));
+        assert!(!format!("{:?}", BearerToken::read(&file).unwrap()).contains("secret"));
         for text in ["", "\n", "two words", "x\ny"] {
             std::fs::write(&file, text).unwrap();
-            assert!(Token::read(&file).is_err(), "{text:?}");
+            assert!(BearerToken::read(&file).is_err(), "{text:?}");
         }
         std::fs::remove_file(&file).unwrap();
-        assert!(Token::read(&file).is_err() && Token::read(Path::new("/tmp")).is_err());
+        assert!(BearerToken::read(&file).is_err() && BearerToken::read(Path::new("/tmp")).is_err());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Questions to a person: awaiting the answer, and the effect of answers on decisions.
 
 use super::ruling::{ApprovalOutcome, Candidate, ConnectDecision, QuestionContext, Remote, Ruling};
-use super::{Gate, Rules, State};
-use crate::approval::{Access, ApprovedSubjects, Subject};
-use crate::event::{Socket, Stage};
+use super::{Gate, GateState, Rules};
+use crate::approval::{Access, ApprovedSubjects, AskedAccess};
+use crate::event::{EventStage, GuestSocket};
 use crate::request_judge::{RequestInfo, RequestJudge};
 use policy::{Decision, Proto};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ impl Gate {
     /// Holds an operation until a person answers, the deadline passes, or the rules change.
     pub async fn await_approval(
         &self,
-        subject: &Subject,
+        subject: &AskedAccess,
         ruling: &Ruling,
         context: QuestionContext<'_>,
     ) -> ApprovalOutcome {
@@ -45,7 +45,7 @@ impl Gate {
             Err(reason) => return refused(reason),
         };
         if question.is_new {
-            let mut event = ruling.event(subject.op(), Stage::Asked, context.proto, context.address);
+            let mut event = ruling.event(subject.op(), EventStage::Asked, context.proto, context.address);
             (event.hint, event.socket, event.actor) = (None, context.socket, question.actor.take());
             event.run = self.run_of(context.socket);
             (event.method, event.path) = context.request.map(|(m, p)| (m.to_owned(), p.to_owned())).unzip();
@@ -66,13 +66,13 @@ impl Gate {
         };
         match answer {
             Some(true) => ApprovalOutcome::Approved,
-            Some(false) => refused("a person refused it".to_owned()),
+            Some(false) => refused("the person who was asked refused it".to_owned()),
             None => refused(format!("no answer within {} s", approvals.patience().as_secs_f64())),
         }
     }
 
     /// Judges a new connection, and awaits a person's answer if the rule says `ask`.
-    pub async fn admit_with_approval(&self, remote: &mut Remote, socket: Option<Socket>) -> ConnectDecision {
+    pub async fn admit_with_approval(&self, remote: &mut Remote, socket: Option<GuestSocket>) -> ConnectDecision {
         let mut decision = self.admit(remote);
         while let ConnectDecision::Ask(subject, ruling) = decision {
             match self.await_approval(&subject, &ruling, QuestionContext::connection(remote, socket)).await {
@@ -86,7 +86,7 @@ impl Gate {
     }
 
     /// Waits until a change of the rules or the byte limit forbids connections to `remote`.
-    pub async fn until_forbidden(&self, remote: &Remote, state: &mut watch::Receiver<State>) -> Ruling {
+    pub async fn until_forbidden(&self, remote: &Remote, state: &mut watch::Receiver<GateState>) -> Ruling {
         loop {
             if state.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -102,7 +102,7 @@ impl Gate {
         &self,
         rules: &Rules,
         decision: Decision,
-        subject: &Subject,
+        subject: &AskedAccess,
         approved: &ApprovedSubjects,
     ) -> (Decision, bool) {
         if decision.action != Action::Ask {
@@ -114,7 +114,7 @@ impl Gate {
             None => (decision, false),
             Some(true) => (Decision { action: Action::Allow, hint: None, ..decision }, true),
             Some(false) => {
-                let hint = Some("a person refused it".to_owned());
+                let hint = Some("the person who was asked refused it".to_owned());
                 (Decision { action: Action::Deny, hint, ..decision }, false)
             }
         }
@@ -125,7 +125,7 @@ impl Gate {
         &self,
         request: &RequestInfo<'_>,
         decision: Decision,
-        socket: Option<Socket>,
+        socket: Option<GuestSocket>,
     ) -> Decision {
         let mut decision = decision;
         while decision.action == Action::Ask && self.approvals.is_some() {
@@ -158,8 +158,8 @@ pub(super) fn extend_approval_to_address(candidates: &mut Vec<Candidate>) {
     });
 }
 
-pub(super) fn request_subject(rule: &str, request: &RequestInfo<'_>) -> Subject {
+pub(super) fn request_subject(rule: &str, request: &RequestInfo<'_>) -> AskedAccess {
     let at = SocketAddr::new(request.addr.to_canonical(), request.port);
     let (host, method, path) = (request.host.to_owned(), request.method.to_owned(), request.path.to_owned());
-    Subject { rule: rule.to_owned(), access: Access::Request { host, at, method, path } }
+    AskedAccess { rule: rule.to_owned(), access: Access::Request { host, at, method, path } }
 }

@@ -3,7 +3,7 @@
 use super::approvals::request_subject;
 use super::{Gate, ask};
 use crate::approval::ApprovedSubjects;
-use crate::event::{Event, Socket};
+use crate::event::{Event, GuestSocket};
 use crate::request_judge::{Injection, PendingDecision, RequestInfo, RequestJudge};
 use policy::{Decision, NetRequest, Proto};
 use std::net::SocketAddr;
@@ -73,12 +73,12 @@ impl RequestJudge for Gate {
 /// Judge for the requests of one guest connection: adds the connection's socket and run to events.
 pub(crate) struct ConnectionJudge {
     gate: Arc<Gate>,
-    socket: Option<Socket>,
+    socket: Option<GuestSocket>,
     run: Option<Arc<str>>,
 }
 
 impl ConnectionJudge {
-    pub fn new(gate: &Arc<Gate>, socket: Option<Socket>) -> ConnectionJudge {
+    pub fn new(gate: &Arc<Gate>, socket: Option<GuestSocket>) -> ConnectionJudge {
         ConnectionJudge { gate: gate.clone(), socket, run: gate.run_of(socket) }
     }
 }

@@ -1,8 +1,8 @@
 //! Types of the gate's decisions: the remote end, candidates for its name, and rulings.
 
 use super::Rules;
-use crate::approval::{ApprovedSubjects, Subject};
-use crate::event::{Event, Op, Socket, Stage};
+use crate::approval::{ApprovedSubjects, AskedAccess};
+use crate::event::{Event, EventStage, GuestSocket, Op};
 use policy::{Decision, Proto};
 use std::net::SocketAddr;
 use terms::Action;
@@ -43,7 +43,7 @@ pub(crate) enum ConnectDecision {
     /// A name or the address itself is allowed, so the server may be dialed. The first bytes must confirm the name.
     Dial(Ruling),
     /// A person has to answer first.
-    Ask(Subject, Ruling),
+    Ask(AskedAccess, Ruling),
 }
 
 impl ConnectDecision {
@@ -65,7 +65,7 @@ pub(crate) enum StreamDecision {
     Inspect(Vec<String>),
     Refuse(Ruling),
     /// A person has to answer first.
-    Ask(Subject, Ruling),
+    Ask(AskedAccess, Ruling),
 }
 
 impl StreamDecision {
@@ -92,13 +92,13 @@ pub(crate) enum ApprovalOutcome {
 pub(crate) struct QuestionContext<'a> {
     pub proto: Proto,
     pub address: Option<SocketAddr>,
-    pub socket: Option<Socket>,
+    pub socket: Option<GuestSocket>,
     pub request: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> QuestionContext<'a> {
     /// Details of a TCP connection from a socket of the guest.
-    pub fn connection(remote: &Remote, socket: Option<Socket>) -> QuestionContext<'a> {
+    pub fn connection(remote: &Remote, socket: Option<GuestSocket>) -> QuestionContext<'a> {
         QuestionContext { proto: Proto::Tcp, address: Some(remote.addr), socket, request: None }
     }
 }
@@ -125,7 +125,7 @@ impl Ruling {
         self
     }
 
-    pub fn event(&self, op: Op, stage: Stage, proto: Proto, address: Option<SocketAddr>) -> Event {
+    pub fn event(&self, op: Op, stage: EventStage, proto: Proto, address: Option<SocketAddr>) -> Event {
         Event {
             op,
             stage,
@@ -154,7 +154,7 @@ pub(super) struct Candidate {
     pub decision: Decision,
     pub is_inspected: bool,
     /// Subject of the question that a person has not answered yet.
-    pub unanswered: Option<Subject>,
+    pub unanswered: Option<AskedAccess>,
     /// True if a person's approval turned `ask` into `allow`.
     pub is_approved: bool,
 }

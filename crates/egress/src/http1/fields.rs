@@ -10,9 +10,9 @@ pub struct Field {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(pub Vec<Field>);
+pub struct HeaderFields(pub Vec<Field>);
 
-impl Fields {
+impl HeaderFields {
     /// Iterates over the values of all fields with that name, ignoring case.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.0.iter().filter(move |f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value.as_slice())
@@ -36,7 +36,7 @@ impl Fields {
         words.map(trimmed).filter(|word| !word.is_empty())
     }
 
-    pub(super) fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields, HeadError> {
+    pub(super) fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<HeaderFields, HeadError> {
         let mut fields = Vec::new();
         for line in lines {
             if fields.len() == MAX_FIELDS {
@@ -44,7 +44,7 @@ impl Fields {
             }
             fields.push(field(line).map_err(|reason| (400, reason))?);
         }
-        Ok(Fields(fields))
+        Ok(HeaderFields(fields))
     }
 }
 

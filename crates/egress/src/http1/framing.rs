@@ -1,20 +1,22 @@
 //! Message framing and connection persistence: the two properties that request smuggling exploits.
 
-use super::fields::Fields;
-use super::{Body, Connection, HeadError, Version};
+use super::fields::HeaderFields;
+use super::{BodyFraming, Connection, HeadError, Version};
 
 /// Returns the body that the fields declare, or `None`. Duplicate fields are refused even if they agree: the next
 /// parser may see only one of them.
-pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>, HeadError> {
+pub(super) fn declared(fields: &HeaderFields, version: Version) -> Result<Option<BodyFraming>, HeadError> {
     check_names(fields)?;
     let lengths: Vec<&[u8]> = fields.all("content-length").collect();
     let codings: Vec<&[u8]> = fields.all("transfer-encoding").collect();
     match (lengths.as_slice(), codings.as_slice()) {
         ([], []) => Ok(None),
-        ([text], []) => length(text).map(|len| Some(Body::Length(len))).ok_or((400, "Content-Length is malformed")),
+        ([text], []) => {
+            length(text).map(|len| Some(BodyFraming::Length(len))).ok_or((400, "Content-Length is malformed"))
+        }
         (_, []) => Err((400, "Content-Length comes twice")),
         ([], [_]) if version == Version::Http10 => Err((400, "Transfer-Encoding does not exist in HTTP/1.0")),
-        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Body::Chunked)),
+        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(BodyFraming::Chunked)),
         ([], [_]) => Err((501, "Transfer-Encoding is not chunked")),
         ([], _) => Err((400, "Transfer-Encoding comes twice")),
         _ => Err((400, "Content-Length and Transfer-Encoding come together")),
@@ -24,7 +26,7 @@ pub(super) fn declared(fields: &Fields, version: Version) -> Result<Option<Body>
 /// Refuses field names that parsers treat differently. Some servers read an underscore as a hyphen, and would see a
 /// framing field here. A proxy that obeys Connection drops the fields named there, so that the next server sees another
 /// message.
-fn check_names(fields: &Fields) -> Result<(), HeadError> {
+fn check_names(fields: &HeaderFields) -> Result<(), HeadError> {
     const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "host"];
     let looks_like = |name: &str| name.contains('_') && FRAMING.iter().any(|f| same_but_for_hyphens(name, f));
     if fields.0.iter().any(|f| looks_like(&f.name)) {
@@ -49,7 +51,7 @@ fn length(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the connection's use as the fields say. `close` wins over everything.
-pub(super) fn connection(fields: &Fields, version: Version) -> Connection {
+pub(super) fn connection(fields: &HeaderFields, version: Version) -> Connection {
     let says = |wanted: &[u8]| fields.words("connection").any(|word| word.eq_ignore_ascii_case(wanted));
     if says(b"close") {
         return Connection::Close;

@@ -11,11 +11,11 @@ mod scan;
 mod target;
 mod write;
 
-pub use fields::{Field, Fields};
-pub use request::{Request, read_request, resume_proxied, resume_request};
+pub use fields::{Field, HeaderFields};
+pub use request::{RequestHead, read_request, resume_proxied, resume_request};
 pub use response::{Response, read_response, resume_response};
 pub use scan::HeadScan;
-pub use target::Target;
+pub use target::RequestTarget;
 pub use write::{Unwritable, write_request, write_response};
 
 pub(crate) use fields::{field, is_token_byte, lines};
@@ -45,7 +45,7 @@ pub enum Version {
 
 /// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyFraming {
     None,
     Length(u64),
     Chunked,

@@ -1,7 +1,7 @@
 //! Response heads.
 
-use super::fields::{self, Fields};
-use super::{Body, Connection, Head, HeadError, Version, framing, scan, scan::HeadScan, version};
+use super::fields::{self, HeaderFields};
+use super::{BodyFraming, Connection, Head, HeadError, Version, framing, scan, scan::HeadScan, version};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -9,10 +9,10 @@ pub struct Response {
     pub status: u16,
     /// Reason phrase; any bytes but control characters.
     pub reason: Vec<u8>,
-    pub fields: Fields,
+    pub fields: HeaderFields,
     /// Length of the head, where the body starts.
     pub consumed: usize,
-    pub body: Body,
+    pub body: BodyFraming,
     /// `Upgrade` only with status 101.
     pub connection: Connection,
 }
@@ -33,7 +33,7 @@ pub fn resume_response(bytes: &[u8], request_method: &str, seen: &mut HeadScan) 
 fn response(head: &[u8], method: &str) -> Result<Response, HeadError> {
     let mut lines = fields::lines(head);
     let (version, status, reason) = first_line(lines.next().unwrap_or_default())?;
-    let fields = Fields::read(lines)?;
+    let fields = HeaderFields::read(lines)?;
     let declared = framing::declared(&fields, version)?;
     let body = body(method, status, declared)?;
     let connection = connection(&fields, version, status, body)?;
@@ -53,25 +53,30 @@ fn first_line(line: &[u8]) -> Result<(Version, u16, Vec<u8>), HeadError> {
     Ok((version, status, words.next().unwrap_or_default().to_vec()))
 }
 
-fn body(method: &str, status: u16, declared: Option<Body>) -> Result<Body, HeadError> {
+fn body(method: &str, status: u16, declared: Option<BodyFraming>) -> Result<BodyFraming, HeadError> {
     match (status, declared) {
-        (100..=199 | 204, None | Some(Body::Length(0))) => Ok(Body::None),
+        (100..=199 | 204, None | Some(BodyFraming::Length(0))) => Ok(BodyFraming::None),
         (100..=199 | 204, Some(_)) => Err((400, "a response that has no body declares one")),
-        (304, _) => Ok(Body::None),
-        _ if method == "HEAD" => Ok(Body::None),
+        (304, _) => Ok(BodyFraming::None),
+        _ if method == "HEAD" => Ok(BodyFraming::None),
         // The tunnel follows.
-        (200..=299, _) if method == "CONNECT" => Ok(Body::None),
-        (_, declared) => Ok(declared.unwrap_or(Body::UntilClose)),
+        (200..=299, _) if method == "CONNECT" => Ok(BodyFraming::None),
+        (_, declared) => Ok(declared.unwrap_or(BodyFraming::UntilClose)),
     }
 }
 
-fn connection(fields: &Fields, version: Version, status: u16, body: Body) -> Result<Connection, HeadError> {
+fn connection(
+    fields: &HeaderFields,
+    version: Version,
+    status: u16,
+    body: BodyFraming,
+) -> Result<Connection, HeadError> {
     match (status, framing::connection(fields, version)) {
         (101, Connection::Upgrade(protocol)) => Ok(Connection::Upgrade(protocol)),
         (101, _) => Err((400, "the status is 101 and no protocol is named")),
         // Some servers offer another protocol in every response, which has no effect.
-        (_, Connection::Upgrade(_)) if body != Body::UntilClose => Ok(Connection::KeepAlive),
-        (_, connection) if body != Body::UntilClose => Ok(connection),
+        (_, Connection::Upgrade(_)) if body != BodyFraming::UntilClose => Ok(Connection::KeepAlive),
+        (_, connection) if body != BodyFraming::UntilClose => Ok(connection),
         _ => Ok(Connection::Close),
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Target in one of its four forms. Paths start with a slash and include the query; percent-encoding is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestTarget {
     /// `/path?query`, sent to an origin server.
     Origin(String),
     /// `http://host/path?query`, sent to a proxy.
@@ -18,8 +18,8 @@ pub enum Target {
     Asterisk,
 }
 
-impl Target {
-    pub(super) fn read(method: &str, word: &[u8]) -> Result<Target, HeadError> {
+impl RequestTarget {
+    pub(super) fn read(method: &str, word: &[u8]) -> Result<RequestTarget, HeadError> {
         if !word.iter().all(u8::is_ascii_graphic) {
             return Err((400, "the target holds a character that no URL has"));
         }
@@ -29,9 +29,9 @@ impl Target {
         }
         match text {
             _ if method == "CONNECT" => connect(text),
-            "*" if method == "OPTIONS" => Ok(Target::Asterisk),
+            "*" if method == "OPTIONS" => Ok(RequestTarget::Asterisk),
             "*" => Err((400, "the target * goes only with OPTIONS")),
-            path if path.starts_with('/') => Ok(Target::Origin(path.to_owned())),
+            path if path.starts_with('/') => Ok(RequestTarget::Origin(path.to_owned())),
             _ => absolute(text),
         }
     }
@@ -39,34 +39,36 @@ impl Target {
     /// Returns the path with its query, if the target has one.
     pub fn path(&self) -> Option<&str> {
         match self {
-            Target::Origin(path) | Target::Absolute { path, .. } => Some(path),
-            Target::Authority { .. } | Target::Asterisk => None,
+            RequestTarget::Origin(path) | RequestTarget::Absolute { path, .. } => Some(path),
+            RequestTarget::Authority { .. } | RequestTarget::Asterisk => None,
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Origin(path) => f.write_str(path),
-            Target::Absolute { secure, host, port, path } if *port == default_port(*secure) => {
+            RequestTarget::Origin(path) => f.write_str(path),
+            RequestTarget::Absolute { secure, host, port, path } if *port == default_port(*secure) => {
                 write!(f, "{}://{host}{path}", scheme(*secure))
             }
-            Target::Absolute { secure, host, port, path } => write!(f, "{}://{host}:{port}{path}", scheme(*secure)),
-            Target::Authority { host, port } => write!(f, "{host}:{port}"),
-            Target::Asterisk => f.write_str("*"),
+            RequestTarget::Absolute { secure, host, port, path } => {
+                write!(f, "{}://{host}:{port}{path}", scheme(*secure))
+            }
+            RequestTarget::Authority { host, port } => write!(f, "{host}:{port}"),
+            RequestTarget::Asterisk => f.write_str("*"),
         }
     }
 }
 
-fn connect(text: &str) -> Result<Target, HeadError> {
+fn connect(text: &str) -> Result<RequestTarget, HeadError> {
     match authority::parse(text) {
-        Some((host, Some(port))) => Ok(Target::Authority { host, port }),
+        Some((host, Some(port))) => Ok(RequestTarget::Authority { host, port }),
         _ => Err((400, "the target of CONNECT is not host:port")),
     }
 }
 
-fn absolute(text: &str) -> Result<Target, HeadError> {
+fn absolute(text: &str) -> Result<RequestTarget, HeadError> {
     let Some((word, rest)) = text.split_once("://") else {
         return Err((400, "the target is neither a path nor a URL"));
     };
@@ -82,7 +84,7 @@ fn absolute(text: &str) -> Result<Target, HeadError> {
     let (host, port) = authority::parse(place).ok_or((400, "the host of the target is malformed"))?;
     let slash = if path.starts_with('/') { "" } else { "/" };
     let port = port.unwrap_or(default_port(secure));
-    Ok(Target::Absolute { secure, host, port, path: format!("{slash}{path}") })
+    Ok(RequestTarget::Absolute { secure, host, port, path: format!("{slash}{path}") })
 }
 
 fn scheme(secure: bool) -> &'static str {

@@ -1,14 +1,14 @@
 //! Serialiser for heads. A head that would not parse back as the same head is refused: a value with a line break would
 //! become another field.
 
-use super::fields::{Fields, token, trimmed};
+use super::fields::{HeaderFields, token, trimmed};
 
 /// Names the part that cannot be serialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwritable(pub &'static str);
 
 /// Serialises the head of an HTTP/1.1 request.
-pub fn write_request(method: &str, target: &str, fields: &Fields) -> Result<Vec<u8>, Unwritable> {
+pub fn write_request(method: &str, target: &str, fields: &HeaderFields) -> Result<Vec<u8>, Unwritable> {
     token(method.as_bytes()).ok_or(Unwritable("the method"))?;
     if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Unwritable("the target"));
@@ -19,7 +19,7 @@ pub fn write_request(method: &str, target: &str, fields: &Fields) -> Result<Vec<
 }
 
 /// Serialises the head of an HTTP/1.1 response.
-pub fn write_response(status: u16, reason: &[u8], fields: &Fields) -> Result<Vec<u8>, Unwritable> {
+pub fn write_response(status: u16, reason: &[u8], fields: &HeaderFields) -> Result<Vec<u8>, Unwritable> {
     if !(100..=999).contains(&status) {
         return Err(Unwritable("the status"));
     }
@@ -33,7 +33,7 @@ pub fn write_response(status: u16, reason: &[u8], fields: &Fields) -> Result<Vec
     Ok(out)
 }
 
-fn write_fields(fields: &Fields, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+fn write_fields(fields: &HeaderFields, out: &mut Vec<u8>) -> Result<(), Unwritable> {
     for field in &fields.0 {
         token(field.name.as_bytes()).ok_or(Unwritable("the name of a field"))?;
         if !is_text(&field.value) || trimmed(&field.value).len() != field.value.len() {

@@ -1,7 +1,7 @@
 //! Common interface to the header fields of HTTP/1.x and HTTP/2, with the rules for both: hop-by-hop fields, ambiguous
 //! names, injected secrets.
 
-use crate::http1::{Field, Fields};
+use crate::http1::{Field, HeaderFields};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use zeroize::Zeroize;
 
@@ -17,18 +17,18 @@ pub(super) trait Headers {
     fn names(&self) -> Vec<&str>;
 }
 
-impl Headers for Fields {
+impl Headers for HeaderFields {
     fn values(&self, name: &str) -> Vec<&[u8]> {
         let of_name = self.0.iter().filter(|f| f.name.eq_ignore_ascii_case(name));
         of_name.map(|f| f.value.as_slice()).collect()
     }
 
     fn remove(&mut self, name: &str) {
-        Fields::remove(self, name);
+        HeaderFields::remove(self, name);
     }
 
     fn set(&mut self, name: &str, value: &[u8]) -> bool {
-        Fields::remove(self, name);
+        HeaderFields::remove(self, name);
         self.add(name, value);
         is_value(value)
     }
@@ -90,7 +90,7 @@ pub(super) fn is_value(value: &[u8]) -> bool {
 }
 
 /// Removes hop-by-hop fields, including those that Connection names.
-pub(super) fn remove_hop_by_hop(headers: &mut Fields) {
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderFields) {
     const OF_ONE_HOP: [&str; 6] =
         ["connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"];
     let named: Vec<String> =

@@ -3,9 +3,9 @@
 
 use super::Session;
 use super::headers::{Headers, is_lookalike};
-use super::refusal::Refusal;
+use super::refusal::RequestRefusal;
 use super::secrets::{self, Needles};
-use crate::event::{Event, Op, Stage};
+use crate::event::{Event, EventStage, Op};
 use crate::request_judge::{Injection, RequestInfo};
 use policy::{Action, Decision, HostName, Proto};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Session {
         self: &Arc<Session>,
         normalized: NormalizedRequest,
         headers: &(dyn Headers + Sync),
-    ) -> Result<JudgedRequest, Refusal> {
+    ) -> Result<JudgedRequest, RequestRefusal> {
         let NormalizedRequest { host, port, method, path } = normalized;
         let revision = self.judge.revision();
         let mut judged = JudgedRequest {
@@ -72,7 +72,7 @@ impl Session {
             answered: false,
         };
         if !self.hosts.contains(&host) || port.is_some_and(|port| port != self.addr.port()) {
-            return Err(judged.refused(Refusal::misdirected(self.misdirection(&host, port))));
+            return Err(judged.refused(RequestRefusal::misdirected(self.misdirection(&host, port))));
         }
         let mut decision = self.judge.request(&judged.ask());
         if decision.action == Action::Ask {
@@ -103,7 +103,7 @@ impl Session {
     pub fn refuse_unread(&self, op: Op, name: Option<String>, reason: &str) {
         self.judge.record(Event {
             op,
-            stage: Stage::Refused,
+            stage: EventStage::Refused,
             action: Action::Deny,
             rule: super::NO_RULE.to_owned(),
             revision: self.judge.revision(),
@@ -123,8 +123,8 @@ impl Session {
     }
 }
 
-fn denial(decision: &Decision, judged: &JudgedRequest) -> Refusal {
-    Refusal {
+fn denial(decision: &Decision, judged: &JudgedRequest) -> RequestRefusal {
+    RequestRefusal {
         status: 403,
         kind: ErrorKind::PolicyDenied,
         rule: Some(decision.rule.clone()),
@@ -136,11 +136,11 @@ fn denial(decision: &Decision, judged: &JudgedRequest) -> Refusal {
 impl JudgedRequest {
     /// Selects the secrets to inject. A credential of the guest's own in the same header is refused, because it could
     /// carry data out under another account.
-    fn with_secrets(mut self, headers: &dyn Headers) -> Result<JudgedRequest, Refusal> {
+    fn with_secrets(mut self, headers: &dyn Headers) -> Result<JudgedRequest, RequestRefusal> {
         if self.injections.is_empty() {
             return Ok(self);
         }
-        let denied = |message: String| Refusal {
+        let denied = |message: String| RequestRefusal {
             status: 403,
             kind: ErrorKind::PolicyDenied,
             rule: Some(self.rule.clone()),
@@ -165,7 +165,7 @@ impl JudgedRequest {
     }
 
     /// Injects the secrets. The request must not be changed afterwards.
-    pub fn inject(&self, headers: &mut dyn Headers) -> Result<(), Refusal> {
+    pub fn inject(&self, headers: &mut dyn Headers) -> Result<(), RequestRefusal> {
         if self.injections.is_empty() {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl JudgedRequest {
         let chosen = secrets::chosen(&self.injections, headers).unwrap_or_default();
         match chosen.iter().all(|i| headers.set(&i.header, &i.value)) {
             true => Ok(()),
-            false => Err(Refusal::unavailable(
+            false => Err(RequestRefusal::unavailable(
                 "cannot set a header to a secret: the secret contains a control character".into(),
             )),
         }
@@ -211,7 +211,7 @@ impl JudgedRequest {
 
     pub fn opened(&self) {
         self.open.store(true, Relaxed);
-        self.record(Stage::Opened, None, None);
+        self.record(EventStage::Opened, None, None);
     }
 
     /// Counts bytes to the guest and from it. Fails if the rules have changed and refuse the request now.
@@ -253,20 +253,20 @@ impl JudgedRequest {
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> Refusal {
-        self.record(Stage::Refused, Some(refusal.message.clone()), refusal.hint.clone());
+    fn refused(&self, refusal: RequestRefusal) -> RequestRefusal {
+        self.record(EventStage::Refused, Some(refusal.message.clone()), refusal.hint.clone());
         refusal
     }
 
     /// Reports that the server could not be used.
     pub fn failed(&self, reason: &str) {
         self.open.store(false, Relaxed);
-        self.record(Stage::Failed, Some(reason.to_owned()), None);
+        self.record(EventStage::Failed, Some(reason.to_owned()), None);
     }
 
-    fn record(&self, stage: Stage, reason: Option<String>, hint: Option<String>) {
+    fn record(&self, stage: EventStage, reason: Option<String>, hint: Option<String>) {
         // A refusal without a rule behind it is still reported as `deny`.
-        let action = if stage == Stage::Refused && self.action < Action::Ask { Action::Deny } else { self.action };
+        let action = if stage == EventStage::Refused && self.action < Action::Ask { Action::Deny } else { self.action };
         self.session.judge.record(Event {
             op: Op::Request,
             stage,
@@ -293,7 +293,7 @@ impl Drop for JudgedRequest {
     /// Reports the end of an opened request, even if its connection is dropped.
     fn drop(&mut self) {
         if self.open.load(Relaxed) {
-            self.record(Stage::Closed, None, None);
+            self.record(EventStage::Closed, None, None);
         }
     }
 }

@@ -19,9 +19,9 @@ mod tls;
 mod websocket;
 mod websocket_relay;
 
-pub use tls::{Settings, Tls};
+pub use tls::{InspectorSettings, Tls};
 
-use crate::event::{Event, Op, Stage};
+use crate::event::{Event, EventStage, Op};
 use crate::first_bytes::HTTP2_PREFACE as PREFACE;
 use crate::hello::{self, Hello};
 use crate::request_judge::{Destination, RequestJudge};
@@ -29,7 +29,7 @@ use policy::{Action, HostName, Proto};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::{Io, Prefixed, Stream};
+use stream::{ByteStream, Io, Prefixed};
 use tls::{Protocol, UpstreamError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -132,7 +132,7 @@ async fn serve_tls(
         }
     };
     if protocols.is_empty() && !client.alpn.is_empty() {
-        session.refuse_unread(Op::Connect, name, "the client offers no protocol whose requests can be read");
+        session.refuse_unread(Op::Connect, name, "the client offers no protocol that can be inspected");
         return alert(guest, NO_APPLICATION_PROTOCOL).await;
     }
     session.complete_handshake(guest, first, name, client.sni.is_none(), &protocols).await;
@@ -161,7 +161,8 @@ fn identity(client: &hello::ClientHello, to: &Destination) -> Result<Identity, S
         }
         (None, _) => return Err("the client names no server, and several are allowed at this address".to_owned()),
     };
-    let server_name = ServerName::try_from(name.clone()).map_err(|_| format!("no certificate can be for {name}"))?;
+    let server_name =
+        ServerName::try_from(name.clone()).map_err(|_| format!("no certificate can be made for {name}"))?;
     Ok(Identity { name: Some(name.clone()), server_name, hosts })
 }
 
@@ -243,7 +244,7 @@ impl Session {
     fn handshake_failed(&self, name: Option<String>, reason: String, hint: Option<&str>) {
         self.judge.record(Event {
             op: Op::Connect,
-            stage: Stage::Failed,
+            stage: EventStage::Failed,
             action: Action::Allow,
             rule: NO_RULE.to_owned(),
             revision: self.judge.revision(),
@@ -280,7 +281,7 @@ async fn alert(mut guest: Io, description: u8) {
 }
 
 /// Closes so that the last bytes arrive: closing a socket with unread bytes would send a reset.
-async fn linger(guest: &mut (impl Stream + ?Sized)) {
+async fn linger(guest: &mut (impl ByteStream + ?Sized)) {
     const MOST: usize = 256 * 1024;
     let draining = async {
         let _ = guest.shutdown().await;

@@ -10,7 +10,7 @@ pub(super) const RULE_HEADER: &str = "cofferdam-rule";
 
 /// Reason for not forwarding a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct RequestRefusal {
     pub status: u16,
     pub kind: ErrorKind,
     pub rule: Option<String>,
@@ -18,27 +18,27 @@ pub(super) struct Refusal {
     pub hint: Option<String>,
 }
 
-impl Refusal {
+impl RequestRefusal {
     /// The request is ambiguous or malformed.
-    pub fn malformed(status: u16, reason: &str) -> Refusal {
-        Refusal::new(status, ErrorKind::InvalidRequest, format!("the request is refused: {reason}"))
+    pub fn malformed(status: u16, reason: &str) -> RequestRefusal {
+        RequestRefusal::new(status, ErrorKind::InvalidRequest, format!("the request is refused: {reason}"))
     }
 
     /// The request is for another host than its connection.
-    pub fn misdirected(message: String) -> Refusal {
-        Refusal::new(421, ErrorKind::PolicyDenied, message)
+    pub fn misdirected(message: String) -> RequestRefusal {
+        RequestRefusal::new(421, ErrorKind::PolicyDenied, message)
     }
 
     /// The server cannot be reached, or its response cannot be forwarded.
-    pub fn unavailable(message: String) -> Refusal {
-        Refusal::new(502, ErrorKind::Unavailable, message)
+    pub fn unavailable(message: String) -> RequestRefusal {
+        RequestRefusal::new(502, ErrorKind::Unavailable, message)
     }
 
-    fn new(status: u16, kind: ErrorKind, message: String) -> Refusal {
-        Refusal { status, kind, rule: None, message, hint: None }
+    fn new(status: u16, kind: ErrorKind, message: String) -> RequestRefusal {
+        RequestRefusal { status, kind, rule: None, message, hint: None }
     }
 
-    pub fn hint(mut self, hint: &str) -> Refusal {
+    pub fn hint(mut self, hint: &str) -> RequestRefusal {
         self.hint = Some(hint.to_owned());
         self
     }

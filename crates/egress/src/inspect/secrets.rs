@@ -194,8 +194,9 @@ fn spellings(secret: &[u8], out: &mut BTreeSet<Vec<u8>>) {
         secret,
         |byte| if byte == b' ' { "+".to_owned() } else { plain_or(byte, b"-_.~", format!("%{byte:02X}")) },
     ));
-    add(each(secret, |byte| format!("{byte:02x}")));
-    add(each(secret, |byte| format!("{byte:02X}")));
+    let digits = terms::hex::encode(secret);
+    add(digits.to_ascii_uppercase().into_bytes());
+    add(digits.into_bytes());
     for offset in 0..3 {
         add(inside_base64(&STANDARD_NO_PAD, secret, offset));
         add(inside_base64(&URL_SAFE_NO_PAD, secret, offset));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::http1::Fields;
+use crate::http1::HeaderFields;
 
 fn injection(header: &str, placeholder: &str, secret: &str) -> Injection {
     let value = format!("Bearer {secret}").into_bytes();
@@ -159,7 +159,7 @@ fn no_secret_is_short() {
 fn which_header_is_filled() {
     let ours = [injection("Authorization", "PLACE", SECRET), injection("x-key", "OTHER", "another secret")];
     let check = |fields: &[(&str, &str)]| {
-        let mut all = Fields::default();
+        let mut all = HeaderFields::default();
         fields.iter().for_each(|(name, value)| all.add(name, *value));
         chosen(&ours, &all).map(|c| c.iter().map(|i| i.header.clone()).collect::<Vec<_>>()).map_err(str::to_owned)
     };
@@ -179,7 +179,7 @@ fn which_header_is_filled() {
 fn one_of_two_secrets_for_one_header() {
     let ours = [injection("authorization", "ONE", "first secret"), injection("authorization", "TWO", "second secret")];
     let which = |value: Option<&str>| {
-        let mut all = Fields::default();
+        let mut all = HeaderFields::default();
         value.iter().for_each(|value| all.add("authorization", *value));
         chosen(&ours, &all).unwrap().iter().map(|i| i.placeholder.clone()).collect::<Vec<_>>()
     };
@@ -204,7 +204,7 @@ fn spelled_out_once() {
 fn names_of_fields_tell_nothing() {
     let needles = Needles::of(&[injection("x", "p", "token-0123456789")]).unwrap();
     let named = ["x-a", "x-token-0123456789-b", "token-0123456789"];
-    let (mut old, mut new) = (Fields::default(), http::HeaderMap::new());
+    let (mut old, mut new) = (HeaderFields::default(), http::HeaderMap::new());
     for name in named {
         old.add(name, "is token-0123456789");
         new.insert(name, "is token-0123456789".parse().unwrap());

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// Any stream, boxed so that the HTTP code is compiled once.
-pub(super) type Io = Box<dyn Stream>;
+pub(super) type Io = Box<dyn ByteStream>;
 
 /// A stream that returns bytes already read first.
 pub(super) struct Prefixed<S> {

@@ -24,7 +24,7 @@ const MAX_HTTP2: usize = 128;
 
 /// Settings of the inspector; the defaults are meant for production.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct InspectorSettings {
     /// Root certificates for servers beside those of the host, in DER.
     pub extra_roots: Vec<CertificateDer<'static>>,
     /// Deadline for connecting to a server, TLS handshake included.
@@ -35,9 +35,9 @@ pub struct Settings {
     pub idle: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for InspectorSettings {
+    fn default() -> InspectorSettings {
+        InspectorSettings {
             extra_roots: Vec::new(),
             connect: Duration::from_secs(20),
             head: Duration::from_secs(30),
@@ -50,7 +50,7 @@ impl Default for Settings {
 pub struct Tls {
     /// Without a CA that the guest trusts, only plaintext requests can be inspected.
     authority: Option<Arc<GuestCa>>,
-    pub(super) settings: Settings,
+    pub(super) settings: InspectorSettings,
     provider: Arc<CryptoProvider>,
     /// Built at the first connection: loading the host's root certificates takes some milliseconds.
     client: OnceLock<Result<ClientConfig, String>>,
@@ -83,7 +83,7 @@ impl Protocol {
 }
 
 impl Tls {
-    pub fn new(authority: Option<Arc<GuestCa>>, settings: Settings) -> Tls {
+    pub fn new(authority: Option<Arc<GuestCa>>, settings: InspectorSettings) -> Tls {
         let provider = Arc::new(ring::default_provider());
         Tls {
             authority,

@@ -19,7 +19,7 @@ const MAX_QUEUED: usize = 64;
 pub(super) struct Frames<'a> {
     needles: &'a Needles,
     mask: Mask<'a>,
-    state: State,
+    state: FrameState,
     in_message: bool,
     /// Message bytes received, and passed on.
     received: u64,
@@ -28,7 +28,7 @@ pub(super) struct Frames<'a> {
     queued: VecDeque<(u64, Vec<u8>)>,
 }
 
-enum State {
+enum FrameState {
     Head(Vec<u8>),
     Data { left: u64, last: bool },
     Control { left: usize, frame: Vec<u8>, head: usize },
@@ -39,7 +39,7 @@ impl<'a> Frames<'a> {
         Frames {
             needles,
             mask: Mask::new(Some(needles)),
-            state: State::Head(Vec::new()),
+            state: FrameState::Head(Vec::new()),
             in_message: false,
             received: 0,
             sent: 0,
@@ -52,7 +52,7 @@ impl<'a> Frames<'a> {
         let mut out = Vec::with_capacity(data.len());
         while data.has_remaining() {
             match &mut self.state {
-                State::Head(head) => {
+                FrameState::Head(head) => {
                     head.push(data.get_u8());
                     let Some((frame, len)) = read_head(head)? else {
                         continue;
@@ -60,7 +60,7 @@ impl<'a> Frames<'a> {
                     let head = std::mem::take(head);
                     self.begin(frame, len, head, &mut out)?;
                 }
-                State::Data { left, last } => {
+                FrameState::Data { left, last } => {
                     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                     *left -= len as u64;
                     let ended = (*left == 0).then_some(*last);
@@ -71,14 +71,14 @@ impl<'a> Frames<'a> {
                         self.end(last, &mut out);
                     }
                 }
-                State::Control { left, frame, head } => {
+                FrameState::Control { left, frame, head } => {
                     let len = (*left).min(data.len());
                     *left -= len;
                     frame.extend_from_slice(&data.split_to(len));
                     if *left == 0 {
                         self.needles.mask(&mut frame[*head..]);
                         let frame = std::mem::take(frame);
-                        self.state = State::Head(Vec::new());
+                        self.state = FrameState::Head(Vec::new());
                         self.queue(frame, &mut out)?;
                     }
                 }
@@ -101,7 +101,7 @@ impl<'a> Frames<'a> {
     fn begin(&mut self, frame: FrameKind, len: u64, head: Vec<u8>, out: &mut Vec<u8>) -> Result<(), &'static str> {
         match frame {
             FrameKind::Control if len > 0 => {
-                self.state = State::Control { left: len as usize, head: head.len(), frame: head };
+                self.state = FrameState::Control { left: len as usize, head: head.len(), frame: head };
                 return Ok(());
             }
             FrameKind::Control => return self.queue(head, out),
@@ -112,7 +112,7 @@ impl<'a> Frames<'a> {
                 self.queue(head, out)?;
                 match len {
                     0 => self.end(last, out),
-                    left => self.state = State::Data { left, last },
+                    left => self.state = FrameState::Data { left, last },
                 }
             }
         }
@@ -121,7 +121,7 @@ impl<'a> Frames<'a> {
 
     /// Ends a frame of a message; the last frame also ends the message.
     fn end(&mut self, last: bool, out: &mut Vec<u8>) {
-        self.state = State::Head(Vec::new());
+        self.state = FrameState::Head(Vec::new());
         if last {
             self.in_message = false;
             let rest = self.mask.rest();

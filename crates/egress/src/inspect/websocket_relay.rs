@@ -1,6 +1,6 @@
 //! Relays a WebSocket in both directions, after an HTTP/1.1 upgrade.
 
-use super::http1::{BodyLeft, Reader, Writer};
+use super::http1::{BodyLeft, HttpReader, HttpWriter};
 use super::judged_request::JudgedRequest;
 use super::secrets::RELEASE_DELAY;
 use super::websocket::Frames;
@@ -10,14 +10,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 /// A peer of the WebSocket.
-pub(super) struct Side<'a> {
-    pub reader: &'a mut Reader,
-    pub writer: &'a mut Writer,
+pub(super) struct WebSocketPeer<'a> {
+    pub reader: &'a mut HttpReader,
+    pub writer: &'a mut HttpWriter,
 }
 
 /// Relays until both sides have ended, or either is gone. Secrets are masked on their way to the guest; with secrets,
 /// bytes of the server that are no WebSocket frames fail as invalid data.
-pub(super) async fn run(guest: Side<'_>, server: Side<'_>, judged: &JudgedRequest) -> io::Result<()> {
+pub(super) async fn run(guest: WebSocketPeer<'_>, server: WebSocketPeer<'_>, judged: &JudgedRequest) -> io::Result<()> {
     let out = one_way(guest.reader, server.writer, None, |len| judged.passes(0, len));
     let frames = judged.needles.as_deref().map(Frames::new);
     let back = one_way(server.reader, guest.writer, frames, |len| judged.passes(len, 0));
@@ -25,8 +25,8 @@ pub(super) async fn run(guest: Side<'_>, server: Side<'_>, judged: &JudgedReques
 }
 
 async fn one_way(
-    from: &mut Reader,
-    to: &mut Writer,
+    from: &mut HttpReader,
+    to: &mut HttpWriter,
     mut frames: Option<Frames<'_>>,
     count: impl Fn(usize) -> Result<(), &'static str>,
 ) -> io::Result<()> {
@@ -39,7 +39,7 @@ async fn one_way(
 }
 
 /// Returns the next bytes to relay, or `None` at end of stream or after a read error.
-async fn next(from: &mut Reader, frames: Option<&mut Frames<'_>>) -> io::Result<Option<Bytes>> {
+async fn next(from: &mut HttpReader, frames: Option<&mut Frames<'_>>) -> io::Result<Option<Bytes>> {
     let mut left = BodyLeft::UntilClose;
     let Some(frames) = frames else {
         return Ok(from.piece(&mut left).await.unwrap_or_default());

@@ -1,6 +1,6 @@
 //! A table of questions for the broker under test: bounded, answered in order, with answers that may hold for the whole run.
 
-use egress::approval::{AnswerCallback, Approvals, OpenQuestion, Subject, Waiter};
+use egress::approval::{AnswerCallback, AnswerWaiter, Approvals, AskedAccess, OpenQuestion};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ pub struct Questions {
 struct Table {
     asked: u64,
     open: BTreeMap<u64, Open>,
-    answers: Vec<(Subject, bool)>,
+    answers: Vec<(AskedAccess, bool)>,
 }
 
 struct Open {
-    subject: Subject,
+    subject: AskedAccess,
     waiters: BTreeMap<u64, AnswerCallback>,
 }
 
@@ -50,14 +50,14 @@ impl Questions {
 }
 
 impl Approvals for Questions {
-    fn known(&self, subject: &Subject, whole: bool) -> Option<bool> {
+    fn known(&self, subject: &AskedAccess, whole: bool) -> Option<bool> {
         let table = self.table.lock().unwrap();
         table.answers.iter().find(|(given, _)| given.covers(subject, whole)).map(|(_, allow)| *allow)
     }
 
     fn ask(
         &self,
-        subject: &Subject,
+        subject: &AskedAccess,
         actor: &mut dyn FnMut() -> Option<Actor>,
         reply: AnswerCallback,
     ) -> Result<OpenQuestion, String> {
@@ -87,7 +87,7 @@ struct Waits {
     place: u64,
 }
 
-impl Waiter for Waits {
+impl AnswerWaiter for Waits {
     fn expire(&mut self) {
         self.questions.table.lock().unwrap().open.remove(&self.number);
     }

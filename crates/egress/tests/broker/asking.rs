@@ -4,7 +4,7 @@
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, http};
 use egress::dns::{Rcode, RecordType};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -97,11 +97,11 @@ fn connection() {
 }
 
 fn check_connection(seen: &Seen) {
-    assert_eq!(seen.all(Op::Connect, Stage::Asked).len(), 3);
-    let refused = seen.one(Op::Connect, Stage::Refused);
-    assert_eq!((refused.action, refused.reason.as_deref()), (Action::Ask, Some("a person refused it")));
+    assert_eq!(seen.all(Op::Connect, EventStage::Asked).len(), 3);
+    let refused = seen.one(Op::Connect, EventStage::Refused);
+    assert_eq!((refused.action, refused.reason.as_deref()), (Action::Ask, Some("the person who was asked refused it")));
     assert_eq!((refused.rule.as_str(), &refused.hint), ("net.rules[0]", &None));
-    assert!(seen.all(Op::Connect, Stage::Opened).len() >= 3, "{:#?}", seen.events);
+    assert!(seen.all(Op::Connect, EventStage::Opened).len() >= 3, "{:#?}", seen.events);
 }
 
 fn nobody() {
@@ -109,8 +109,8 @@ fn nobody() {
 }
 
 fn check_nobody(seen: &Seen) {
-    assert_eq!(seen.all(Op::Connect, Stage::Asked).len(), 1);
-    let refused = seen.one(Op::Connect, Stage::Refused);
+    assert_eq!(seen.all(Op::Connect, EventStage::Asked).len(), 1);
+    let refused = seen.one(Op::Connect, EventStage::Refused);
     assert_eq!(refused.reason.as_deref(), Some("no answer within 0.3 s"));
 }
 
@@ -220,7 +220,7 @@ fn piled_up() {
 }
 
 fn check_piled_up(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let over = refused.iter().filter(|e| e.reason.as_deref() == Some("16 questions are open already")).count();
     assert_eq!((refused.len(), over), (40, 24));
 }

@@ -2,7 +2,7 @@
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, greet};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -75,7 +75,7 @@ fn server_first() {
 }
 
 fn check_server_first(seen: &Seen) {
-    let opened = seen.one(Op::Connect, Stage::Opened);
+    let opened = seen.one(Op::Connect, EventStage::Opened);
     assert_eq!((opened.name.as_deref(), opened.rule.as_str()), (Some("a.example.org"), "net.rules[0]"));
 }
 
@@ -151,7 +151,7 @@ fn unreachable() {
 }
 
 fn check_unreachable(seen: &Seen) {
-    let reasons: Vec<_> = seen.all(Op::Connect, Stage::Failed).iter().map(|e| e.reason.clone().unwrap()).collect();
+    let reasons: Vec<_> = seen.all(Op::Connect, EventStage::Failed).iter().map(|e| e.reason.clone().unwrap()).collect();
     let refused = ["the server refused the connection"; 5];
     assert_eq!(reasons, [&refused[..], &["the server does not answer"]].concat());
 }
@@ -242,7 +242,7 @@ fn given_up() {
 
 fn check_given_up(seen: &Seen) {
     let place: std::net::SocketAddr = "5.5.6.6:80".parse().unwrap();
-    let opened = seen.all(Op::Connect, Stage::Opened).into_iter().filter(|e| e.address == Some(place)).count();
+    let opened = seen.all(Op::Connect, EventStage::Opened).into_iter().filter(|e| e.address == Some(place)).count();
     assert_eq!(opened, 1, "{:#?}", seen.events);
 }
 
@@ -281,11 +281,11 @@ fn replaced() {
 }
 
 fn check_replaced(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let told: Vec<_> = refused.iter().map(|e| (e.revision, e.address.unwrap().to_string())).collect();
     assert_eq!(told[0], (1, "93.184.216.36:7".to_owned()));
     assert_eq!(told.iter().filter(|t| **t == (2, "93.184.216.34:7".to_owned())).count(), 3, "{told:?}");
-    let last = seen.all(Op::Connect, Stage::Opened).into_iter().next_back().unwrap();
+    let last = seen.all(Op::Connect, EventStage::Opened).into_iter().next_back().unwrap();
     assert_eq!((last.revision, last.name.as_deref()), (2, Some("c.example.org")));
 }
 
@@ -313,10 +313,10 @@ fn replaced_waiting() {
 }
 
 fn check_replaced_waiting(seen: &Seen) {
-    let refused = seen.one(Op::Connect, Stage::Refused);
+    let refused = seen.one(Op::Connect, EventStage::Refused);
     assert_eq!((refused.revision, refused.address), (2, Some("5.5.6.6:80".parse().unwrap())));
     let place = |e: &&egress::event::Event| e.address == refused.address;
-    for stage in [Stage::Opened, Stage::Failed] {
+    for stage in [EventStage::Opened, EventStage::Failed] {
         assert_eq!(seen.all(Op::Connect, stage).into_iter().filter(place).count(), 0, "{:#?}", seen.events);
     }
 }
@@ -343,7 +343,7 @@ fn limited() {
 
 fn check_limited(seen: &Seen) {
     assert!(seen.over_limit && seen.net_bytes > 100_000);
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 3, "{refused:#?}");
     assert!(refused.iter().all(|e| e.rule == "limits.max_net_bytes"));
     let passed: u64 = refused.iter().map(|e| e.bytes_in + e.bytes_out).sum();

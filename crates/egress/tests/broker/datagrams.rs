@@ -2,7 +2,7 @@
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use policy::Proto;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -70,13 +70,14 @@ fn both_ways() {
 }
 
 fn check(seen: &Seen) {
-    let opened = seen.all(Op::Connect, Stage::Opened);
+    let opened = seen.all(Op::Connect, EventStage::Opened);
     assert_eq!(opened.len(), 2);
     assert!(opened.iter().all(|e| e.proto == Proto::Udp && e.name.as_deref() == Some("a.example.org")));
-    let mut bytes: Vec<_> = seen.all(Op::Connect, Stage::Closed).iter().map(|e| (e.bytes_in, e.bytes_out)).collect();
+    let mut bytes: Vec<_> =
+        seen.all(Op::Connect, EventStage::Closed).iter().map(|e| (e.bytes_in, e.bytes_out)).collect();
     bytes.sort_unstable();
     assert_eq!(bytes, [(9, 9), (60_009, 60_009)]);
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 2, "each place is told once: {refused:#?}");
     let hint = r#"add {"action":"allow","proto":"udp","host":"a.example.org","ports":"443"} to net.rules"#;
     assert_eq!(refused[1].hint.as_deref(), Some(hint));
@@ -95,8 +96,8 @@ fn idle() {
 }
 
 fn check_idle(seen: &Seen) {
-    assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 2);
-    let closed = seen.all(Op::Connect, Stage::Closed);
+    assert_eq!(seen.all(Op::Connect, EventStage::Opened).len(), 2);
+    let closed = seen.all(Op::Connect, EventStage::Closed);
     assert_eq!((closed[0].bytes_in, closed[0].bytes_out), (27, 27));
 }
 
@@ -110,6 +111,6 @@ fn replaced() {
 }
 
 fn check_replaced(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert!(refused.iter().all(|e| e.revision == 2 && e.proto == Proto::Udp), "{refused:#?}");
 }

@@ -3,7 +3,7 @@
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub const CASES: &[Case] = &[
     Case::new("what_a_server_answers_in_http_was_a_request", answered, stage_answered, check_answered),
     Case::new("no_request_changes_to_a_protocol_with_hosts", offers, stage_disguised, check_offers),
     Case::new("other_protocols_go_by_address_and_port", other_protocols, stage_other, |seen| {
-        assert!(seen.all(Op::Connect, Stage::Refused).is_empty(), "{:#?}", seen.events);
+        assert!(seen.all(Op::Connect, EventStage::Refused).is_empty(), "{:#?}", seen.events);
     }),
     Case::new("an_opaque_rule_goes_by_address_and_port", opaque, stage_opaque, check_opaque),
 ];
@@ -134,7 +134,7 @@ fn disguised() {
 
 fn check_disguised(seen: &Seen) {
     assert_eq!(*REACHED.lock().unwrap(), ["a.example.org", "a.example.org"]);
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert!(refused.len() > 2 * disguises().len(), "{refused:#?}");
     assert!(refused.iter().all(|event| event.reason.is_some()), "{refused:#?}");
 }
@@ -222,7 +222,7 @@ fn http2() {
 
 fn check_http2(seen: &Seen) {
     assert_eq!(*REACHED.lock().unwrap(), ["a.example.org", "a.example.org"]);
-    assert_eq!(seen.all(Op::Request, Stage::Refused).len(), 5, "{:#?}", seen.events);
+    assert_eq!(seen.all(Op::Request, EventStage::Refused).len(), 5, "{:#?}", seen.events);
 }
 
 fn stage_answered(world: &mut World) {
@@ -265,9 +265,9 @@ fn answered() {
 }
 
 fn check_answered(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 3, "{refused:#?}");
-    let reason = "the server answers in HTTP, and what was sent to it names no host";
+    let reason = "the server answers in HTTP, but the first bytes of the client name no host";
     assert!(refused.iter().all(|event| event.reason.as_deref() == Some(reason)), "{refused:#?}");
 }
 
@@ -291,7 +291,7 @@ fn offers() {
 
 fn check_offers(seen: &Seen) {
     assert!(REACHED.lock().unwrap().iter().all(|host| host == "a.example.org"));
-    assert_eq!(seen.all(Op::Connect, Stage::Refused).len(), 5, "{:#?}", seen.events);
+    assert_eq!(seen.all(Op::Connect, EventStage::Refused).len(), 5, "{:#?}", seen.events);
 }
 
 fn stage_other(world: &mut World) {
@@ -375,7 +375,7 @@ fn opaque() {
 }
 
 fn check_opaque(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 2, "{refused:#?}");
     assert!(refused[1].hint.as_deref().is_some_and(|hint| hint.contains("opaque")), "{refused:#?}");
 }

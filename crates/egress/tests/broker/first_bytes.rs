@@ -2,7 +2,7 @@
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, http};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn tls_names() {
 }
 
 fn check_tls_names(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let reasons: Vec<_> = refused.iter().map(|e| e.reason.as_deref().unwrap_or("-")).collect();
     assert_eq!(
         reasons,
@@ -120,7 +120,7 @@ fn http_hosts() {
 }
 
 fn check_http_hosts(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 8, "{refused:#?}");
     assert_eq!(refused[0].name.as_deref(), Some("b.example.org"));
     assert!(refused[0].bytes_out > 0 && refused[0].bytes_in > 0);
@@ -181,7 +181,7 @@ fn words() {
 
 // promise 6
 fn check_words(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 2, "{refused:#?}");
     assert!(refused.iter().all(|event| event.name.as_deref() == Some("evil.org")), "{refused:#?}");
     // Only the bytes that passed before the judgement were counted.
@@ -232,11 +232,11 @@ fn inspected() {
 }
 
 fn check_inspected(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let reasons: Vec<_> = refused.iter().map(|e| e.reason.as_deref().unwrap_or("-")).collect();
-    let unread = "requests to a.example.org are read, and this is neither HTTP nor TLS";
+    let unread = "requests to a.example.org are inspected, and this is neither HTTP nor TLS";
     assert_eq!(reasons[2], unread);
-    assert_eq!(seen.all(Op::Connect, Stage::Opened).len(), 1);
+    assert_eq!(seen.all(Op::Connect, EventStage::Opened).len(), 1);
 }
 
 fn stage_asking(world: &mut World) {
@@ -254,7 +254,7 @@ fn asking() {
 }
 
 fn check_asking(seen: &Seen) {
-    let refused = seen.one(Op::Connect, Stage::Refused);
+    let refused = seen.one(Op::Connect, EventStage::Refused);
     assert_eq!((refused.action, refused.rule.as_str()), (terms::Action::Ask, "net.rules[1]"));
 }
 

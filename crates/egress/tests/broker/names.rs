@@ -3,7 +3,7 @@
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo};
 use egress::dns::{Rcode, RecordType};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use terms::Action;
 
 pub const CASES: &[Case] = &[
@@ -51,10 +51,10 @@ fn only_allowed() {
 
 fn check_only_allowed(seen: &Seen) {
     assert_eq!(seen.questions, ["a.example.org", "a.example.org"]);
-    let opened = seen.all(Op::Resolve, Stage::Opened);
+    let opened = seen.all(Op::Resolve, EventStage::Opened);
     assert_eq!((opened.len(), opened[0].name.as_deref()), (2, Some("a.example.org")));
     assert_eq!((opened[0].rule.as_str(), opened[0].action, opened[0].revision), ("net.rules[0]", Action::Allow, 1));
-    let refused = seen.all(Op::Resolve, Stage::Refused);
+    let refused = seen.all(Op::Resolve, EventStage::Refused);
     let bad = refused.iter().find(|e| e.name.as_deref() == Some("bad.example.org")).unwrap();
     assert_eq!((bad.rule.as_str(), bad.action), ("net.rules[1]", Action::Deny));
     let other = refused.iter().find(|e| e.name.as_deref() == Some("other.org")).unwrap();
@@ -90,7 +90,7 @@ fn open_network() {
 
 fn check_open(seen: &Seen) {
     assert_eq!(seen.questions, ["any.org"]);
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let names: Vec<_> = refused.iter().filter_map(|e| e.name.as_deref()).collect();
     assert_eq!(names, ["www.bad.org", "bad.org"]);
     assert!(refused.iter().any(|e| e.hint.as_ref().is_some_and(|h| h.contains("10.0.0.1/32"))));
@@ -112,15 +112,15 @@ fn pinned() {
 }
 
 fn check_pinned(seen: &Seen) {
-    let opened = seen.all(Op::Connect, Stage::Opened);
+    let opened = seen.all(Op::Connect, EventStage::Opened);
     let told: Vec<_> = opened.iter().map(|e| (e.name.as_deref().unwrap(), e.action)).collect();
     let (a, warn) = (("a.example.org", Action::Allow), ("x.warn.org", Action::Warn));
     assert_eq!(told, [a, a, warn, a]);
     assert_eq!(opened[0].address, Some("93.184.216.34:7".parse().unwrap()));
-    let closed = seen.all(Op::Connect, Stage::Closed);
+    let closed = seen.all(Op::Connect, EventStage::Closed);
     assert_eq!(closed.len(), 4);
     assert!(closed.iter().all(|e| (e.bytes_in, e.bytes_out) == (6, 6)), "{closed:#?}");
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     assert_eq!(refused.len(), 3);
     let hint = refused[1].hint.as_deref().unwrap();
     assert_eq!(
@@ -148,7 +148,7 @@ fn rebound() {
 }
 
 fn check_rebound(seen: &Seen) {
-    let refused = seen.one(Op::Resolve, Stage::Refused);
+    let refused = seen.one(Op::Resolve, EventStage::Refused);
     let reason = refused.reason.as_deref().unwrap_or_default();
     let names_it = reason.starts_with("a.example.org leads only to ") && reason.contains("10.0.0.1");
     assert!(names_it && reason.ends_with("which no rule names"), "{reason}");
@@ -199,7 +199,7 @@ fn silent() {
 
 fn check_silent(seen: &Seen) {
     assert_eq!(seen.questions.len(), 2, "as often as configured");
-    assert_eq!(seen.one(Op::Resolve, Stage::Failed).reason.as_deref(), Some("the resolver does not answer"));
+    assert_eq!(seen.one(Op::Resolve, EventStage::Failed).reason.as_deref(), Some("the resolver does not answer"));
 }
 
 fn stage_hosts(world: &mut World) {

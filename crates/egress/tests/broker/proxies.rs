@@ -2,7 +2,7 @@
 
 use crate::guest::*;
 use crate::world::{Case, SERVER, Seen, World, echo, greet, http};
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -65,10 +65,10 @@ fn socks() {
 }
 
 fn check_socks(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let mismatch = "the client asks for b.example.org on a connection to a.example.org";
     assert_eq!(refused[0].reason.as_deref(), Some(mismatch));
-    assert_eq!(seen.one(Op::Connect, Stage::Failed).name.as_deref(), Some("a.example.org"));
+    assert_eq!(seen.one(Op::Connect, EventStage::Failed).name.as_deref(), Some("a.example.org"));
     assert!(!seen.questions.contains(&"evil.org".to_owned()));
 }
 
@@ -107,7 +107,7 @@ fn connects() {
 }
 
 fn check_connects(seen: &Seen) {
-    let refused = seen.all(Op::Connect, Stage::Refused);
+    let refused = seen.all(Op::Connect, EventStage::Refused);
     let mismatches =
         refused.iter().filter(|e| e.reason.as_deref().is_some_and(|r| r.contains("on a connection to"))).count();
     assert_eq!(mismatches, 2);

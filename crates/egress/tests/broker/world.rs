@@ -4,7 +4,7 @@ use crate::approvals::Questions;
 use egress::approval::Approvals;
 use egress::broker::{Broker, Resolvers, RunContext, Setup, Tuning, Upstream};
 use egress::dns::{self, Rcode, RecordType};
-use egress::event::{Event, Op, Stage};
+use egress::event::{Event, EventStage, Op};
 use policy::{Context, Format, Resolved};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -52,13 +52,13 @@ pub struct Seen {
 
 impl Seen {
     /// Returns the events with that operation and stage, without those of the control connection.
-    pub fn all(&self, op: Op, stage: Stage) -> Vec<&Event> {
+    pub fn all(&self, op: Op, stage: EventStage) -> Vec<&Event> {
         let control: SocketAddr = CONTROL.parse().unwrap();
         self.events.iter().filter(|e| e.op == op && e.stage == stage && e.address != Some(control)).collect()
     }
 
     #[track_caller]
-    pub fn one(&self, op: Op, stage: Stage) -> &Event {
+    pub fn one(&self, op: Op, stage: EventStage) -> &Event {
         let all = self.all(op, stage);
         assert_eq!(all.len(), 1, "{:#?}", self.events);
         all[0]
@@ -212,7 +212,7 @@ impl World {
             upstream: Upstream::given(resolvers, self.hosts),
             connect_timeout: Duration::from_millis(700),
             udp_idle: self.udp_idle,
-            inspect: egress::inspect::Settings::default(),
+            inspect: egress::inspect::InspectorSettings::default(),
         };
         let asks = self.patience.map(Questions::new);
         let mut run_context = RunContext::default();
@@ -257,7 +257,8 @@ impl World {
             let (more, dropped) = broker.events();
             assert_eq!(dropped, 0);
             events.extend(
-                more.into_iter().filter(|e| !self.forgetful || matches!(e.stage, Stage::Refused | Stage::Failed)),
+                more.into_iter()
+                    .filter(|e| !self.forgetful || matches!(e.stage, EventStage::Refused | EventStage::Failed)),
             );
         };
         let (net_bytes, over_limit) = (broker.net_bytes(), broker.is_over_limit());

@@ -3,7 +3,7 @@
 use super::frames::*;
 use super::servers::{self, Seen};
 use super::world::*;
-use egress::event::Stage;
+use egress::event::EventStage;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -75,8 +75,8 @@ impl Stage2 {
     pub async fn all_ends(&self) {
         for _ in 0..6000 {
             let stages = self.world.judge.stages();
-            let opened = stages.iter().filter(|(stage, _)| *stage == Stage::Opened).count();
-            let ended = stages.iter().filter(|(s, _)| matches!(s, Stage::Closed | Stage::Failed)).count();
+            let opened = stages.iter().filter(|(stage, _)| *stage == EventStage::Opened).count();
+            let ended = stages.iter().filter(|(s, _)| matches!(s, EventStage::Closed | EventStage::Failed)).count();
             if ended >= opened {
                 return;
             }
@@ -359,7 +359,7 @@ async fn more_connections_than_can_be_held() {
 
 #[tokio::test]
 async fn a_greeting_that_is_not_finished() {
-    let settings = egress::inspect::Settings {
+    let settings = egress::inspect::InspectorSettings {
         head: Duration::from_millis(700),
         idle: Duration::from_millis(1000),
         ..Default::default()

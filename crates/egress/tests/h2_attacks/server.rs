@@ -4,7 +4,7 @@ use super::frames::*;
 use super::guest::Stage2;
 use super::world::*;
 use bytes::Bytes;
-use egress::event::Stage;
+use egress::event::EventStage;
 use h2::Reason;
 use http::Request;
 use std::net::SocketAddr;
@@ -170,7 +170,7 @@ async fn floods_end_with_the_request() {
             }
             Err(error) => assert!(!heard || error.is_reset(), "{what}: {error}"),
         }
-        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
+        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == EventStage::Failed).await;
         stage.others_are_served().await;
     }
 }
@@ -294,7 +294,7 @@ async fn answers_that_are_none() {
         let requests = client(&stage.world, addr).await;
         let end = ends(&requests, get(addr, "/ok/x")).await;
         assert!(matches!(&end, Ok((502, _)) | Err(_)), "{what}: {end:?}");
-        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == Stage::Failed).await;
+        stage.world.judge.wait(|e| e.address == Some(addr) && e.stage == EventStage::Failed).await;
         stage.others_are_served().await;
     }
 }
@@ -319,7 +319,7 @@ async fn a_server_that_goes_away_gives_back_what_it_has_not_looked_at() {
     let requests = client(&stage.world, addr).await;
     let (first, second) = (requests.clone(), requests.clone());
     let first = tokio::spawn(async move { ends(&first, get(addr, "/ok/first")).await });
-    stage.world.judge.wait(|e| e.path.as_deref() == Some("/ok/first") && e.stage == Stage::Opened).await;
+    stage.world.judge.wait(|e| e.path.as_deref() == Some("/ok/first") && e.stage == EventStage::Opened).await;
     let error = ends(&second, get(addr, "/ok/second")).await.unwrap_err();
     assert_eq!(error.reason(), Some(Reason::REFUSED_STREAM), "{error}");
     assert_eq!(first.await.unwrap().unwrap().0, 200);
@@ -349,7 +349,7 @@ async fn a_server_that_goes_away_in_anger() {
 /// Servers that stall, each in its way. The guest waits for the configured timeout.
 #[tokio::test]
 async fn a_server_that_does_not_go_on() {
-    let settings = egress::inspect::Settings { idle: Duration::from_millis(1000), ..Default::default() };
+    let settings = egress::inspect::InspectorSettings { idle: Duration::from_millis(1000), ..Default::default() };
     let stage = Stage2::with(World::with(RULES, false, settings)).await;
     let scripts: [(&str, Script); 4] = [
         ("silence", |s, _| Box::pin(wait(s))),

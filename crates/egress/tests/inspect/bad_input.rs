@@ -2,7 +2,7 @@
 
 use super::servers;
 use super::world::*;
-use egress::event::Stage;
+use egress::event::EventStage;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Sends bytes on a new connection, and returns everything that comes back.
@@ -117,7 +117,7 @@ async fn smuggled_requests() {
     }
     assert!(seen.heads().is_empty(), "{:?}", seen.heads());
     let told = world.judge.stages();
-    assert!(told.iter().all(|(stage, _)| *stage == Stage::Refused) && told.len() > 25);
+    assert!(told.iter().all(|(stage, _)| *stage == EventStage::Refused) && told.len() > 25);
     // The control: bytes of a body are no request, and the following request is judged.
     let body = format!("POST /ok HTTP/1.1\r\n{host}Content-Length: {}\r\n\r\n{inner}{inner}", inner.len());
     let answered = say(&world, addr, body.as_bytes()).await;
@@ -141,7 +141,7 @@ async fn bodies_that_are_not_what_they_say() {
         let head = format!("POST /ok/p HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
         let answered = say(&world, addr, head.as_bytes()).await;
         assert!(matches!(status(&answered), 400), "{body:?}: {answered}");
-        world.judge.wait(|e| e.stage == Stage::Failed).await;
+        world.judge.wait(|e| e.stage == EventStage::Failed).await;
     }
 }
 

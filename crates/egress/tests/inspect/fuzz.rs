@@ -63,8 +63,8 @@ async fn seeds() -> Vec<Vec<u8>> {
 /// Rounds of 32 conversations at once.
 const ROUNDS: u64 = 16;
 
-fn impatient() -> egress::inspect::Settings {
-    egress::inspect::Settings {
+fn impatient() -> egress::inspect::InspectorSettings {
+    egress::inspect::InspectorSettings {
         head: Duration::from_millis(200),
         idle: Duration::from_millis(300),
         ..Default::default()

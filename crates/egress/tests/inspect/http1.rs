@@ -2,7 +2,7 @@
 
 use super::servers;
 use super::world::*;
-use egress::event::Stage;
+use egress::event::EventStage;
 use policy::Action;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,12 +32,12 @@ async fn requests_are_judged_one_by_one_and_the_connection_stays() {
     assert_eq!((seen.heads().len(), seen.connections()), (3, 1));
     let stages = world.judge.stages();
     let of = |path: &str| stages.iter().filter(|(_, p)| p == path).map(|(s, _)| *s).collect::<Vec<_>>();
-    assert_eq!(of("/ok/a?b=c"), [Stage::Opened, Stage::Closed]);
-    assert_eq!(of("/secret"), [Stage::Refused]);
-    assert_eq!(of("/ask"), [Stage::Refused]);
-    let warned = world.judge.wait(|e| e.path.as_deref() == Some("/warn") && e.stage == Stage::Opened).await;
+    assert_eq!(of("/ok/a?b=c"), [EventStage::Opened, EventStage::Closed]);
+    assert_eq!(of("/secret"), [EventStage::Refused]);
+    assert_eq!(of("/ask"), [EventStage::Refused]);
+    let warned = world.judge.wait(|e| e.path.as_deref() == Some("/warn") && e.stage == EventStage::Opened).await;
     assert_eq!((warned.action, warned.method.as_deref()), (Action::Warn, Some("GET")));
-    let closed = world.judge.wait(|e| e.path.as_deref() == Some("/ok/a?b=c") && e.stage == Stage::Closed).await;
+    let closed = world.judge.wait(|e| e.path.as_deref() == Some("/ok/a?b=c") && e.stage == EventStage::Closed).await;
     assert!(closed.bytes_in > 50 && closed.bytes_out > 30, "{closed:?}");
     assert_eq!((closed.revision, closed.name.as_deref(), closed.address), (1, Some(HOST), Some(addr)));
 }
@@ -186,7 +186,7 @@ async fn websockets_are_relayed_after_an_allowed_request() {
     }
     guest.shutdown().await.unwrap();
     assert!(is_closed(&mut guest).await);
-    let closed = world.judge.wait(|e| e.path.as_deref() == Some("/ok/ws") && e.stage == Stage::Closed).await;
+    let closed = world.judge.wait(|e| e.path.as_deref() == Some("/ok/ws") && e.stage == EventStage::Closed).await;
     assert!(closed.bytes_in > 30);
     // Protocols that carry requests of their own are not offered to the server.
     let mut guest = world.https(addr).await;
@@ -214,7 +214,7 @@ async fn answers_that_can_be_read_in_two_ways_are_refused() {
     let mut guest = world.https(addr).await;
     let refused = get(&mut guest, "/ok/two-lengths").await;
     assert_eq!((refused.status, refused.json()["error_kind"].as_str()), (502, Some("unavailable")));
-    let failed = world.judge.wait(|e| e.stage == Stage::Failed).await;
+    let failed = world.judge.wait(|e| e.stage == EventStage::Failed).await;
     assert!(failed.reason.unwrap().contains("Content-Length comes twice"));
     // A truncated response is truncated for the guest as well.
     let mut guest = world.https(addr).await;
@@ -239,7 +239,7 @@ async fn other_rules_hold_at_once() {
     assert_eq!(get(&mut guest, "/other").await.status, 200);
     // Closed although idle.
     assert!(is_closed(&mut socket).await);
-    let told = world.judge.wait(|e| e.path.as_deref() == Some("/ok/ws") && e.stage == Stage::Failed).await;
+    let told = world.judge.wait(|e| e.path.as_deref() == Some("/ok/ws") && e.stage == EventStage::Failed).await;
     assert_eq!(told.revision, 2);
 }
 
@@ -261,7 +261,7 @@ async fn bytes_are_counted_and_limited() {
 
 #[tokio::test]
 async fn who_says_nothing_is_left() {
-    let settings = egress::inspect::Settings {
+    let settings = egress::inspect::InspectorSettings {
         head: Duration::from_millis(1000),
         idle: Duration::from_millis(1500),
         ..Default::default()
@@ -301,5 +301,5 @@ async fn dropped_it_ends_at_once_and_tells() {
     assert_eq!(ask(&mut guest, &upgrade).await.status, 101);
     drop(kept);
     assert!(is_closed(&mut guest).await);
-    world.judge.wait(|e| e.stage == Stage::Closed).await;
+    world.judge.wait(|e| e.stage == EventStage::Closed).await;
 }

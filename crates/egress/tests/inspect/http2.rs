@@ -3,7 +3,7 @@
 use super::servers::{self, send2};
 use super::world::*;
 use bytes::Bytes;
-use egress::event::Stage;
+use egress::event::EventStage;
 use h2::Reason;
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ async fn requests_are_judged_one_by_one() {
     assert_eq!(fetch(&requests, request("HEAD", addr, "/ok")).await.0, 200);
     assert_eq!(fetch(&requests, request("HEAD", addr, "/no")).await.0, 403);
     assert_eq!((seen.heads().len(), seen.connections()), (3, 1));
-    world.judge.wait(|e| e.path.as_deref() == Some("/ok/a?b") && e.stage == Stage::Closed && e.bytes_in > 0).await;
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/a?b") && e.stage == EventStage::Closed && e.bytes_in > 0).await;
 }
 
 #[tokio::test]
@@ -128,10 +128,10 @@ async fn ends_are_passed_on() {
     // A client that resets its stream.
     let mut ready = requests.clone().ready().await.unwrap();
     let (response, mut out) = ready.send_request(request("POST", addr, "/ok/never"), false).unwrap();
-    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Opened).await;
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == EventStage::Opened).await;
     out.send_reset(Reason::CANCEL);
     drop(response);
-    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == Stage::Failed).await;
+    world.judge.wait(|e| e.path.as_deref() == Some("/ok/never") && e.stage == EventStage::Failed).await;
     // The connection continues.
     assert_eq!(fetch(&requests, request("GET", addr, "/ok")).await.0, 200);
 }
@@ -158,8 +158,8 @@ async fn a_client_that_only_begins_and_ends_leaves_nothing_behind() {
     }
     let counts = || {
         let stages = world.judge.stages();
-        let opened = stages.iter().filter(|(s, _)| *s == Stage::Opened).count();
-        let ended = stages.iter().filter(|(s, _)| matches!(s, Stage::Closed | Stage::Failed)).count();
+        let opened = stages.iter().filter(|(s, _)| *s == EventStage::Opened).count();
+        let ended = stages.iter().filter(|(s, _)| matches!(s, EventStage::Closed | EventStage::Failed)).count();
         (opened, ended)
     };
     let all_ended = |(opened, ended): (usize, usize)| opened > 30 && ended >= opened;

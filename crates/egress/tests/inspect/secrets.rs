@@ -125,7 +125,7 @@ async fn websockets_are_masked_too() {
     assert_eq!(&back, b"\x81\x02hi");
     send(&mut guest, b"GET /ok HTTP/1.1\r\n\r\n").await;
     assert!(is_closed(&mut guest).await);
-    world.judge.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no WebSocket"))).await;
+    world.judge.wait(|e| e.reason.as_ref().is_some_and(|r| r.contains("no valid WebSocket"))).await;
 }
 
 // promise 6

@@ -3,7 +3,7 @@
 use super::http2::fetch;
 use super::servers;
 use super::world::*;
-use egress::event::{Op, Stage};
+use egress::event::{EventStage, Op};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -19,7 +19,7 @@ async fn another_name_is_refused_by_an_alert() {
     let (addr, seen) = servers::https(&world.servers).await;
     let error = world.guest_tls(world.connect(addr, &[HOST]), OTHER, &[]).await.unwrap_err();
     assert!(error.to_string().contains("UnrecognisedName"), "{error}");
-    let told = world.judge.wait(|e| e.stage == Stage::Refused).await;
+    let told = world.judge.wait(|e| e.stage == EventStage::Refused).await;
     assert_eq!((told.op, told.name.as_deref()), (Op::Connect, Some(OTHER)));
     assert!(told.reason.unwrap().contains("not allowed"));
     assert_eq!(seen.connections(), 0);
@@ -76,7 +76,7 @@ async fn a_server_that_proves_nothing_gets_nothing() {
         // Refusals are the same, and reveal nothing about the server.
         assert_eq!(get(&mut guest, "/no").await.status, 403);
         assert!(seen.heads().is_empty());
-        let told = world.judge.wait(|e| e.stage == Stage::Failed && e.address == Some(addr)).await;
+        let told = world.judge.wait(|e| e.stage == EventStage::Failed && e.address == Some(addr)).await;
         assert!(told.reason.unwrap().contains("not valid"));
     }
 }
@@ -129,7 +129,7 @@ async fn a_client_that_does_not_trust_us_is_told_of() {
     let connector = client(world.servers.root(), &[]);
     let name = tokio_rustls::rustls::pki_types::ServerName::try_from(HOST).unwrap();
     assert!(connector.connect(name, world.connect(addr, &[HOST])).await.is_err());
-    let told = world.judge.wait(|e| e.stage == Stage::Failed).await;
+    let told = world.judge.wait(|e| e.stage == EventStage::Failed).await;
     assert!(told.hint.unwrap().contains("trust"), "{:?}", told.reason);
     assert!(seen.heads().is_empty());
 }

@@ -1,9 +1,9 @@
 //! Fixture: guest, judge and servers in one process. The judge evaluates a real policy; everything else is real but
 //! small.
 
-use egress::event::{Event, Op, Stage};
+use egress::event::{Event, EventStage, Op};
 use egress::guest_ca::GuestCa;
-use egress::inspect::{self, Settings, Tls};
+use egress::inspect::{self, InspectorSettings, Tls};
 use egress::request_judge::{Destination, Injection, RequestInfo, RequestJudge};
 use policy::{Context, Decision, Format, NetRequest, Resolved, effective, parse, resolve};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -59,7 +59,7 @@ impl TestJudge {
     }
 
     /// Returns the stages of requests so far, with their paths.
-    pub fn stages(&self) -> Vec<(Stage, String)> {
+    pub fn stages(&self) -> Vec<(EventStage, String)> {
         let events = self.events.lock().unwrap();
         let requests = events.iter().filter(|e| e.op == Op::Request);
         requests.map(|e| (e.stage, e.path.clone().unwrap_or_default())).collect()
@@ -121,25 +121,25 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        World::with(RULES, false, Settings::default())
+        World::with(RULES, false, InspectorSettings::default())
     }
 
     pub fn with_secret() -> World {
-        World::with(RULES, true, Settings::default())
+        World::with(RULES, true, InspectorSettings::default())
     }
 
     pub fn with_secret_in(header: &'static str) -> World {
-        World::made(RULES, Some(header), Settings::default())
+        World::made(RULES, Some(header), InspectorSettings::default())
     }
 
-    pub fn with(text: &str, with_secret: bool, settings: Settings) -> World {
+    pub fn with(text: &str, with_secret: bool, settings: InspectorSettings) -> World {
         World::made(text, with_secret.then_some("authorization"), settings)
     }
 
-    fn made(text: &str, secret_in: Option<&'static str>, settings: Settings) -> World {
+    fn made(text: &str, secret_in: Option<&'static str>, settings: InspectorSettings) -> World {
         let servers = ServerAuthority::new();
         let authority = Arc::new(GuestCa::new().unwrap());
-        let settings = Settings { extra_roots: vec![servers.root()], ..settings };
+        let settings = InspectorSettings { extra_roots: vec![servers.root()], ..settings };
         let judge = TestJudge {
             rules: Mutex::new(rules(text)),
             revision: 1.into(),

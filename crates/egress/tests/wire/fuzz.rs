@@ -7,9 +7,9 @@ use egress::chunked::Piece;
 use egress::dns::{self, Rcode, RecordType, ResponseError};
 use egress::hello::{self, Hello};
 use egress::hosts::Hosts;
-use egress::http1::{self, Body, Head, HeadScan, Request, Response};
+use egress::http1::{self, BodyFraming, Head, HeadScan, RequestHead, Response};
 use egress::resolv_conf::Resolv;
-use egress::socks::{SocksHandshake, Step};
+use egress::socks::{SocksHandshake, SocksStep};
 use policy::{Context, Format, HostName, NetRequest, Resolved};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -179,13 +179,13 @@ fn check_request(bytes: &[u8]) -> bool {
 }
 
 /// Checks that an accepted head contains nothing ambiguous, and serialises to the same head.
-fn check_request_head(request: &Request, bytes: &[u8]) {
+fn check_request_head(request: &RequestHead, bytes: &[u8]) {
     let head = &bytes[..request.consumed];
     assert!(head.ends_with(b"\r\n\r\n") && head.len() <= http1::MAX_HEAD);
     check_lines(head);
     assert!(request.fields.all("host").count() <= 1);
     assert_eq!(HostName::parse(&request.host.to_string()).as_ref(), Ok(&request.host));
-    assert_ne!(request.body, Body::UntilClose);
+    assert_ne!(request.body, BodyFraming::UntilClose);
     check_framing(&request.fields, request.body);
     let written = http1::write_request(&request.method, &request.target.to_string(), &request.fields);
     let Head::Done(again) = http1::read_request(&written.expect("what was read can be written")) else {
@@ -218,7 +218,7 @@ fn check_response(bytes: &[u8]) -> bool {
 fn check_response_head(response: &Response, bytes: &[u8], method: &str) {
     check_lines(&bytes[..response.consumed]);
     let bodiless = matches!(response.status, 100..=199 | 204 | 304) || method == "HEAD";
-    assert!(!bodiless || response.body == Body::None);
+    assert!(!bodiless || response.body == BodyFraming::None);
     let written = http1::write_response(response.status, &response.reason, &response.fields);
     let Head::Done(again) = http1::read_response(&written.expect("what was read can be written"), method) else {
         panic!("what was written is not read");
@@ -237,13 +237,13 @@ fn check_lines(head: &[u8]) {
     assert!(head.windows(3).all(|w| w != b"\r\n " && w != b"\r\n\t"));
 }
 
-fn check_framing(fields: &http1::Fields, body: Body) {
+fn check_framing(fields: &http1::HeaderFields, body: BodyFraming) {
     let lengths: Vec<&[u8]> = fields.all("content-length").collect();
     let codings: Vec<&[u8]> = fields.all("transfer-encoding").collect();
     match body {
-        Body::Length(len) => assert_eq!((lengths, codings.len()), (vec![len.to_string().as_bytes()], 0)),
-        Body::Chunked => assert_eq!((lengths.len(), codings), (0, vec![&b"chunked"[..]])),
-        Body::None | Body::UntilClose => assert!(codings.is_empty()),
+        BodyFraming::Length(len) => assert_eq!((lengths, codings.len()), (vec![len.to_string().as_bytes()], 0)),
+        BodyFraming::Chunked => assert_eq!((lengths.len(), codings), (0, vec![&b"chunked"[..]])),
+        BodyFraming::None | BodyFraming::UntilClose => assert!(codings.is_empty()),
     }
 }
 
@@ -262,12 +262,12 @@ fn check_socks(bytes: &[u8]) -> bool {
     let whole = converse(bytes, bytes.len());
     assert_eq!(converse(bytes, 1), whole);
     match whole.1 {
-        Step::Connect { host, port, .. } => {
+        SocksStep::Connect { host, port, .. } => {
             assert!(port > 0);
             assert_eq!(HostName::parse(&host.to_string()), Ok(host));
             true
         }
-        Step::Bad { reply, reason } => {
+        SocksStep::Bad { reply, reason } => {
             assert!(reply.len() <= 10 && !reason.is_empty());
             false
         }
@@ -279,14 +279,14 @@ fn check_socks(bytes: &[u8]) -> bool {
 }
 
 /// Runs a whole SOCKS handshake with `size` bytes at a time.
-fn converse(input: &[u8], size: usize) -> (Vec<u8>, Step, usize) {
+fn converse(input: &[u8], size: usize) -> (Vec<u8>, SocksStep, usize) {
     let mut socks = SocksHandshake::new();
     let (mut sent, mut used, mut have) = (Vec::new(), 0, 0);
     loop {
         match socks.step(&input[used..have]) {
-            Step::NeedMore if have == input.len() => return (sent, Step::NeedMore, used),
-            Step::NeedMore => have = (have + size).min(input.len()),
-            Step::Reply { bytes, consumed } => {
+            SocksStep::NeedMore if have == input.len() => return (sent, SocksStep::NeedMore, used),
+            SocksStep::NeedMore => have = (have + size).min(input.len()),
+            SocksStep::Reply { bytes, consumed } => {
                 sent.extend(bytes);
                 used += consumed;
             }

@@ -131,7 +131,7 @@ fn bad_messages() {
         ("an IPv4 address", named(b"192.0.2.1")),
         ("an IPv6 address", named(b"2001:db8::1")),
         ("an IPv6 address in brackets", named(b"[2001:db8::1]")),
-        ("an odd spelling of an address", named(b"0x7f.1")),
+        ("an address in an unusual notation", named(b"0x7f.1")),
         ("a port", named(b"a.org:443")),
         ("a wildcard", named(b"*.org")),
         ("a space", named(b"a.org ")),

@@ -3,11 +3,11 @@
 use crate::input::{corpus, dechunk, one_by_one};
 use egress::chunked::Piece;
 use egress::http1::{
-    Body, Connection, Fields, Head, HeadScan, MAX_HEAD, Request, Response, Target, Version, read_request,
-    read_response, resume_request, write_request, write_response,
+    BodyFraming, Connection, Head, HeadScan, HeaderFields, MAX_HEAD, RequestHead, RequestTarget, Response, Version,
+    read_request, read_response, resume_request, write_request, write_response,
 };
 
-fn request(bytes: &[u8]) -> Request {
+fn request(bytes: &[u8]) -> RequestHead {
     match read_request(bytes) {
         Head::Done(request) => request,
         other => panic!("{other:?} for {}", bytes.escape_ascii()),
@@ -26,21 +26,21 @@ fn requests_of_real_clients() {
     let upgrade = Connection::Upgrade("websocket".to_owned());
     let (keep, close) = (Connection::KeepAlive, Connection::Close);
     for (file, method, target, host, body, connection) in [
-        ("curl", "GET", "/a/b?c=d", "example.org", Body::None, keep.clone()),
-        ("curl-post", "POST", "/post", "example.org", Body::Length(7), keep.clone()),
-        ("curl-chunked", "POST", "/post", "example.org", Body::Chunked, keep.clone()),
-        ("curl-proxy", "GET", "http://example.org/a?b", "example.org", Body::None, keep.clone()),
-        ("curl-connect", "CONNECT", "example.org:443", "example.org", Body::None, keep.clone()),
-        ("curl-http10", "GET", "/", "127.0.0.1", Body::None, close.clone()),
-        ("curl-head", "HEAD", "/", "127.0.0.1", Body::None, keep.clone()),
-        ("curl-options", "OPTIONS", "*", "127.0.0.1", Body::None, keep.clone()),
-        ("curl-websocket", "GET", "/ws", "127.0.0.1", Body::None, upgrade),
-        ("openssl-connect", "CONNECT", "example.org:443", "example.org", Body::None, close.clone()),
-        ("wget-proxy", "GET", "http://example.org/x", "example.org", Body::None, keep.clone()),
-        ("python-chunked", "PUT", "/a%20b", "[2001:db8::1]", Body::Chunked, keep.clone()),
-        ("python-connect", "CONNECT", "example.org:443", "example.org", Body::None, close),
-        ("node", "POST", "/x", "127.0.0.1", Body::Length(7), keep.clone()),
-        ("git", "GET", "/a.git/info/refs?service=git-upload-pack", "127.0.0.1", Body::None, keep),
+        ("curl", "GET", "/a/b?c=d", "example.org", BodyFraming::None, keep.clone()),
+        ("curl-post", "POST", "/post", "example.org", BodyFraming::Length(7), keep.clone()),
+        ("curl-chunked", "POST", "/post", "example.org", BodyFraming::Chunked, keep.clone()),
+        ("curl-proxy", "GET", "http://example.org/a?b", "example.org", BodyFraming::None, keep.clone()),
+        ("curl-connect", "CONNECT", "example.org:443", "example.org", BodyFraming::None, keep.clone()),
+        ("curl-http10", "GET", "/", "127.0.0.1", BodyFraming::None, close.clone()),
+        ("curl-head", "HEAD", "/", "127.0.0.1", BodyFraming::None, keep.clone()),
+        ("curl-options", "OPTIONS", "*", "127.0.0.1", BodyFraming::None, keep.clone()),
+        ("curl-websocket", "GET", "/ws", "127.0.0.1", BodyFraming::None, upgrade),
+        ("openssl-connect", "CONNECT", "example.org:443", "example.org", BodyFraming::None, close.clone()),
+        ("wget-proxy", "GET", "http://example.org/x", "example.org", BodyFraming::None, keep.clone()),
+        ("python-chunked", "PUT", "/a%20b", "[2001:db8::1]", BodyFraming::Chunked, keep.clone()),
+        ("python-connect", "CONNECT", "example.org:443", "example.org", BodyFraming::None, close),
+        ("node", "POST", "/x", "127.0.0.1", BodyFraming::Length(7), keep.clone()),
+        ("git", "GET", "/a.git/info/refs?service=git-upload-pack", "127.0.0.1", BodyFraming::None, keep),
     ] {
         let bytes = corpus(&format!("http/request-{file}"));
         let read = request(&bytes);
@@ -51,7 +51,7 @@ fn requests_of_real_clients() {
         );
         assert_eq!((read.body, read.connection), (body, connection), "{file}");
         assert!(bytes[..read.consumed].ends_with(b"\r\n\r\n"), "{file}");
-        if read.body == Body::Chunked {
+        if read.body == BodyFraming::Chunked {
             let (_, end, used, _) = dechunk(&bytes[read.consumed..], 3);
             assert_eq!((end, used), (Piece::End(0), bytes.len() - read.consumed), "{file}");
         }
@@ -61,15 +61,15 @@ fn requests_of_real_clients() {
 #[test]
 fn responses_of_real_servers() {
     for (file, status, body, connection) in [
-        ("python-204", 204, Body::None, Connection::KeepAlive),
-        ("python-chunk", 200, Body::Chunked, Connection::KeepAlive),
-        ("python-close", 200, Body::UntilClose, Connection::Close),
-        ("python-length", 200, Body::Length(2), Connection::KeepAlive),
-        ("node-early", 102, Body::None, Connection::KeepAlive),
-        ("node-trailer", 200, Body::Chunked, Connection::KeepAlive),
-        ("node-304", 304, Body::None, Connection::KeepAlive),
-        ("node-plain", 200, Body::Length(4), Connection::KeepAlive),
-        ("node-101", 101, Body::None, Connection::Upgrade("websocket".to_owned())),
+        ("python-204", 204, BodyFraming::None, Connection::KeepAlive),
+        ("python-chunk", 200, BodyFraming::Chunked, Connection::KeepAlive),
+        ("python-close", 200, BodyFraming::UntilClose, Connection::Close),
+        ("python-length", 200, BodyFraming::Length(2), Connection::KeepAlive),
+        ("node-early", 102, BodyFraming::None, Connection::KeepAlive),
+        ("node-trailer", 200, BodyFraming::Chunked, Connection::KeepAlive),
+        ("node-304", 304, BodyFraming::None, Connection::KeepAlive),
+        ("node-plain", 200, BodyFraming::Length(4), Connection::KeepAlive),
+        ("node-101", 101, BodyFraming::None, Connection::Upgrade("websocket".to_owned())),
     ] {
         let bytes = corpus(&format!("http/response-{file}"));
         let read = response(&bytes, "GET");
@@ -161,7 +161,7 @@ fn bodies_that_two_readers_see_differently() {
     let connect = b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nContent-Length: 5\r\n\r\n";
     assert_eq!(refused(connect), Some(400), "CONNECT with a body");
     let blanks = format!("{HEADLESS}Host: a\r\nContent-Length: \t 5 \t\r\n\r\n");
-    assert_eq!(request(blanks.as_bytes()).body, Body::Length(5), "blanks around a value are nothing");
+    assert_eq!(request(blanks.as_bytes()).body, BodyFraming::Length(5), "blanks around a value are nothing");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn targets() {
         let read = request(format!("{line}\r\nHost: a.org\r\n\r\n").as_bytes());
         assert_eq!((read.target.to_string().as_str(), read.target.path()), (spelled, path), "{line}");
     }
-    assert_eq!(request(b"GET // HTTP/1.1\r\nHost: a\r\n\r\n").target, Target::Origin("//".to_owned()));
+    assert_eq!(request(b"GET // HTTP/1.1\r\nHost: a\r\n\r\n").target, RequestTarget::Origin("//".to_owned()));
 }
 
 #[test]
@@ -344,29 +344,29 @@ fn bounds() {
 #[test]
 fn response_bodies() {
     for (method, line, fields, body, connection) in [
-        ("GET", "HTTP/1.1 200 OK", "", Body::UntilClose, Connection::Close),
-        ("GET", "HTTP/1.1 200", "Content-Length: 0\r\n", Body::Length(0), Connection::KeepAlive),
-        ("GET", "HTTP/1.1 200 ", "Transfer-Encoding: Chunked\r\n", Body::Chunked, Connection::KeepAlive),
-        ("GET", "HTTP/1.0 200 OK", "Content-Length: 3\r\n", Body::Length(3), Connection::Close),
-        ("GET", "HTTP/1.1 100 Continue", "", Body::None, Connection::KeepAlive),
-        ("GET", "HTTP/1.1 204 None", "Content-Length: 0\r\n", Body::None, Connection::KeepAlive),
-        ("GET", "HTTP/1.1 304 Same", "Content-Length: 9\r\n", Body::None, Connection::KeepAlive),
-        ("HEAD", "HTTP/1.1 200 OK", "Content-Length: 9\r\n", Body::None, Connection::KeepAlive),
-        ("HEAD", "HTTP/1.1 200 OK", "Transfer-Encoding: chunked\r\n", Body::None, Connection::KeepAlive),
-        ("CONNECT", "HTTP/1.1 200 OK", "", Body::None, Connection::KeepAlive),
-        ("CONNECT", "HTTP/1.1 403 No", "Content-Length: 9\r\n", Body::Length(9), Connection::KeepAlive),
+        ("GET", "HTTP/1.1 200 OK", "", BodyFraming::UntilClose, Connection::Close),
+        ("GET", "HTTP/1.1 200", "Content-Length: 0\r\n", BodyFraming::Length(0), Connection::KeepAlive),
+        ("GET", "HTTP/1.1 200 ", "Transfer-Encoding: Chunked\r\n", BodyFraming::Chunked, Connection::KeepAlive),
+        ("GET", "HTTP/1.0 200 OK", "Content-Length: 3\r\n", BodyFraming::Length(3), Connection::Close),
+        ("GET", "HTTP/1.1 100 Continue", "", BodyFraming::None, Connection::KeepAlive),
+        ("GET", "HTTP/1.1 204 None", "Content-Length: 0\r\n", BodyFraming::None, Connection::KeepAlive),
+        ("GET", "HTTP/1.1 304 Same", "Content-Length: 9\r\n", BodyFraming::None, Connection::KeepAlive),
+        ("HEAD", "HTTP/1.1 200 OK", "Content-Length: 9\r\n", BodyFraming::None, Connection::KeepAlive),
+        ("HEAD", "HTTP/1.1 200 OK", "Transfer-Encoding: chunked\r\n", BodyFraming::None, Connection::KeepAlive),
+        ("CONNECT", "HTTP/1.1 200 OK", "", BodyFraming::None, Connection::KeepAlive),
+        ("CONNECT", "HTTP/1.1 403 No", "Content-Length: 9\r\n", BodyFraming::Length(9), Connection::KeepAlive),
         (
             "GET",
             "HTTP/1.1 200 OK",
             "Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n",
-            Body::Length(1),
+            BodyFraming::Length(1),
             Connection::KeepAlive,
         ),
         (
             "GET",
             "HTTP/1.1 999 \u{e9}",
             "Connection: close\r\nContent-Length: 1\r\n",
-            Body::Length(1),
+            BodyFraming::Length(1),
             Connection::Close,
         ),
     ] {
@@ -406,7 +406,7 @@ fn bad_responses() {
 
 #[test]
 fn what_is_written_is_read_back() {
-    let mut fields = Fields::default();
+    let mut fields = HeaderFields::default();
     fields.add("Host", "a.org");
     fields.add("X-Odd", b"\xe9 \t,\"".to_vec());
     fields.add("x-empty", "");
@@ -424,7 +424,7 @@ fn what_is_written_is_read_back() {
 #[test]
 fn what_would_be_read_differently_is_not_written() {
     let field = |name: &str, value: &[u8]| {
-        let mut fields = Fields::default();
+        let mut fields = HeaderFields::default();
         fields.add(name, value);
         fields
     };
@@ -442,7 +442,7 @@ fn what_would_be_read_differently_is_not_written() {
         assert!(write_request("GET", "/", &fields).is_err(), "{fields:?}");
         assert!(write_response(200, b"", &fields).is_err(), "{fields:?}");
     }
-    let none = Fields::default();
+    let none = HeaderFields::default();
     for (method, target) in [("", "/"), ("G T", "/"), ("GET", ""), ("GET", "/ HTTP/1.1\r\n"), ("GET", "/\u{e9}")] {
         assert!(write_request(method, target, &none).is_err(), "{method} {target}");
     }

@@ -18,7 +18,7 @@ pub fn one_by_one<T>(bytes: &[u8], read: impl Fn(&[u8]) -> T, needs_more: impl F
 }
 
 /// Decodes chunks in steps of one, a few, or all bytes: the body, its end, and the bytes left over.
-pub fn dechunk(input: &[u8], step: usize) -> (Vec<u8>, egress::chunked::Piece, usize, egress::http1::Fields) {
+pub fn dechunk(input: &[u8], step: usize) -> (Vec<u8>, egress::chunked::Piece, usize, egress::http1::HeaderFields) {
     use egress::chunked::{Chunked, Piece};
     let mut decoder = Chunked::new();
     let (mut body, mut at) = (Vec::new(), 0);

@@ -1,32 +1,32 @@
 //! SOCKS5 clients, real and hostile.
 
 use crate::input::corpus;
-use egress::socks::{SocksHandshake, Status, Step, reply};
+use egress::socks::{SocksHandshake, SocksStep, Status, reply};
 
 /// Runs a whole handshake with `size` bytes at a time. Returns the bytes sent, the last step, and the bytes consumed.
-fn converse(input: &[u8], size: usize) -> (Vec<u8>, Step, usize) {
+fn converse(input: &[u8], size: usize) -> (Vec<u8>, SocksStep, usize) {
     let mut socks = SocksHandshake::new();
     let (mut sent, mut used, mut have) = (Vec::new(), 0, 0);
     loop {
         match socks.step(&input[used..have]) {
-            Step::NeedMore if have == input.len() => return (sent, Step::NeedMore, used),
-            Step::NeedMore => have = (have + size).min(input.len()),
-            Step::Reply { bytes, consumed } => {
+            SocksStep::NeedMore if have == input.len() => return (sent, SocksStep::NeedMore, used),
+            SocksStep::NeedMore => have = (have + size).min(input.len()),
+            SocksStep::Reply { bytes, consumed } => {
                 assert!(consumed > 0 && consumed <= have - used);
                 sent.extend(bytes);
                 used += consumed;
             }
-            Step::Connect { host, port, consumed } => {
-                return (sent, Step::Connect { host, port, consumed: 0 }, used + consumed);
+            SocksStep::Connect { host, port, consumed } => {
+                return (sent, SocksStep::Connect { host, port, consumed: 0 }, used + consumed);
             }
             bad => return (sent, bad, used),
         }
     }
 }
 
-fn target(step: &Step) -> Option<String> {
+fn target(step: &SocksStep) -> Option<String> {
     match step {
-        Step::Connect { host, port, .. } => Some(format!("{host}:{port}")),
+        SocksStep::Connect { host, port, .. } => Some(format!("{host}:{port}")),
         _ => None,
     }
 }
@@ -88,12 +88,12 @@ fn bad_clients() {
         ("an empty name", greeted(b"\x05\x01\0\x03\0\0\x50"), failed(Status::Failed)),
         ("NUL in the name", greeted(b"\x05\x01\0\x03\x03a\0b\0\x50"), failed(Status::Failed)),
         ("a name that is not UTF-8", greeted(b"\x05\x01\0\x03\x01\xff\0\x50"), failed(Status::Failed)),
-        ("an odd spelling of an address", greeted(b"\x05\x01\0\x03\x05127.1\0\x50"), failed(Status::Failed)),
+        ("an address in an unusual notation", greeted(b"\x05\x01\0\x03\x05127.1\0\x50"), failed(Status::Failed)),
         ("a port in the name", greeted(b"\x05\x01\0\x03\x04a:80\0\x50"), failed(Status::Failed)),
     ] {
         for size in [1, bytes.len()] {
             let (_, end, _) = converse(&bytes, size);
-            assert!(matches!(&end, Step::Bad { reply, .. } if *reply == answered), "{case}: {end:?}");
+            assert!(matches!(&end, SocksStep::Bad { reply, .. } if *reply == answered), "{case}: {end:?}");
         }
     }
 }
@@ -102,15 +102,15 @@ fn bad_clients() {
 fn half_a_message_is_waited_for() {
     let bytes = corpus("socks/password");
     for len in 0..bytes.len() {
-        assert_eq!(converse(&bytes[..len], 4).1, Step::NeedMore, "{len} bytes");
+        assert_eq!(converse(&bytes[..len], 4).1, SocksStep::NeedMore, "{len} bytes");
     }
 }
 
 #[test]
 fn nothing_comes_after_the_end() {
     let mut socks = SocksHandshake::new();
-    assert!(matches!(socks.step(b"x"), Step::Bad { .. }));
-    assert!(matches!(socks.step(b"\x05\x01\0"), Step::Bad { reply, .. } if reply.is_empty()));
+    assert!(matches!(socks.step(b"x"), SocksStep::Bad { .. }));
+    assert!(matches!(socks.step(b"\x05\x01\0"), SocksStep::Bad { reply, .. } if reply.is_empty()));
 }
 
 #[test]

@@ -22,7 +22,7 @@ const AT_REMOVEDIR: u64 = 0x200;
 const AT_SYMLINK_NOFOLLOW: u64 = 0x100;
 
 /// A permission that a call needs on a path.
-pub(super) struct Act {
+pub(super) struct RequiredPermission {
     pub(super) op: &'static str,
     pub(super) perm: Perm,
     pub(super) path: PathBuf,
@@ -34,21 +34,21 @@ pub(super) struct Act {
     pub(super) there: Option<bool>,
 }
 
-impl Act {
-    fn create(perm: Perm, path: PathBuf, fresh: bool) -> Act {
-        Act { op: "fs.create", perm, path, fresh, named: None, there: None }
+impl RequiredPermission {
+    fn create(perm: Perm, path: PathBuf, fresh: bool) -> RequiredPermission {
+        RequiredPermission { op: "fs.create", perm, path, fresh, named: None, there: None }
     }
 }
 
 /// Returns the permission that landlock requires for a rename or link between directories.
-fn refer(from: &Path, to: &Path) -> Option<Act> {
-    (from.parent() != to.parent()).then(|| Act::create(Perm::Refer, to.to_path_buf(), false))
+fn refer(from: &Path, to: &Path) -> Option<RequiredPermission> {
+    (from.parent() != to.parent()).then(|| RequiredPermission::create(Perm::Refer, to.to_path_buf(), false))
 }
 
 impl Judge<'_> {
-    fn removal(&self, path: &Path) -> Act {
+    fn removal(&self, path: &Path) -> RequiredPermission {
         let perm = if self.is_dir(path) { Perm::RemoveDir } else { Perm::RemoveFile };
-        Act { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
+        RequiredPermission { op: "fs.remove", perm, path: path.to_path_buf(), fresh: false, named: None, there: None }
     }
 
     /// Returns the permission to create a file of the same kind as the one at `path`.
@@ -57,10 +57,10 @@ impl Judge<'_> {
     }
 
     /// Returns the acts of a call; `None` where it needs no permission.
-    pub(super) fn acts(&mut self, call: &Call, name: &str) -> Option<Vec<Act>> {
+    pub(super) fn acts(&mut self, call: &Call, name: &str) -> Option<Vec<RequiredPermission>> {
         let a = &call.args;
         let here = AT_FDCWD;
-        let one = |act: Option<Act>| act.map(|a| vec![a]);
+        let one = |act: Option<RequiredPermission>| act.map(|a| vec![a]);
         match name {
             "open" => self.open(call, here, a[0], a[1]),
             "openat" => self.open(call, a[0] as i32, a[1], a[2]),
@@ -88,7 +88,7 @@ impl Judge<'_> {
             "renameat2" => self.rename(call, (a[0] as i32, a[1]), (a[2] as i32, a[3]), a[4]),
             "truncate" => {
                 let path = self.path(call, here, a[0], Last::Follow)?;
-                Some(vec![Act {
+                Some(vec![RequiredPermission {
                     op: "fs.write",
                     perm: Perm::Truncate,
                     path,
@@ -114,7 +114,7 @@ impl Judge<'_> {
     }
 
     /// Judges stat(2) and its kin: they need no permission, but a file that is hidden from the guest is reported.
-    fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<Act>> {
+    fn look(&mut self, call: &Call, dirfd: i32, address: u64) -> Option<Vec<RequiredPermission>> {
         let path = self.path(call, dirfd, address, Last::Follow)?;
         let named = self.last_named.take().unwrap_or_else(|| path.clone());
         let is_own = self.is_own_place(&path) && !self.spec.plan.private.is_in_home(&path);
@@ -151,16 +151,30 @@ impl Judge<'_> {
         self.resolver.resolve(call.tid, dirfd, text, last)
     }
 
-    fn act(&mut self, call: &Call, dirfd: i32, address: u64, op: &'static str, perm: Perm) -> Option<Act> {
+    fn act(
+        &mut self,
+        call: &Call,
+        dirfd: i32,
+        address: u64,
+        op: &'static str,
+        perm: Perm,
+    ) -> Option<RequiredPermission> {
         let path = self.path(call, dirfd, address, Last::Name)?;
-        Some(Act { op, perm, path, fresh: op == "fs.create", named: self.last_named.take(), there: None })
+        Some(RequiredPermission {
+            op,
+            perm,
+            path,
+            fresh: op == "fs.create",
+            named: self.last_named.take(),
+            there: None,
+        })
     }
 
     /// Returns the act of changing metadata, for which landlock has no right: where writing is allowed, so is this.
     /// With `Last::Name`, a symbolic link stands for itself.
-    fn metadata(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<Act> {
+    fn metadata(&mut self, call: &Call, dirfd: i32, address: u64, last: Last) -> Option<RequiredPermission> {
         let path = self.path(call, dirfd, address, last)?;
-        Some(Act {
+        Some(RequiredPermission {
             op: "fs.write",
             perm: Perm::WriteFile,
             path,
@@ -170,7 +184,7 @@ impl Judge<'_> {
         })
     }
 
-    fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<Act>> {
+    fn link(&mut self, call: &Call, from: (i32, u64), to: (i32, u64)) -> Option<Vec<RequiredPermission>> {
         let from = self.path(call, from.0, from.1, Last::Name)?;
         if !self.exists(&from) && !self.is_private(&from) {
             return None;
@@ -178,34 +192,41 @@ impl Judge<'_> {
         let to = self.path(call, to.0, to.1, Last::Name)?;
         if self.is_unshown(&from) {
             let (op, perm) = ("fs.read", Perm::ReadFile);
-            return Some(vec![Act { op, perm, path: from, fresh: false, named: None, there: Some(true) }]);
+            return Some(vec![RequiredPermission {
+                op,
+                perm,
+                path: from,
+                fresh: false,
+                named: None,
+                there: Some(true),
+            }]);
         }
-        let mut acts = vec![Act::create(self.make_perm(&from), to.clone(), true)];
+        let mut acts = vec![RequiredPermission::create(self.make_perm(&from), to.clone(), true)];
         acts.extend(refer(&from, &to));
         self.note_move(&from, &to);
         Some(acts)
     }
 
     /// Returns the act of binding a Unix socket to a path, which creates a file.
-    fn bind(&mut self, call: &Call) -> Option<Vec<Act>> {
+    fn bind(&mut self, call: &Call) -> Option<Vec<RequiredPermission>> {
         let len = (call.args[2] as usize).min(110);
         let raw = read_memory(call.tid, call.args[1], len)?;
         let is_path = len > 2 && u16::from_ne_bytes([raw[0], raw[1]]) == 1 && raw[2] != 0;
         let name = raw.get(2..).filter(|_| is_path)?.split(|b| *b == 0).next()?;
         let path = self.resolver.resolve(call.tid, AT_FDCWD, name, Last::Name)?;
-        Some(vec![Act::create(Perm::MakeSock, path, true)])
+        Some(vec![RequiredPermission::create(Perm::MakeSock, path, true)])
     }
 
-    fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<Act>> {
+    fn rename(&mut self, call: &Call, from: (i32, u64), to: (i32, u64), flags: u64) -> Option<Vec<RequiredPermission>> {
         const EXCHANGE: u64 = 2;
         let from = self.path(call, from.0, from.1, Last::Name)?;
         if !self.exists(&from) && !self.is_private(&from) {
             return None;
         }
         let to = self.path(call, to.0, to.1, Last::Name)?;
-        let mut acts = vec![self.removal(&from), Act::create(self.make_perm(&from), to.clone(), false)];
+        let mut acts = vec![self.removal(&from), RequiredPermission::create(self.make_perm(&from), to.clone(), false)];
         if flags & EXCHANGE != 0 {
-            acts.extend([self.removal(&to), Act::create(self.make_perm(&to), from.clone(), false)]);
+            acts.extend([self.removal(&to), RequiredPermission::create(self.make_perm(&to), from.clone(), false)]);
         }
         acts.extend(refer(&from, &to));
         self.note_move(&from, &to);
@@ -245,7 +266,7 @@ impl Judge<'_> {
         }
     }
 
-    fn open(&mut self, call: &Call, dirfd: i32, address: u64, flags: u64) -> Option<Vec<Act>> {
+    fn open(&mut self, call: &Call, dirfd: i32, address: u64, flags: u64) -> Option<Vec<RequiredPermission>> {
         if flags & O_PATH != 0 {
             return None;
         }
@@ -263,19 +284,19 @@ impl Judge<'_> {
                 0 => ("fs.read", Perm::ReadFile),
                 _ => ("fs.write", Perm::WriteFile),
             };
-            return Some(vec![Act { op, perm, path, fresh: flags & O_CREAT != 0, named, there: None }]);
+            return Some(vec![RequiredPermission { op, perm, path, fresh: flags & O_CREAT != 0, named, there: None }]);
         }
         let found = self.mode(&path);
         let there = found.is_some();
         if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL && there {
             let hidden = self.is_unshown(&path);
             let (op, perm) = ("fs.create", Perm::MakeReg);
-            return hidden.then(|| vec![Act { op, perm, path, fresh: true, named, there: Some(there) }]);
+            return hidden.then(|| vec![RequiredPermission { op, perm, path, fresh: true, named, there: Some(there) }]);
         }
         let mut acts = Vec::new();
         let mut add = |op, perm| {
             let (path, named) = (path.clone(), named.clone());
-            acts.push(Act { op, perm, path, fresh: flags & O_CREAT != 0, named, there: Some(there) })
+            acts.push(RequiredPermission { op, perm, path, fresh: flags & O_CREAT != 0, named, there: Some(there) })
         };
         if flags & O_CREAT != 0 && !there {
             add("fs.create", Perm::MakeReg);
@@ -294,7 +315,7 @@ impl Judge<'_> {
     }
 
     /// True for a call that would fail outside as well: a missing file, or a missing directory to create it in.
-    pub(super) fn is_own_failure(&self, act: &Act) -> bool {
+    pub(super) fn is_own_failure(&self, act: &RequiredPermission) -> bool {
         let there = || act.there.unwrap_or_else(|| self.exists(&act.path));
         let has_place = || act.path.parent().is_some_and(|dir| self.leads_to_dir(dir));
         match act.op {
@@ -322,9 +343,9 @@ fn last_by(flags: u64) -> Last {
 }
 
 /// Returns the act of changing the metadata of an open file.
-fn open_file(tid: i32, fd: i32) -> Option<Act> {
+fn open_file(tid: i32, fd: i32) -> Option<RequiredPermission> {
     let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).ok().filter(|p| p.is_absolute())?;
-    Some(Act { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None, there: None })
+    Some(RequiredPermission { op: "fs.write", perm: Perm::WriteFile, path, fresh: false, named: None, there: None })
 }
 
 fn node_perm(mode: u64) -> Perm {

@@ -2,14 +2,14 @@
 //! file is resolved once, shown by its real path, opened by its handle with the guest's ids, and passed to the guest as
 //! a descriptor.
 
-use super::held::{Held, OpenRequest, Target, Tree, find, mount_of};
+use super::held::{AskedTree, AskedTrees, OpenRequest, OpenTarget, find, mount_of};
 use super::{AT_FDCWD, EACCES, Judge, LONGEST_PATH};
 use crate::actors::actor;
-use crate::approval::{Begun, OnAllow, Opening, Question, Report, Subject, Waiter};
-use crate::denials::Refusal;
+use crate::approval::{ApprovalWaiter, AskedOperation, Begun, OnAllow, Opening, Question, WaitEnd};
+use crate::denials::RefusedOperation;
 use crate::resolve::{self, Last};
 use crate::spec::Observed;
-use crate::waiting_calls::Kind;
+use crate::waiting_calls::WaitReason;
 use policy::{Decision, Perm};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::ffi::OsStr;
@@ -39,9 +39,9 @@ impl Judge<'_> {
             return Judged::Continues;
         };
         let inside = self.in_workspace(&request.path);
-        let holds = |held: &&Held| request.path.starts_with(&held.place.path);
+        let holds = |held: &&AskedTrees| request.path.starts_with(&held.place.path);
         // A place above the workspace shows its directory as on the host; the guest's changes are not there.
-        let fits = |held: &&Held| !inside || self.in_workspace(&held.place.path);
+        let fits = |held: &&AskedTrees| !inside || self.in_workspace(&held.place.path);
         let Some(held) = self.asked.iter().filter(holds).filter(fits).max_by_key(|h| h.place.path.as_os_str().len())
         else {
             return Judged::Continues;
@@ -60,7 +60,7 @@ impl Judge<'_> {
         listener: &Listener,
         call: &Call,
         request: &OpenRequest,
-        target: Target,
+        target: OpenTarget,
         hides: bool,
     ) -> Judged {
         let made = target.name.is_some();
@@ -87,14 +87,14 @@ impl Judge<'_> {
             _ => "fs.read",
         };
         let Some(shown) = target.real.to_str().map(str::to_owned) else {
-            let (name, why) = (target.real.to_string_lossy(), "its name is no UTF-8, and cannot be shown to anybody");
+            let (name, why) = (target.real.to_string_lossy(), "its name is not UTF-8, so no question can show it");
             return self.turned_down(call, plain(op), &name, &asks.rule, why.into());
         };
         if let Some(denies) = decisions.into_iter().find(|d| d.action == Action::Deny) {
             return self.judge(plain(op), &shown, denies, call.tid).map_or(Judged::Continues, Judged::Refused);
         }
         let unfit = match target.kind {
-            _ if hides => Some((EACCES, "it holds what a rule denies; open what is needed in it by name")),
+            _ if hides => Some((EACCES, "it contains paths that a rule denies; open the needed files by name")),
             FileType::RegularFile => request.flags.contains(OFlags::DIRECTORY).then_some((ENOTDIR, "")),
             FileType::Directory if request.changes() || request.flags.contains(OFlags::CREATE) => Some((EISDIR, "")),
             FileType::Directory => None,
@@ -153,10 +153,10 @@ impl Judge<'_> {
         let rule = decision.rule;
         let who = actor(call.tid);
         let question = Question { op, target: &target, rule: &rule, actor: who.clone() };
-        let counted = self.waiting_calls.enter(Kind::Answer);
+        let counted = self.waiting_calls.enter(WaitReason::Answer);
         let begun = match counted {
             Some(_) => asking.ask(question),
-            None => Err(format!("{} calls wait for answers already", Kind::Answer.limit())),
+            None => Err(format!("{} system calls wait for answers already", WaitReason::Answer.limit())),
         };
         let waiting = match begun {
             Ok(Begun::Known(true)) => None,
@@ -167,7 +167,7 @@ impl Judge<'_> {
                 Some(waiting)
             }
             Ok(Begun::Known(false)) => {
-                return self.turned_down(call, plain(op), &target, &rule, "a person refused it".into());
+                return self.turned_down(call, plain(op), &target, &rule, "the person who was asked refused it".into());
             }
             Err(why) => return self.turned_down(call, plain(op), &target, &rule, why),
         };
@@ -175,11 +175,19 @@ impl Judge<'_> {
         if op == "exec" {
             self.awaiting_answer = job;
         }
-        let subject = Subject { op: plain(op), target, rule, actor: who, job };
+        let subject = AskedOperation { op: plain(op), target, rule, actor: who, job };
         let Some(own) = listener.try_clone() else { return Judged::Refused(EACCES) };
         let (reports, freezing) = (self.reports.clone(), self.freezing.clone());
-        let waiter =
-            Waiter { listener: own, call: *call, guest: self.guest, waiting, on_allow, subject, reports, freezing };
+        let waiter = ApprovalWaiter {
+            listener: own,
+            call: *call,
+            guest: self.guest,
+            waiting,
+            on_allow,
+            subject,
+            reports,
+            freezing,
+        };
         let begins = counted.is_some_and(|counted| waiter.begin(counted));
         if begins { Judged::Waits } else { Judged::Refused(EACCES) }
     }
@@ -193,15 +201,16 @@ impl Judge<'_> {
     pub fn hear_waiters(&mut self) {
         for report in self.reports.take() {
             match report {
-                Report::Refused(Subject { op, target, rule, actor, job }, why) => {
+                WaitEnd::Refused(AskedOperation { op, target, rule, actor, job }, why) => {
                     let hint = Some(why.to_owned());
-                    let refusal = Refusal { op, target: &target, rule: &rule, action: Action::Ask, hint, quiet: false };
+                    let refusal =
+                        RefusedOperation { op, target: &target, rule: &rule, action: Action::Ask, hint, quiet: false };
                     self.count(job, |list| list.add(refusal, || actor).cloned());
                 }
-                Report::Connected(Subject { rule, actor, .. }, path) => {
+                WaitEnd::Connected(AskedOperation { rule, actor, .. }, path) => {
                     self.observe(|| Observed::Socket { path, rule, action: Action::Allow, actor });
                 }
-                Report::Ready(listener, call, path) => self.start_again(&listener, &call, path),
+                WaitEnd::Ready(listener, call, path) => self.start_again(&listener, &call, path),
             }
         }
     }
@@ -258,7 +267,7 @@ impl Judge<'_> {
         let link = if dirfd == AT_FDCWD { format!("/proc/{tid}/cwd") } else { format!("/proc/{tid}/fd/{dirfd}") };
         let handle = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let mount = mount_of(&handle)?;
-        let is_its = |tree: &Option<Tree>| tree.as_ref().is_some_and(|tree| tree.mount == Some(mount));
+        let is_its = |tree: &Option<AskedTree>| tree.as_ref().is_some_and(|tree| tree.mount == Some(mount));
         let held = self.asked.iter().find(|held| is_its(&held.reads) || is_its(&held.changes))?;
         let below = resolve::path_of(&handle)?;
         Some(resolve::normal(&held.place.path.join(below.strip_prefix("/").ok()?).join(path)))

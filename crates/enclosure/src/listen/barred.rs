@@ -82,7 +82,7 @@ impl Judge<'_> {
     /// with it and has rules of its own: one denial refuses the call.
     pub(super) fn start(&mut self, listener: &Listener, call: &Call, path: PathBuf) -> Judged {
         let mut decided = Vec::new();
-        for Link { path, role } in self.chain(call.tid, path) {
+        for StartFile { path, role } in self.chain(call.tid, path) {
             if self.is_own_place(&path) {
                 continue;
             }
@@ -128,27 +128,27 @@ impl Judge<'_> {
                 self.put(listener, call, ("exec", shown), decision, on_allow)
             }
             (Some(_), None, _) => {
-                let why = "its name is no UTF-8, and cannot be shown to anybody";
+                let why = "its name is not UTF-8, so no question can show it";
                 self.turned_down(call, "exec", &shown, &decision.rule, why.into())
             }
             _ => {
-                let why = "nobody can be asked about it: it is no file that was there when the run began";
+                let why = "no question is possible: the file did not exist when the run began";
                 self.turned_down(call, "exec", &shown, &decision.rule, why.into())
             }
         }
     }
 
     /// Lists a program and its interpreters and loader, as far as they can be read; the kernel resolves them by itself.
-    fn chain(&mut self, tid: i32, path: PathBuf) -> Vec<Link> {
+    fn chain(&mut self, tid: i32, path: PathBuf) -> Vec<StartFile> {
         /// As many as the kernel follows.
         const MOST: usize = 6;
-        let mut all = vec![Link { path, role: Role::Named }];
+        let mut all = vec![StartFile { path, role: Role::Named }];
         while let Some(last) = all.last().filter(|_| all.len() < MOST) {
             let named = self.resolver.open(tid, AT_FDCWD, last.path.as_os_str().as_bytes()).ok();
             let Some(by) = named.and_then(|(handle, _)| started_by(&handle)) else { break };
             let real = self.resolver.resolve(tid, AT_FDCWD, by.path.as_os_str().as_bytes(), Last::Follow);
             match real.filter(|real| self.exists(real) && !all.iter().any(|known| known.path == *real)) {
-                Some(path) => all.push(Link { path, ..by }),
+                Some(path) => all.push(StartFile { path, ..by }),
                 None => break,
             }
         }
@@ -157,7 +157,7 @@ impl Judge<'_> {
 }
 
 /// A program, interpreter or loader of one start.
-struct Link {
+struct StartFile {
     path: PathBuf,
     role: Role,
 }
@@ -171,7 +171,7 @@ enum Role {
 }
 
 /// Returns what a file is started by: the interpreter of a script, or a dynamic loader.
-fn started_by(handle: &OwnedFd) -> Option<Link> {
+fn started_by(handle: &OwnedFd) -> Option<StartFile> {
     const LONGEST: usize = 256;
     let kind = FileType::from_raw_mode(fstat(handle).ok()?.st_mode);
     (kind == FileType::RegularFile).then_some(())?;
@@ -181,8 +181,8 @@ fn started_by(handle: &OwnedFd) -> Option<Link> {
     let mut head = [0; LONGEST];
     let got = file.read_at(&mut head, 0).ok()?;
     match head[..got].strip_prefix(b"#!") {
-        Some(line) => interpreter(line).map(|path| Link { path, role: Role::Named }),
-        None => loader_of(&file).map(|path| Link { path, role: Role::Loader }),
+        Some(line) => interpreter(line).map(|path| StartFile { path, role: Role::Named }),
+        None => loader_of(&file).map(|path| StartFile { path, role: Role::Loader }),
     }
 }
 

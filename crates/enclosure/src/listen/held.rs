@@ -3,7 +3,7 @@
 
 use super::EACCES;
 use crate::resolve;
-use policy::{AskedPlace, Kind};
+use policy::{AskedPlace, HostFileType};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, openat2, statx};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -13,30 +13,30 @@ use std::path::{Path, PathBuf};
 const EEXIST: i32 = 17;
 
 /// A place that rules ask about, with a tree to read from and one to change, as far as the rules cover these.
-pub(crate) struct Held {
+pub(crate) struct AskedTrees {
     pub place: AskedPlace,
-    pub reads: Option<Tree>,
-    pub changes: Option<Tree>,
+    pub reads: Option<AskedTree>,
+    pub changes: Option<AskedTree>,
 }
 
-pub(crate) struct Tree {
+pub(crate) struct AskedTree {
     top: OwnedFd,
     pub mount: Option<u64>,
 }
 
-impl Tree {
-    fn new(top: OwnedFd) -> Tree {
+impl AskedTree {
+    fn new(top: OwnedFd) -> AskedTree {
         let mount = mount_of(&top);
-        Tree { top, mount }
+        AskedTree { top, mount }
     }
 }
 
-impl Held {
+impl AskedTrees {
     /// Pairs a plan's places with their handles, in the order of the steps that opened them.
-    pub(crate) fn all(places: &[AskedPlace], handles: Vec<Option<OwnedFd>>) -> Vec<Held> {
+    pub(crate) fn all(places: &[AskedPlace], handles: Vec<Option<OwnedFd>>) -> Vec<AskedTrees> {
         let mut handles = handles.into_iter();
-        let mut next = || handles.next().flatten().map(Tree::new);
-        places.iter().map(|place| Held { place: place.clone(), reads: next(), changes: next() }).collect()
+        let mut next = || handles.next().flatten().map(AskedTree::new);
+        places.iter().map(|place| AskedTrees { place: place.clone(), reads: next(), changes: next() }).collect()
     }
 }
 
@@ -62,7 +62,7 @@ impl OpenRequest {
 }
 
 /// The file that an open request resolves to in a tree.
-pub(super) struct Target {
+pub(super) struct OpenTarget {
     /// Handle of the file; with a name, of the directory in which the file is to be created.
     pub handle: OwnedFd,
     pub name: Option<OsString>,
@@ -71,7 +71,7 @@ pub(super) struct Target {
 }
 
 /// Resolves an open request. `None` where the rules ask about no tree of the needed kind.
-pub(super) fn find(held: &Held, request: &OpenRequest) -> Result<Option<Target>, i32> {
+pub(super) fn find(held: &AskedTrees, request: &OpenRequest) -> Result<Option<OpenTarget>, i32> {
     let Some(any) = held.changes.as_ref().or(held.reads.as_ref()) else { return Ok(None) };
     let creates = request.flags.contains(OFlags::CREATE);
     let tree = match look(any, &held.place, request) {
@@ -88,7 +88,7 @@ pub(super) fn find(held: &Held, request: &OpenRequest) -> Result<Option<Target>,
 
 /// Resolves an existing file. Symbolic links are followed within the place (RESOLVE_BENEATH), and the result is the
 /// real path.
-fn look(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Target, Errno> {
+fn look(tree: &AskedTree, place: &AskedPlace, request: &OpenRequest) -> Result<OpenTarget, Errno> {
     let follow = !request.flags.contains(OFlags::NOFOLLOW) && !request.flags.contains(OFlags::CREATE | OFlags::EXCL);
     let rest = request.path.strip_prefix(&place.path).map_err(|_| Errno::NOENT)?;
     let handle = reach(tree, place, rest, follow)?;
@@ -98,10 +98,10 @@ fn look(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Target
         return Err(Errno::NOENT);
     }
     let real = real(&handle, tree, place)?;
-    Ok(Target { handle, name: None, real, kind: FileType::from_raw_mode(found.st_mode) })
+    Ok(OpenTarget { handle, name: None, real, kind: FileType::from_raw_mode(found.st_mode) })
 }
 
-fn make_in(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Target, i32> {
+fn make_in(tree: &AskedTree, place: &AskedPlace, request: &OpenRequest) -> Result<OpenTarget, i32> {
     let rest = request.path.strip_prefix(&place.path).map_err(|_| EACCES)?;
     let (Some(above), Some(name)) = (rest.parent(), rest.file_name()) else { return Err(EACCES) };
     let handle = reach(tree, place, above, true).map_err(errno_for_guest)?;
@@ -110,16 +110,16 @@ fn make_in(tree: &Tree, place: &AskedPlace, request: &OpenRequest) -> Result<Tar
         return Err(EACCES);
     }
     let real = real(&handle, tree, place).map_err(errno_for_guest)?.join(name);
-    Ok(Target { handle, name: Some(name.to_owned()), real, kind: FileType::RegularFile })
+    Ok(OpenTarget { handle, name: Some(name.to_owned()), real, kind: FileType::RegularFile })
 }
 
 const STAY: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-fn reach(tree: &Tree, place: &AskedPlace, rest: &Path, follow: bool) -> Result<OwnedFd, Errno> {
+fn reach(tree: &AskedTree, place: &AskedPlace, rest: &Path, follow: bool) -> Result<OwnedFd, Errno> {
     if rest.as_os_str().is_empty() {
         return rustix::io::fcntl_dupfd_cloexec(&tree.top, 0);
     }
-    if place.kind != Kind::Dir {
+    if place.kind != HostFileType::Dir {
         return Err(Errno::NOTDIR);
     }
     let last = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
@@ -128,8 +128,8 @@ fn reach(tree: &Tree, place: &AskedPlace, rest: &Path, follow: bool) -> Result<O
 
 /// Returns the host path of a handle in a place's detached tree, whose root is the place. The path is resolved once
 /// more and compared by inode, because a file that is moved meanwhile has another path.
-fn real(handle: &OwnedFd, tree: &Tree, place: &AskedPlace) -> Result<PathBuf, Errno> {
-    if place.kind != Kind::Dir {
+fn real(handle: &OwnedFd, tree: &AskedTree, place: &AskedPlace) -> Result<PathBuf, Errno> {
+    if place.kind != HostFileType::Dir {
         return Ok(place.path.clone());
     }
     let below = resolve::path_of(handle).ok_or(Errno::NOENT)?;

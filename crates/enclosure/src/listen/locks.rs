@@ -11,7 +11,7 @@ use super::asked::Judged;
 use super::{EINVAL, Judge};
 use crate::connect::has_signal;
 use crate::resolve;
-use crate::waiting_calls::Kind;
+use crate::waiting_calls::WaitReason;
 use policy::Perm;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use std::os::fd::{AsFd, OwnedFd};
@@ -139,10 +139,10 @@ impl Judge<'_> {
     }
 
     fn wait_for(&self, listener: &Listener, call: &Call, attempt: Attempt, file: OwnedFd) {
-        let Some((own, counted)) = listener.try_clone().zip(self.waiting_calls.enter(Kind::Lock)) else {
+        let Some((own, counted)) = listener.try_clone().zip(self.waiting_calls.enter(WaitReason::Lock)) else {
             return listener.refuse(call, ENOLCK);
         };
-        let waiter = Waiter { listener: own, call: *call, attempt, file, freezing: self.freezing.clone() };
+        let waiter = LockWait { listener: own, call: *call, attempt, file, freezing: self.freezing.clone() };
         let started = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
             waiter.wait();
             drop(counted);
@@ -155,7 +155,7 @@ impl Judge<'_> {
 
 /// A call that waits for a lock, on a thread of its own. A blocking flock(2) could not be interrupted when the guest's
 /// thread is gone, so this polls, with pauses that grow with the wait.
-struct Waiter {
+struct LockWait {
     listener: Listener,
     call: Call,
     attempt: Attempt,
@@ -163,7 +163,7 @@ struct Waiter {
     freezing: Arc<AtomicBool>,
 }
 
-impl Waiter {
+impl LockWait {
     fn wait(self) {
         const SHORTEST: Duration = Duration::from_micros(100);
         const LONGEST: Duration = Duration::from_millis(50);

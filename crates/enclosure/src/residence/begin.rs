@@ -1,9 +1,11 @@
 //! Starting a residence, and starting commands in it.
 
-use super::{Memory, PlannedCommand, Residence, Running, Slot, Started, Streams, enclosure_gone, retryable, watch};
+use super::{
+    EpollSlot, OomKills, PlannedCommand, Residence, Running, Started, Streams, enclosure_gone, retryable, watch,
+};
 use crate::driver::{self, Driver};
 use crate::faults::{exec_failed, internal, step_failed, vanished};
-use crate::flock::{Flock, Job};
+use crate::flock::{Flock, JobId};
 use crate::groundwork::Pipes;
 use crate::limits;
 use crate::plan::GuestPlan;
@@ -35,7 +37,7 @@ impl GuestPlan {
             return Err(Fault::internal("this run was prepared for one command").phase(Phase::Start));
         }
         if self.spec.enforced.driver != Driver::Namespaces {
-            let message = "a sandbox that stays needs namespaces, which are not to be had here";
+            let message = "a live sandbox needs namespaces, which this host does not allow";
             let hint = "run where user namespaces are allowed (`cofferdam doctor`), or use `cofferdam run`";
             return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Start));
         }
@@ -50,7 +52,7 @@ impl GuestPlan {
             events: Vec::new(),
             next_check: None,
             limited: false,
-            memory: Memory::default(),
+            memory: OomKills::default(),
             frozen: None,
             pending_signals: Vec::new(),
             memory_peak: 0,
@@ -81,18 +83,18 @@ impl Residence<'_> {
             self.guest.judge.look_from(root);
         }
         let input = epoll::EventFlags::IN;
-        watch(&self.epoll, self.guest.spawned.control(), Slot::Control, input)?;
+        watch(&self.epoll, self.guest.spawned.control(), EpollSlot::Control, input)?;
         if let Some(listener) = &self.guest.listener {
-            watch(&self.epoll, listener, Slot::Listener, input)?;
+            watch(&self.epoll, listener, EpollSlot::Listener, input)?;
         }
         let network = self.guest.network.as_ref().and_then(|network| network.wake());
         let publisher = self.guest.publisher.as_ref().map(|publisher| publisher.wake());
         for wake in [network, publisher].into_iter().flatten().chain(self.guest.asked_wakes()) {
-            watch(&self.epoll, wake, Slot::Network, input)?;
+            watch(&self.epoll, wake, EpollSlot::Network, input)?;
         }
         for event in &self.guest.meter.events {
             let flags = epoll::EventFlags::from_bits_retain(event.poll_mask() as u16 as u32);
-            watch(&self.epoll, event, Slot::Event, flags)?;
+            watch(&self.epoll, event, EpollSlot::Event, flags)?;
         }
         Ok(())
     }
@@ -101,7 +103,7 @@ impl Residence<'_> {
         match self.guest.meter.exceeded() {
             Some(LimitHit { kind, .. }) => {
                 let message = format!("the limit max_{} is too small for the enclosure itself", kind.name());
-                let hint = format!("make the sandbox with more, or leave max_{} out", kind.name());
+                let hint = format!("create the sandbox with a higher limit, or leave max_{} out", kind.name());
                 Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint(hint).phase(Phase::Start)
             }
             None => vanished(),
@@ -120,7 +122,7 @@ impl Residence<'_> {
             self.begin_anew();
         }
         self.last_job += 1;
-        let job = Job(self.last_job);
+        let job = JobId(self.last_job);
         // One for the new shepherd and one for the first process.
         self.guest.meter.admit_ours(2 + self.jobs.len() as u64);
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
@@ -132,7 +134,7 @@ impl Residence<'_> {
         let watched = begun.and_then(|(pid, running)| {
             let started = self.streams(job, pid, &command, pipes, &running);
             let watched = started.and_then(|started| {
-                watch(&self.epoll, &running.control, Slot::Job(job), epoll::EventFlags::IN).map(|()| started)
+                watch(&self.epoll, &running.control, EpollSlot::Job(job), epoll::EventFlags::IN).map(|()| started)
             });
             // A command that cannot be watched must not keep running.
             watched.map_err(|fault| ended(running.shepherd.as_fd(), fault)).map(|started| (started, running))
@@ -159,7 +161,7 @@ impl Residence<'_> {
             return Err(enclosure_gone(Phase::Admission));
         }
         if self.frozen.is_some() {
-            let fault = refuse(ErrorKind::Conflict, "the enclosure stands still".into());
+            let fault = refuse(ErrorKind::Conflict, "the enclosure is frozen".into());
             return Err(fault.hint("resume it first"));
         }
         if self.jobs.len() >= MOST_JOBS {
@@ -170,19 +172,18 @@ impl Residence<'_> {
         let mut texts =
             texts.map(|text| text.as_bytes()).chain([&command.program, &command.cwd].map(|p| p.as_os_str().as_bytes()));
         if texts.any(|text| text.contains(&0)) {
-            return Err(
-                Fault::invalid("a command, its arguments and variables hold no zero bytes").phase(Phase::Admission)
-            );
+            return Err(Fault::invalid("a command, its arguments and variables cannot contain zero bytes")
+                .phase(Phase::Admission));
         }
         for (what, path) in [("program", &command.program), ("cwd", &command.cwd)] {
             if !path.is_absolute() {
-                let message = format!("{what}: {} is no absolute path", path.display());
+                let message = format!("{what}: {} is not an absolute path", path.display());
                 return Err(Fault::invalid(message).phase(Phase::Admission));
             }
         }
         match self.guest.judge.forbids(&command.program) {
             Some(decision) => {
-                let message = format!("{}: {} does not let it be executed", command.program.display(), decision.rule);
+                let message = format!("{}: {} denies executing it", command.program.display(), decision.rule);
                 let fault = refuse(ErrorKind::PolicyDenied, message).exit(126);
                 Err(decision.hint.map_or(fault.clone(), |hint| fault.hint(hint)))
             }
@@ -196,7 +197,7 @@ impl Residence<'_> {
         self.guest.judge.descriptors_met = false;
         self.guest.judge.scratch_hit = None;
         self.guest.meter.start_anew();
-        self.memory = Memory { kills: self.guest.meter.memory_kills(), ..Memory::default() };
+        self.memory = OomKills { kills: self.guest.meter.memory_kills(), ..OomKills::default() };
     }
 
     /// Sends a command to the guest's first process.
@@ -204,7 +205,7 @@ impl Residence<'_> {
         let streams = match (command.streams, pipes) {
             (Streams::Terminal { rows, columns }, _) => job::Streams::Terminal { rows, columns },
             (_, Some(pipes)) => job::Streams::Pipes(pipes.command_ends()),
-            (_, None) => return Err(Fault::internal("there are no pipes")),
+            (_, None) => return Err(Fault::internal("cannot create pipes")),
         };
         let env = command.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
         let spec = JobSpec {
@@ -222,14 +223,16 @@ impl Residence<'_> {
             JobError::TooLong(size) => {
                 let message =
                     format!("the command takes {size} bytes with its arguments and variables; {MOST_BYTES} at most");
-                Fault::invalid(message).hint("put what is long into a file").phase(Phase::Admission)
+                Fault::invalid(message).hint("put long values into a file").phase(Phase::Admission)
             }
-            JobError::Call(error) => retryable(format!("the command cannot be handed over: {error}"), Phase::Start),
+            JobError::Call(error) => {
+                retryable(format!("the command cannot be sent to the guest: {error}"), Phase::Start)
+            }
         })
     }
 
     /// Waits until the command has started, and answers notifications meanwhile: the start itself may need an answer.
-    fn await_start(&mut self, job: Job, control: JobControl, program: &Path) -> Result<(i32, Running), Fault> {
+    fn await_start(&mut self, job: JobId, control: JobControl, program: &Path) -> Result<(i32, Running), Fault> {
         let mut shepherd = None;
         let heard = self.hear_start(job, &control, program, &mut shepherd);
         match (heard, shepherd) {
@@ -258,7 +261,7 @@ impl Residence<'_> {
     /// Takes events until the shepherd is known and the command has begun.
     fn hear_start(
         &mut self,
-        job: Job,
+        job: JobId,
         control: &JobControl,
         program: &Path,
         shepherd: &mut Option<OwnedFd>,
@@ -299,7 +302,7 @@ impl Residence<'_> {
 
     /// Waits until `fd` is readable. False at the deadline, when the peer is gone, or when this job's start waits for
     /// a person's answer.
-    fn wait_for(&mut self, fd: BorrowedFd<'_>, until: Instant, job: Option<Job>) -> bool {
+    fn wait_for(&mut self, fd: BorrowedFd<'_>, until: Instant, job: Option<JobId>) -> bool {
         loop {
             if job.is_some() && self.guest.judge.awaiting_answer == job {
                 return false;
@@ -327,7 +330,7 @@ impl Residence<'_> {
     /// Returns the supervisor's ends of a command's streams.
     fn streams(
         &self,
-        job: Job,
+        job: JobId,
         pid: i32,
         command: &PlannedCommand,
         pipes: Option<Pipes>,

@@ -164,7 +164,7 @@ impl Residence<'_> {
 }
 
 fn too_slow(why: &str) -> Fault {
-    Fault::new(ErrorKind::Unavailable, format!("the enclosure does not stand still: {why}"))
+    Fault::new(ErrorKind::Unavailable, format!("the enclosure cannot be frozen: {why}"))
         .hint("try again, or stop it")
         .phase(Phase::Execution)
 }

@@ -1,9 +1,9 @@
 //! Event handling of a residence.
 
-use super::{End, Happened, Residence, Slot};
+use super::{CommandEnd, EpollSlot, Happened, Residence};
 use crate::driver;
 use crate::faults::internal;
-use crate::flock::Job;
+use crate::flock::JobId;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::time::{Duration, Instant};
 use sys::cgroup::EventFd;
@@ -27,19 +27,19 @@ impl Residence<'_> {
         self.handle_early_ends();
         for slot in self.ready_slots()? {
             match slot {
-                Slot::Control => self.first_process_ended(),
-                Slot::Listener => self.hear_calls(),
-                Slot::Network => {
+                EpollSlot::Control => self.first_process_ended(),
+                EpollSlot::Listener => self.hear_calls(),
+                EpollSlot::Network => {
                     let hit = self.guest.hear_network();
                     self.end_all(hit);
                     self.guest.hear_asked();
                 }
-                Slot::Event => {
+                EpollSlot::Event => {
                     self.guest.meter.events.iter().for_each(EventFd::rearm);
                     self.guest.meter.note_event();
                     self.next_check = Some(Instant::now());
                 }
-                Slot::Job(job) => self.hear_job(job)?,
+                EpollSlot::Job(job) => self.hear_job(job)?,
             }
         }
         self.check_limits();
@@ -48,11 +48,11 @@ impl Residence<'_> {
         Ok(std::mem::take(&mut self.events))
     }
 
-    fn ready_slots(&self) -> Result<Vec<Slot>, Fault> {
+    fn ready_slots(&self) -> Result<Vec<EpollSlot>, Fault> {
         const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(MOST_EVENTS);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&AT_ONCE)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| Slot::of(event.data)).collect()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| EpollSlot::of(event.data)).collect()),
             Err(_) => Err(driver::lacks("epoll_wait")),
         }
     }
@@ -77,7 +77,7 @@ impl Residence<'_> {
         }
     }
 
-    fn hear_job(&mut self, job: Job) -> Result<(), Fault> {
+    fn hear_job(&mut self, job: JobId) -> Result<(), Fault> {
         let Some(running) = self.jobs.get(&job) else { return Ok(()) };
         let heard = running.control.next_event().map_err(|e| internal(terms::Phase::Execution, e))?;
         self.handle_job_event(job, heard);
@@ -86,12 +86,12 @@ impl Residence<'_> {
 
     /// Handles jobs that had ended before their start was complete.
     fn handle_early_ends(&mut self) {
-        let early_ends: Vec<(Job, JobEvent)> =
+        let early_ends: Vec<(JobId, JobEvent)> =
             self.jobs.iter_mut().filter_map(|(job, running)| Some((*job, running.early_end.take()?))).collect();
         early_ends.into_iter().for_each(|(job, heard)| self.handle_job_event(job, heard));
     }
 
-    fn handle_job_event(&mut self, job: Job, heard: JobEvent) {
+    fn handle_job_event(&mut self, job: JobId, heard: JobEvent) {
         match heard {
             JobEvent::Ended { status, cpu_us, max_rss_kb } => self.ended(job, Some(status), cpu_us, max_rss_kb),
             JobEvent::Lost { cpu_us, max_rss_kb } => self.ended(job, None, cpu_us, max_rss_kb),
@@ -103,7 +103,7 @@ impl Residence<'_> {
         }
     }
 
-    fn ended(&mut self, job: Job, status: Option<i32>, cpu_us: u64, max_rss_kb: u64) {
+    fn ended(&mut self, job: JobId, status: Option<i32>, cpu_us: u64, max_rss_kb: u64) {
         self.check_memory();
         // A command that exceeded a limit and ended before the next check still counts as having exceeded it.
         if !self.is_gone && self.jobs.get(&job).is_some_and(|running| !running.ending) {
@@ -122,7 +122,7 @@ impl Residence<'_> {
         self.collect_denials();
         let flock = self.guest.judge.flock.as_mut();
         let (denials, denials_dropped, notes) = flock.map(|flock| flock.remove(job)).unwrap_or_default();
-        let end = End { status, cpu_us, max_rss_kb, out_of_memory, denials, denials_dropped, notes };
+        let end = CommandEnd { status, cpu_us, max_rss_kb, out_of_memory, denials, denials_dropped, notes };
         self.events.push(Happened::Ended { job, end });
         self.guest.meter.admit_ours(1 + self.jobs.len() as u64);
         self.pending_signals.retain(|(of, _)| *of != job);
@@ -144,7 +144,7 @@ impl Residence<'_> {
         }
         let memory = self.guest.meter.memory_kills() > self.memory.kills;
         self.jobs.values_mut().for_each(|running| running.out_of_memory |= memory);
-        let jobs: Vec<Job> = self.jobs.keys().copied().collect();
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.ended(job, None, 0, 0));
         let reason = match memory {
             true => "the enclosure's memory was used up, and the kernel killed its first process",
@@ -172,7 +172,7 @@ impl Residence<'_> {
         let Some(hit) = hit.filter(|_| !self.limited && !self.jobs.is_empty()) else { return };
         self.limited = true;
         self.events.push(Happened::Limit(hit));
-        let jobs: Vec<Job> = self.jobs.keys().copied().collect();
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.end(job));
     }
 

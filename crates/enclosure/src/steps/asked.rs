@@ -6,10 +6,10 @@
 use super::{Builder, LAYERS, OLD, QUIET, empty};
 use crate::guest::is_private;
 use crate::idmap::{Purpose, is_system};
-use policy::{AskedPlace, Kind};
+use policy::{AskedPlace, HostFileType};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use sys::op::{Attr, Op, Place};
+use sys::op::{Attr, InsideDir, Op};
 use terms::{ErrorKind, Fault, Phase};
 
 impl Builder<'_> {
@@ -46,12 +46,12 @@ impl Builder<'_> {
         }
         if self.is_own(&place.path)? || is_private(&place.path) {
             let (rule, path) = (&place.rule, place.path.display());
-            let message = format!("{rule}: {path} is in a place that a guest has of its own");
+            let message = format!("{rule}: {path} is in a directory that each guest has of its own");
             let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
-            return Err(fault.hint("ask about a place elsewhere"));
+            return Err(fault.hint("ask about a path elsewhere"));
         }
         match place.kind {
-            Kind::Dir => self.dir(&place.path),
+            HostFileType::Dir => self.dir(&place.path),
             _ => self.mount_point_file(&place.path),
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Builder<'_> {
         self.layers_place();
         let at = self.cstring(format!("{LAYERS}/asked-{slot}"));
         self.push(match place.kind {
-            Kind::Dir => Op::Dir { at: at.clone(), mode: 0o755 },
+            HostFileType::Dir => Op::Dir { at: at.clone(), mode: 0o755 },
             _ => Op::File { at: at.clone(), mode: 0o644, bytes: empty() },
         });
         let of_host = self.workspace_at(&place.path).is_none();
@@ -75,6 +75,6 @@ impl Builder<'_> {
             let from = self.path_of(&[OLD.as_bytes(), self.cpath(&place.path).to_bytes()]);
             self.push(Op::Bind { from, at: at.clone(), attr });
         }
-        self.push(Op::OpenPlace { at, place: Place::Asked(slot) });
+        self.push(Op::OpenPlace { at, place: InsideDir::Asked(slot) });
     }
 }

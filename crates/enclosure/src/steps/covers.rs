@@ -2,7 +2,7 @@
 //! directories that keep a cover in its place.
 
 use super::{Builder, MADE, QUIET};
-use policy::{Cover, Kind, Mask, Perms};
+use policy::{Cover, HostFileType, Mask, Perms};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use sys::op::{Attr, Op};
 
 impl Builder<'_> {
-    pub(super) fn hide(&mut self, at: &Path, kind: Kind) {
-        let from = if kind == Kind::Dir { "/dir" } else { "/file" };
+    pub(super) fn hide(&mut self, at: &Path, kind: HostFileType) {
+        let from = if kind == HostFileType::Dir { "/dir" } else { "/file" };
         let attr = QUIET.with(Attr::READ_ONLY).with(Attr::NO_EXEC);
         self.push(Op::Bind { from: self.path(&[MADE, from]), at: self.cpath(at), attr });
     }

@@ -4,7 +4,7 @@
 use super::frame::DEVICES;
 use super::{Builder, OLD};
 use crate::idmap::{IdMapped, Purpose, is_system};
-use policy::{ExecPlan, Grant, Kind, Perm, Perms};
+use policy::{ExecPlan, Grant, HostFileType, Perm, Perms};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Builder<'_> {
         }
         if !self.is_mounted(&grant.path) {
             match grant.kind {
-                Kind::Dir => self.dir(&grant.path),
+                HostFileType::Dir => self.dir(&grant.path),
                 _ => self.mount_point_file(&grant.path),
             }
         }
@@ -72,13 +72,13 @@ impl Builder<'_> {
         for socket in &spec.plan.sockets {
             let (path, rule) = (socket.path.clone(), socket.rule.clone());
             if self.is_own(&path)? {
-                let message = format!("{rule}: {} is in a place that a guest has of its own", path.display());
+                let message = format!("{rule}: {} is in a directory that each guest has of its own", path.display());
                 let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
                 return Err(fault.hint("let the service listen elsewhere"));
             }
             if !self.is_mounted(&path) {
                 let private = spec.plan.private.clone();
-                self.grant(&Grant { path, kind: Kind::Socket, perms: Perms::NONE, rule, private })?;
+                self.grant(&Grant { path, kind: HostFileType::Socket, perms: Perms::NONE, rule, private })?;
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Builder<'_> {
 
     pub(super) fn attr_of(&self, grant: &Grant) -> Attr {
         let mut attr = Attr::NO_SUID;
-        let device = grant.kind == Kind::Other
+        let device = grant.kind == HostFileType::Other
             && std::fs::symlink_metadata(&grant.path)
                 .is_ok_and(|m| m.file_type().is_char_device() || m.file_type().is_block_device());
         if !device {
@@ -139,7 +139,7 @@ impl Builder<'_> {
 pub(super) fn check_in_private(grant: &Grant) -> Result<(), Fault> {
     let Some(place) = grant.private.place_of(&grant.path).filter(|_| !grant.is_whole()) else { return Ok(()) };
     let message = format!(
-        "{}: {} lies below the private {}, where permissions cannot be granted singly",
+        "{}: {} lies below the private {}, where single permissions cannot be granted",
         grant.rule,
         grant.path.display(),
         if grant.private.is_in_home(place) { "home" } else { "/tmp" }
@@ -161,8 +161,8 @@ pub(super) fn top_level(grant: &Grant) -> Vec<Grant> {
         .filter_map(|e| {
             let kind = e.file_type().ok()?;
             let kind = match kind.is_dir() {
-                true => Kind::Dir,
-                false if kind.is_file() => Kind::File,
+                true => HostFileType::Dir,
+                false if kind.is_file() => HostFileType::File,
                 false => return None,
             };
             Some(Grant { path: e.path(), kind, ..grant.clone() })

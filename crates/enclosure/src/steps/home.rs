@@ -5,7 +5,7 @@
 use super::{Builder, LAYERS, QUIET, empty};
 use crate::spec::GuestSpec;
 use crate::workspace::{Cache, OwnHome};
-use policy::{Grant, Kind, Perms, private_place};
+use policy::{Grant, HostFileType, Perms, private_place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -38,14 +38,14 @@ pub fn home_points(spec: &GuestSpec) -> BTreeMap<PathBuf, Point> {
     let mut points = BTreeMap::new();
     let Some(home) = spec.plan.private.home() else { return points };
     let plan = &spec.plan;
-    let kind = |kind: Kind| if kind == Kind::Dir { Point::Dir } else { Point::File };
+    let kind = |kind: HostFileType| if kind == HostFileType::Dir { Point::Dir } else { Point::File };
     let grants = plan.grants.iter().map(|g| (&g.path, kind(g.kind)));
     let sockets = plan.sockets.iter().map(|socket| (&socket.path, Point::File));
     let asked = plan.asked.iter().map(|place| (&place.path, kind(place.kind)));
     let dirs = spec.workspace.iter().map(|w| &w.at).chain([&spec.cwd]).map(|dir| (dir, Point::Dir));
     // What a granted directory shows already needs no mount point.
     let is_shown = |at: &Path| {
-        let above = |g: &Grant| g.kind == Kind::Dir && g.path != at && g.path.starts_with(home);
+        let above = |g: &Grant| g.kind == HostFileType::Dir && g.path != at && g.path.starts_with(home);
         plan.grants.iter().any(|g| above(g) && at.starts_with(&g.path))
     };
     for (at, point) in grants.chain(sockets).chain(asked).chain(dirs) {
@@ -128,7 +128,7 @@ impl Builder<'_> {
         }
         let _ = write!(options, "{SKELETON},upperdir={upper}/home,workdir={upper}/homework");
         if options.len() > LONGEST_OPTIONS {
-            let message = format!("a home of {} parts of layers: more than one mount can have", lower.len());
+            let message = format!("the home consists of {} layers: more than one mount supports", lower.len());
             let hint = "`cofferdam gc` joins layers that nothing else needs";
             return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning));
         }
@@ -152,7 +152,7 @@ impl Builder<'_> {
         }
         let _ = write!(options, "{base},upperdir={upper}/caches/{name},workdir={upper}/cachework/{name}");
         if options.len() > LONGEST_OPTIONS {
-            let message = format!("{}: its additions are in more layers than one mount can have", cache.at.display());
+            let message = format!("{}: its additions are in more layers than one mount supports", cache.at.display());
             let hint = "`cofferdam gc` joins layers that nothing else needs";
             return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning));
         }

@@ -4,7 +4,7 @@
 
 use super::{Basis, Steps, of_kind};
 use crate::spec::GuestSpec;
-use policy::{ExecPlan, Grant, Kind, Perm, Perms};
+use policy::{ExecPlan, Grant, HostFileType, Perm, Perms};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -64,7 +64,7 @@ pub(super) fn build(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
 /// directory, but a landlock rule would apply to everything below.
 fn beside_private(grant: Grant, all: &mut Vec<Grant>) -> Result<(), Fault> {
     let ends_at = |place: &Path| place.starts_with(&grant.path) && !grant.covers(place);
-    if grant.kind != Kind::Dir || !policy::PRIVATE.iter().any(|place| ends_at(Path::new(place))) {
+    if grant.kind != HostFileType::Dir || !policy::PRIVATE.iter().any(|place| ends_at(Path::new(place))) {
         all.push(grant);
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn beside_private(grant: Grant, all: &mut Vec<Grant>) -> Result<(), Fault> {
         if kind.is_symlink() || !grant.covers(&path) {
             continue;
         }
-        let kind = if kind.is_dir() { Kind::Dir } else { Kind::File };
+        let kind = if kind.is_dir() { HostFileType::Dir } else { HostFileType::File };
         beside_private(Grant { path, kind, ..grant.clone() }, all)?;
     }
     Ok(())
@@ -99,7 +99,7 @@ fn check(spec: &GuestSpec) -> Result<(), Fault> {
     match &spec.plan.exec {
         ExecPlan::AllowBut(denied) => {
             if let Some(program) = denied.first() {
-                let what = if program.asked { "is asked about before it starts" } else { "must not be executed" };
+                let what = if program.asked { "needs a question before it starts" } else { "must not be executed" };
                 return refuse(&program.rule, &format!("{} {what}", program.path.display()));
             }
         }

@@ -13,7 +13,7 @@ use sys::{net, netfilter, netlink, syn_capture};
 const MOST_LINKS: usize = 8;
 
 /// The location that a path resolves to inside.
-enum Place {
+enum InsideLocation {
     /// Outside of all mounts: only generated files are there.
     Bare(PathBuf),
     /// A file of the host's, by its real path.
@@ -66,7 +66,7 @@ impl Builder<'_> {
         let Some(plan) = &self.spec.network else { return };
         if plan.names_only {
             // Where there is no such file, nothing is put there for a guest that has no network.
-            if let Place::File(real) = self.place(Path::new("/etc/resolv.conf")) {
+            if let InsideLocation::File(real) = self.place(Path::new("/etc/resolv.conf")) {
                 self.made_file("resolv.conf", resolver_file(false), 0o444, &real);
             }
             return;
@@ -87,9 +87,9 @@ impl Builder<'_> {
     /// Shows a generated file at `at`, whatever the host has there.
     fn show(&mut self, name: &str, bytes: Vec<u8>, at: &Path) {
         match self.place(at) {
-            Place::File(real) => self.made_file(name, bytes, 0o444, &real),
-            Place::Missing(path) => self.layered_file(bytes, &path),
-            Place::Bare(path) => {
+            InsideLocation::File(real) => self.made_file(name, bytes, 0o444, &real),
+            InsideLocation::Missing(path) => self.layered_file(bytes, &path),
+            InsideLocation::Bare(path) => {
                 if let Some(parent) = path.parent() {
                     self.dir(parent);
                 }
@@ -100,11 +100,11 @@ impl Builder<'_> {
     }
 
     /// Follows symbolic links as they will be inside: the host's where a mount shows them, and none elsewhere.
-    fn place(&self, at: &Path) -> Place {
+    fn place(&self, at: &Path) -> InsideLocation {
         let mut at = at.to_path_buf();
         for _ in 0..MOST_LINKS {
             if !self.is_mounted(&at) {
-                return Place::Bare(at);
+                return InsideLocation::Bare(at);
             }
             match std::fs::read_link(&at) {
                 Ok(target) => at = joined(&at, &target),
@@ -112,8 +112,8 @@ impl Builder<'_> {
             }
         }
         match std::fs::canonicalize(&at) {
-            Ok(real) if real.is_file() => Place::File(real),
-            _ => Place::Missing(at),
+            Ok(real) if real.is_file() => InsideLocation::File(real),
+            _ => InsideLocation::Missing(at),
         }
     }
 

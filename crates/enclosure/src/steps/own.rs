@@ -2,14 +2,14 @@
 
 use super::grants::top_level;
 use super::{Builder, VAR_TMP, of_kind};
-use policy::{ExecPlan, Kind, Perm, Perms};
+use policy::{ExecPlan, HostFileType, Perm, Perms};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use sys::op::Op;
-use sys::seccomp::Watch;
+use sys::seccomp::NotifyOptions;
 use sys::{landlock, seccomp, spawn};
 
 impl Builder<'_> {
@@ -22,7 +22,7 @@ impl Builder<'_> {
         self.own.extend(crate::limits::ops(&self.spec.cpus, &self.arena));
     }
 
-    pub(super) fn restrict(&mut self) -> Watch {
+    pub(super) fn restrict(&mut self) -> NotifyOptions {
         let abi = landlock::abi();
         let ruleset = self.ruleset.as_raw_fd();
         for (at, rights) in self.rules() {
@@ -55,7 +55,7 @@ impl Builder<'_> {
         let plan = &self.spec.plan;
         let mut rules: BTreeMap<OsString, u64> = BTreeMap::new();
         let mut add = |at: &Path, rights: u64| *rules.entry(at.into()).or_default() |= rights;
-        let listing = plan.grants.iter().all(|g| g.kind != Kind::Dir || g.perms.contains(Perm::ReadDir));
+        let listing = plan.grants.iter().all(|g| g.kind != HostFileType::Dir || g.perms.contains(Perm::ReadDir));
         if listing {
             // Directories that lead to grants can be listed; a grant without read_dir must not inherit that.
             add(Path::new("/"), Perms::of(&[Perm::ReadDir]).bits());

@@ -3,7 +3,7 @@
 
 use super::{Builder, QUIET};
 use crate::idmap::{Purpose, is_system};
-use policy::{ExecPlan, Grant, Kind, Perms};
+use policy::{ExecPlan, Grant, HostFileType, Perms};
 use rustix::fs::StatVfsMountFlags;
 use sha2::Digest;
 use std::fs::File;
@@ -95,21 +95,19 @@ impl Builder<'_> {
             return Ok(());
         }
         let (rule, path) = (&program.rule, program.path.display());
-        let message = format!("{rule}: {path} lies on a mount of the host that lets nothing run");
+        let message = format!("{rule}: {path} lies on a mount of the host with noexec");
         let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
         Err(fault.hint("deny it, or keep it elsewhere"))
     }
 
     fn check_unwritten(&self, program: &policy::Program) -> Result<(), Fault> {
         let writes = |g: &&Grant| g.covers(&program.path) && !g.perms.and(Perms::CHANGES).is_empty();
-        let (Kind::Dir, Some(grant)) = (program.kind, self.spec.plan.grants.iter().find(writes)) else {
+        let (HostFileType::Dir, Some(grant)) = (program.kind, self.spec.plan.grants.iter().find(writes)) else {
             return Ok(());
         };
         let what = program.path.display();
-        let message = format!(
-            "{}: {what} can be written ({}), and what is writable must not be executable",
-            program.rule, grant.rule
-        );
+        let message =
+            format!("{}: {what} can be written ({}), and no writable file may be executable", program.rule, grant.rule);
         let hint = "name the programs in it one by one, or grant no writing";
         Err(Fault::new(ErrorKind::UnsupportedPolicy, message).hint(hint).phase(Phase::Planning))
     }
@@ -120,7 +118,7 @@ impl Builder<'_> {
         self.check_unwritten(program)?;
         if !self.is_mounted(&program.path) {
             match program.kind {
-                Kind::Dir => self.dir(&program.path),
+                HostFileType::Dir => self.dir(&program.path),
                 _ => self.mount_point_file(&program.path),
             }
         }

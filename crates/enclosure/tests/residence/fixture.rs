@@ -1,8 +1,8 @@
 //! Shared by the cases: a live enclosure over a project, and waiting for its events.
 
 use enclosure::{
-    Beside, Cpus, End, Enforced, GuestPlan, GuestSpec, Happened, Job, LocalHost, Over, OwnHome, PlannedCommand,
-    Residence, Started, Stdio, Streams, Workspace, begin, choose,
+    Beside, CommandEnd, Cpus, Enforced, GuestPlan, GuestSpec, Happened, JobId, LocalHost, Over, OwnHome,
+    PlannedCommand, Residence, Started, Stdio, Streams, Workspace, begin, choose,
 };
 use policy::{Action, Context, Format, Perms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,7 +138,7 @@ impl LiveEnclosure {
         }
     }
 
-    pub fn ended(&mut self, job: Job) -> End {
+    pub fn ended(&mut self, job: JobId) -> CommandEnd {
         self.until("an end", |live| {
             let at = live.happened.iter().position(|h| matches!(h, Happened::Ended { job: of, .. } if *of == job))?;
             match live.happened.remove(at) {
@@ -156,7 +156,7 @@ impl LiveEnclosure {
         (end.status, streams.0, streams.1)
     }
 
-    pub fn ended_with_output(&mut self, started: &mut Started, streams: &mut (String, String)) -> End {
+    pub fn ended_with_output(&mut self, started: &mut Started, streams: &mut (String, String)) -> CommandEnd {
         let job = started.job;
         let end = self.until("an end", |live| {
             streams.0.push_str(&drain(&started.output));

@@ -115,7 +115,7 @@ fn refusals_are_each_jobs_own() {
         live.start("echo x > /etc/one; (setsid sh -c 'echo x > /etc/deep; echo x > /etc/deep' &) ; sleep 0.3; exit 1");
     let two = live.start("sleep 0.1; echo x > /etc/two; exit 1");
     let (end_one, end_two) = (live.ended(one.job), live.ended(two.job));
-    let targets = |end: &enclosure::End| {
+    let targets = |end: &enclosure::CommandEnd| {
         let mut all: Vec<_> = end.denials.iter().map(|d| (d.target.clone(), d.count)).collect();
         all.sort();
         all

@@ -8,7 +8,7 @@ use sys::CallError;
 
 /// Facts about the host from files and variables; read once, so that the reasoning below is a pure function.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct HostFacts {
     pub release: String,
     pub privileged: bool,
     pub exe: PathBuf,
@@ -31,15 +31,15 @@ pub struct Facts {
 
 const KINDS: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 
-impl Facts {
-    pub fn read(env: &Env, exe: &Path) -> Facts {
+impl HostFacts {
+    pub fn read(env: &Env, exe: &Path) -> HostFacts {
         let zero = |kind: &&str| read(&format!("/proc/sys/user/max_{kind}_namespaces")).as_deref() == Some("0");
         let selinux = match read("/sys/fs/selinux/enforce").as_deref() {
             Some("1") => Some("enforcing"),
             Some(_) => Some("permissive"),
             None => None,
         };
-        Facts {
+        HostFacts {
             release: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into()),
             privileged: sys::host::is_privileged(),
             exe: std::fs::canonicalize(exe).unwrap_or_else(|_| exe.to_path_buf()),
@@ -126,7 +126,7 @@ pub struct Blocked {
 }
 
 /// Explains why a namespace of this kind (`user`, `mnt`, …), or a mount in one, was refused.
-pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
+pub fn blocked(facts: &HostFacts, kind: &str, error: &CallError) -> Blocked {
     const ENOSPC: i32 = 28;
     const ENOSYS: i32 = 38;
     const EINVAL: i32 = 22;
@@ -157,7 +157,7 @@ pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
     }
     if facts.clone_sysctl_off && !facts.privileged {
         return Blocked {
-            why: "kernel.unprivileged_userns_clone is 0: only root may make user namespaces".into(),
+            why: "kernel.unprivileged_userns_clone is 0: only root may create user namespaces".into(),
             fix: "run it as root (guests still run as nobody): sudo cofferdam …; where that is no option, \
                   sudo sysctl -w kernel.unprivileged_userns_clone=1"
                 .into(),
@@ -178,7 +178,7 @@ pub fn blocked(facts: &Facts, kind: &str, error: &CallError) -> Blocked {
     }
 }
 
-fn container_why(facts: &Facts) -> String {
+fn container_why(facts: &HostFacts) -> String {
     let whose = facts.container.map_or(String::new(), |kind| format!(" of this container ({kind})"));
     match &facts.apparmor_profile {
         Some(profile) if !profile.starts_with("unconfined") => {
@@ -241,24 +241,24 @@ mod tests {
     #[test]
     fn each_blocker_has_its_own_narrow_fix() {
         const EPERM: i32 = 1;
-        let plain = || Facts { exe: "/usr/bin/cofferdam".into(), release: "6.8".into(), ..Facts::default() };
+        let plain = || HostFacts { exe: "/usr/bin/cofferdam".into(), release: "6.8".into(), ..HostFacts::default() };
         let cases = [
             (
-                Facts { zero_limits: vec!["user".into()], ..plain() },
+                HostFacts { zero_limits: vec!["user".into()], ..plain() },
                 "user",
                 28,
                 "max_user_namespaces is 0",
                 "user.max_user_namespaces=1024",
             ),
             (
-                Facts { zero_limits: vec!["user".into()], ..plain() },
+                HostFacts { zero_limits: vec!["user".into()], ..plain() },
                 "net",
                 28,
                 "max_user_namespaces is 0",
                 "user.max_user_namespaces=1024",
             ),
             (
-                Facts { zero_limits: vec!["net".into()], ..plain() },
+                HostFacts { zero_limits: vec!["net".into()], ..plain() },
                 "net",
                 28,
                 "max_net_namespaces is 0",
@@ -266,35 +266,41 @@ mod tests {
             ),
             (plain(), "user", 28, "too many are in use", "lsns -t user"),
             (
-                Facts { apparmor_restricts: true, ..plain() },
+                HostFacts { apparmor_restricts: true, ..plain() },
                 "mnt",
                 EPERM,
                 "AppArmor",
                 "profile cofferdam \"/usr/bin/cofferdam\"",
             ),
             (
-                Facts { clone_sysctl_off: true, ..plain() },
+                HostFacts { clone_sysctl_off: true, ..plain() },
                 "user",
                 EPERM,
                 "unprivileged_userns_clone is 0",
                 "sudo cofferdam",
             ),
             (
-                Facts { filtered: true, container: Some("docker"), ..plain() },
+                HostFacts { filtered: true, container: Some("docker"), ..plain() },
                 "user",
                 EPERM,
                 "(docker)",
                 "--security-opt seccomp=",
             ),
-            (Facts { filtered: true, container: Some("podman"), ..plain() }, "user", EPERM, "(podman)", "podman run"),
             (
-                Facts { filtered: true, container: Some("kubernetes"), ..plain() },
+                HostFacts { filtered: true, container: Some("podman"), ..plain() },
+                "user",
+                EPERM,
+                "(podman)",
+                "podman run",
+            ),
+            (
+                HostFacts { filtered: true, container: Some("kubernetes"), ..plain() },
                 "user",
                 38,
                 "(kubernetes)",
                 "seccompProfile",
             ),
-            (Facts { filtered: true, ..plain() }, "user", EPERM, "seccomp filter forbids", "seccomp="),
+            (HostFacts { filtered: true, ..plain() }, "user", EPERM, "seccomp filter forbids", "seccomp="),
             (plain(), "time", 22, "has no time namespaces", "6.12"),
             (plain(), "user", EPERM, "without a visible reason", "dmesg"),
         ];
@@ -309,7 +315,8 @@ mod tests {
 
     #[test]
     fn root_is_not_told_about_restrictions_on_others() {
-        let facts = Facts { privileged: true, apparmor_restricts: true, clone_sysctl_off: true, ..Facts::default() };
+        let facts =
+            HostFacts { privileged: true, apparmor_restricts: true, clone_sysctl_off: true, ..HostFacts::default() };
         let found = blocked(&facts, "user", &error(1));
         assert!(!found.why.contains("AppArmor restricts") && !found.why.contains("userns_clone"), "{found:?}");
     }

@@ -1,20 +1,20 @@
 //! Kernel features, each tried rather than looked up.
 
 use super::Check;
-use super::blocker::{Facts, blocked};
+use super::blocker::{HostFacts, blocked};
 use std::os::fd::AsFd;
 use sys::probe::{self, Trial};
 use sys::spawn::{NEW_CGROUP, NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER, NEW_UTS};
 use sys::{CallError, host};
 
-pub fn version(facts: &Facts) -> Check {
+pub fn version(facts: &HostFacts) -> Check {
     let arch = std::env::consts::ARCH;
     let known = matches!(arch, "x86_64" | "aarch64");
     Check::new("kernel", "everything", known, format!("Linux {} on {arch}", facts.release))
         .fix("use the build for x86_64 or aarch64; system call filters exist for these two")
 }
 
-pub fn namespaces(facts: &Facts) -> Vec<Check> {
+pub fn namespaces(facts: &HostFacts) -> Vec<Check> {
     const USER: &str = "every run: the guest is nobody on the host";
     let mut checks = vec![tried("namespace.user", USER, facts, "user", probe::attempt(NEW_USER, Trial::Namespaces))];
     for (name, kind, flag, needed_for) in [
@@ -33,7 +33,7 @@ pub fn namespaces(facts: &Facts) -> Vec<Check> {
 
 /// Checks what a guest with network rules needs beyond a network namespace: packet rules that redirect all traffic to
 /// our sockets.
-pub fn doors(facts: &Facts) -> Check {
+pub fn doors(facts: &HostFacts) -> Check {
     const NAME: &str = "network.doors";
     const NEEDED_FOR: &str = "runs with network rules: connections are led to the broker (nf_tables with tproxy)";
     let ipv6 = sys::net::has_ipv6();
@@ -55,7 +55,7 @@ pub fn doors(facts: &Facts) -> Check {
     .optional()
 }
 
-pub fn mounts(facts: &Facts) -> Vec<Check> {
+pub fn mounts(facts: &HostFacts) -> Vec<Check> {
     let inside = NEW_USER | NEW_MOUNT;
     let mut checks = Vec::new();
     for (name, namespaces, trial, needed_for) in [
@@ -104,14 +104,14 @@ fn id_mapped() -> Result<(), CallError> {
 
 /// Landlock rights that we rely on: the ABI and kernel that introduced each, and its purpose.
 const LANDLOCK: [(&str, u32, &str, &str); 5] = [
-    ("landlock", 1, "5.13", "every run: the second wall around files"),
+    ("landlock", 1, "5.13", "every run: a second restriction on files besides mounts"),
     ("landlock.refer", 2, "5.19", "every run: renames between directories follow the rules"),
     ("landlock.truncate", 3, "6.2", "every run: emptying a file counts as writing it"),
     ("landlock.ioctl_dev", 5, "6.10", "every run: no device commands on granted devices"),
     ("landlock.scope", 6, "6.12", "every run: no signals and abstract sockets past the enclosure"),
 ];
 
-pub fn landlock(facts: &Facts) -> Vec<Check> {
+pub fn landlock(facts: &HostFacts) -> Vec<Check> {
     let abi = sys::landlock::abi();
     let check = |(name, since, kernel, needed_for): (&'static str, u32, &str, &'static str)| {
         let ok = abi >= since;
@@ -130,15 +130,17 @@ pub fn landlock(facts: &Facts) -> Vec<Check> {
     LANDLOCK.into_iter().map(check).collect()
 }
 
-fn landlock_absence(facts: &Facts) -> String {
+fn landlock_absence(facts: &HostFacts) -> String {
     match &facts.lsms {
-        Some(list) if list.split(',').any(|l| l == "landlock") => "active, but its calls are refused to us".into(),
+        Some(list) if list.split(',').any(|l| l == "landlock") => {
+            "active, but its calls are refused to this process".into()
+        }
         Some(list) => format!("not among the active security modules ({list})"),
         None => "its calls fail".into(),
     }
 }
 
-fn landlock_fix(facts: &Facts) -> String {
+fn landlock_fix(facts: &HostFacts) -> String {
     match &facts.lsms {
         Some(list) if list.split(',').any(|l| l == "landlock") => {
             "let the container's seccomp profile pass landlock_create_ruleset, landlock_add_rule, landlock_restrict_self".into()
@@ -149,7 +151,7 @@ fn landlock_fix(facts: &Facts) -> String {
     }
 }
 
-pub fn seccomp(facts: &Facts) -> Vec<Check> {
+pub fn seccomp(facts: &HostFacts) -> Vec<Check> {
     const ERRNO: u32 = 0x0005_0000;
     const USER_NOTIF: u32 = 0x7fc0_0000;
     const KILL_PROCESS: u32 = 0x8000_0000;
@@ -181,19 +183,19 @@ pub fn seccomp(facts: &Facts) -> Vec<Check> {
     .fix("use Linux 6.0 or newer");
     let outer = Check::new(
         "seccomp.outer",
-        "nothing; tells of a filter that came with the container",
+        "nothing; reports a filter of the container",
         !facts.filtered,
         if facts.filtered {
-            "a filter already applies to us; calls that it refuses fail inside, too"
+            "a filter already applies to this process; calls that it refuses fail inside, too"
         } else {
-            "no filter applies to us"
+            "no filter applies to this process"
         },
     )
     .optional();
     vec![filter, notify, killable, outer]
 }
 
-pub fn calls(facts: &Facts) -> Vec<Check> {
+pub fn calls(facts: &HostFacts) -> Vec<Check> {
     let about = |call: &str| match call {
         "pidfd" => ("call.pidfd", "every run: processes are named by handle", "5.3"),
         "clone3" => ("call.clone3", "every run: all namespaces and the group in one step", "5.5"),
@@ -217,7 +219,7 @@ pub fn calls(facts: &Facts) -> Vec<Check> {
 fn tried(
     name: &'static str,
     needed_for: &'static str,
-    facts: &Facts,
+    facts: &HostFacts,
     kind: &str,
     result: Result<(), CallError>,
 ) -> Check {

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::managers::CONDA_HOLES;
 use super::paths::*;
-use super::{MAX_DEPTH, MAX_PATH_LEN, Origin, Search};
+use super::{ClaimOrigin, MAX_DEPTH, MAX_PATH_LEN, Search};
 
 impl Search<'_> {
     /// Grants the installation that has `dir` as its bin directory. True if its kind is known, so that its links need
@@ -22,7 +22,7 @@ impl Search<'_> {
         let Some(root) = dir.parent() else {
             return true;
         };
-        if is_bin(name) && (self.venv(root, cause, Origin::User, depth) || self.conda(root, cause)) {
+        if is_bin(name) && (self.venv(root, cause, ClaimOrigin::User, depth) || self.conda(root, cause)) {
             return true;
         }
         match name {
@@ -69,14 +69,14 @@ impl Search<'_> {
     }
 
     /// Grants a virtual environment and the Python it was made from; false if `root` is none.
-    pub(super) fn venv(&mut self, root: &Path, cause: &str, origin: Origin, depth: usize) -> bool {
+    pub(super) fn venv(&mut self, root: &Path, cause: &str, origin: ClaimOrigin, depth: usize) -> bool {
         const PARTS: &[&str] = &["bin", "lib", "lib64", "include", "share", "pyvenv.cfg", "man"];
         const HARMLESS: &[&str] = &[".gitignore", "CACHEDIR.TAG", ".lock", ".project"];
         let config = root.join("pyvenv.cfg");
         let Some(text) = read_head(CWD, &config, [0; 4096]) else {
             return false;
         };
-        if origin == Origin::User && self.is_first_visit(&config) {
+        if origin == ClaimOrigin::User && self.is_first_visit(&config) {
             // A venv is granted whole only if it holds nothing else: `python -m venv .` makes a project one, and `pip
             // config --site` leaves a pip.conf with passwords.
             let granted = self.is_granted(root);
@@ -117,7 +117,7 @@ impl Search<'_> {
     }
 
     /// Grants the installation around the bin directory of a base interpreter.
-    pub(super) fn base(&mut self, bin: &Path, cause: &str, origin: Origin, depth: usize) {
+    pub(super) fn base(&mut self, bin: &Path, cause: &str, origin: ClaimOrigin, depth: usize) {
         let Some(bin) = plain(bin) else { return };
         if self.is_system(&bin) || self.is_granted(&bin) || self.is_workspace(&bin) {
             return;
@@ -126,7 +126,7 @@ impl Search<'_> {
         for dir in [Some(bin), real].into_iter().flatten() {
             match self.manager_of(&dir) {
                 Some((manager, root)) if self.manage(manager, &root, cause) => {}
-                _ if origin == Origin::User && is_bin(dir.file_name().unwrap_or_default().as_bytes()) => {
+                _ if origin == ClaimOrigin::User && is_bin(dir.file_name().unwrap_or_default().as_bytes()) => {
                     self.prefix(&dir, cause, depth);
                 }
                 _ => {}
@@ -157,7 +157,7 @@ impl Search<'_> {
             }
             self.links_left -= 1;
             match kind {
-                Kind::Link => {
+                PathType::Link => {
                     let Ok(target) = rustix::fs::readlinkat(&open, name, buffer) else {
                         buffer = Vec::with_capacity(512);
                         continue;
@@ -167,12 +167,12 @@ impl Search<'_> {
                     match self.absolute(&link, path) {
                         // A link out of its installation is followed for the command only.
                         Some(path) if self.is_granted(&path) => self.python_of(&path, cause, 0),
-                        Some(path) => self.follow_to(&link, path, cause, Origin::User, 0),
+                        Some(path) => self.follow_to(&link, path, cause, ClaimOrigin::User, 0),
                         None => {}
                     }
                     buffer = target.into_bytes();
                 }
-                Kind::File if self.scripts_left > 0 => {
+                PathType::File if self.scripts_left > 0 => {
                     self.scripts_left -= 1;
                     if let Some(text) = read_head(&open, Path::new(name), [0; 256]) {
                         self.interpreter(&text, cause, 0);
@@ -185,13 +185,13 @@ impl Search<'_> {
 
     /// Follows a chain of symlinks from `link` and grants the installation at each hop, since a path in the middle must
     /// exist inside as well. From the first hop in the workspace on, the origin is the workspace.
-    fn follow(&mut self, link: &Path, cause: &str, origin: Origin, depth: usize) {
+    fn follow(&mut self, link: &Path, cause: &str, origin: ClaimOrigin, depth: usize) {
         if let Some(target) = self.link_target(link) {
             self.follow_to(link, target, cause, origin, depth);
         }
     }
 
-    fn follow_to(&mut self, link: &Path, mut target: PathBuf, cause: &str, mut origin: Origin, depth: usize) {
+    fn follow_to(&mut self, link: &Path, mut target: PathBuf, cause: &str, mut origin: ClaimOrigin, depth: usize) {
         let mut at = link.to_path_buf();
         let mut to_read = false;
         for _ in 0..MAX_DEPTH {
@@ -199,23 +199,23 @@ impl Search<'_> {
                 return;
             }
             let granted = self.is_granted(&target);
-            if granted && origin == Origin::User {
+            if granted && origin == ClaimOrigin::User {
                 self.python_of(&target, cause, depth);
             } else {
                 let dir = at.parent().unwrap_or(Path::new("/"));
-                if origin == Origin::User && self.is_workspace(dir) {
-                    origin = Origin::Workspace;
+                if origin == ClaimOrigin::User && self.is_workspace(dir) {
+                    origin = ClaimOrigin::Workspace;
                 }
                 if !is_program(&target) {
                     return;
                 }
                 if self.is_workspace(&target) {
-                    origin = Origin::Workspace;
+                    origin = ClaimOrigin::Workspace;
                 } else {
                     self.installed(&target, cause, origin, depth);
                 }
             }
-            to_read = origin == Origin::User && !granted;
+            to_read = origin == ClaimOrigin::User && !granted;
             at = target;
             match self.link_target(&at) {
                 Some(next) => target = next,
@@ -251,7 +251,7 @@ impl Search<'_> {
         if base.as_ref().is_some_and(|base| self.is_system(base) || self.is_granted(base)) {
             return;
         }
-        let origin = if self.is_workspace(bin) { Origin::Workspace } else { Origin::User };
+        let origin = if self.is_workspace(bin) { ClaimOrigin::Workspace } else { ClaimOrigin::User };
         match base {
             Some(base) => self.base(&base, cause, origin, depth + 1),
             None => {
@@ -261,13 +261,13 @@ impl Search<'_> {
     }
 
     /// Grants the installation that the program `file` belongs to.
-    fn installed(&mut self, file: &Path, cause: &str, origin: Origin, depth: usize) {
+    fn installed(&mut self, file: &Path, cause: &str, origin: ClaimOrigin, depth: usize) {
         let Some(dir) = file.parent() else { return };
         let managed = match self.manager_of(file) {
             Some((manager, root)) => self.manage(manager, &root, cause),
             None => false,
         };
-        if origin == Origin::Workspace {
+        if origin == ClaimOrigin::Workspace {
             return;
         }
         let in_bin = is_bin(dir.file_name().unwrap_or_default().as_bytes());
@@ -373,14 +373,14 @@ impl Search<'_> {
     fn program(&mut self, file: &Path, cause: &str, depth: usize) -> bool {
         if self.is_workspace(file) {
             if let Some(root) = file.parent().and_then(Path::parent) {
-                self.venv(root, cause, Origin::Workspace, depth);
+                self.venv(root, cause, ClaimOrigin::Workspace, depth);
             }
-            self.follow(file, cause, Origin::Workspace, depth);
+            self.follow(file, cause, ClaimOrigin::Workspace, depth);
             return false;
         }
-        self.installed(file, cause, Origin::User, depth);
+        self.installed(file, cause, ClaimOrigin::User, depth);
         self.script(file, cause, depth);
-        self.follow(file, cause, Origin::User, depth);
+        self.follow(file, cause, ClaimOrigin::User, depth);
         true
     }
 
@@ -394,7 +394,7 @@ impl Search<'_> {
         }
         let bin = root.join("bin");
         if self.exists(&bin) {
-            self.base(&bin, &format!("{name} {}", self.tilde(&root)), Origin::User, 0);
+            self.base(&bin, &format!("{name} {}", self.tilde(&root)), ClaimOrigin::User, 0);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::managers::{MANAGERS, Manager};
 use super::paths::*;
-use super::{Origin, Search, sensitive};
+use super::{ClaimOrigin, Search, sensitive};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -120,7 +120,7 @@ impl Search<'_> {
             return;
         }
         for (name, kind) in self.list(dir).iter() {
-            if *kind != Kind::Link {
+            if *kind != PathType::Link {
                 continue;
             }
             let Some(target) = self.link_target(&dir.join(name)) else {
@@ -131,7 +131,7 @@ impl Search<'_> {
             }
             let bin = target.join("bin");
             if self.exists(&bin) {
-                self.base(&bin, cause, Origin::User, 0);
+                self.base(&bin, cause, ClaimOrigin::User, 0);
             }
         }
     }
@@ -149,7 +149,9 @@ impl Search<'_> {
                         continue;
                     }
                     let listing = self.list(path);
-                    next.extend(listing.iter().filter(|(_, kind)| *kind == Kind::Dir).map(|(name, _)| path.join(name)));
+                    next.extend(
+                        listing.iter().filter(|(_, kind)| *kind == PathType::Dir).map(|(name, _)| path.join(name)),
+                    );
                 }
                 paths = next;
             }

@@ -77,13 +77,13 @@ pub(super) fn is_link(path: &Path) -> Option<bool> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PathType {
     Dir,
     File,
     Link,
 }
 
-pub(super) type Listing = Vec<(OsString, Kind)>;
+pub(super) type Listing = Vec<(OsString, PathType)>;
 
 /// Lists at most `most` names of a directory, sorted.
 pub(super) fn list_up_to(dir: &Path, most: usize) -> Listing {
@@ -96,9 +96,9 @@ pub(super) fn list_up_to(dir: &Path, most: usize) -> Listing {
         .filter_map(|entry| {
             let kind = entry.file_type().ok()?;
             let kind = match () {
-                () if kind.is_symlink() => Kind::Link,
-                () if kind.is_dir() => Kind::Dir,
-                () if kind.is_file() => Kind::File,
+                () if kind.is_symlink() => PathType::Link,
+                () if kind.is_dir() => PathType::Dir,
+                () if kind.is_file() => PathType::File,
                 () => return None,
             };
             Some((entry.file_name(), kind))

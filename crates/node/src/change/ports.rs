@@ -34,16 +34,19 @@ pub(super) fn prepare(
     let (added, removed) = (publish::read_all(&change.add)?, places(&change.remove)?);
     let has_host = widening == Widening::Allowed && caller.reach == Reach::All;
     if let Some(port) = added.first().filter(|_| !has_host) {
-        let message = format!("publish: {port}: a port of the host is opened by an operator of the host alone");
+        let message = format!("publish: {port}: only an operator of the host may open its ports");
         let fault = Fault::new(ErrorKind::PolicyDenied, message).subject(&kept.id).phase(Phase::Admission);
-        return Err(fault.hint("the daemon passes requests on at /v1/sandboxes/ID/ports/PORT/"));
+        return Err(fault.hint("the daemon forwards requests at /v1/sandboxes/ID/ports/PORT/"));
     }
     let mut then = publish::read_all(&kept.record.publish)?;
     if let Some(unknown) = removed.iter().find(|at| !then.iter().any(|port| port.at == **at)) {
-        let fault = Fault::new(ErrorKind::NotFound, format!("publish: nothing is published at {unknown}"));
+        let fault = Fault::new(ErrorKind::NotFound, format!("publish: {unknown} is not published"));
         let known: Vec<String> = then.iter().map(Asked::to_string).collect();
-        let hint =
-            if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        let hint = if known.is_empty() {
+            "no port is published".to_owned()
+        } else {
+            format!("published: {}", known.join(", "))
+        };
         return Err(fault.subject(&kept.id).hint(hint).phase(Phase::Admission));
     }
     then.retain(|port| !removed.contains(&port.at));
@@ -86,7 +89,7 @@ impl Ports {
         if kept.version != self.version {
             let message = format!("{} has version {}, not {}", kept.id, kept.version, self.version);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
-            return Err(fault.hint("look at it again, and repeat"));
+            return Err(fault.hint("read it again, then repeat"));
         }
         kept.record.publish = self.then.clone();
         Ok(())

@@ -4,7 +4,7 @@
 
 use super::Widening;
 use api::SandboxChange;
-use policy::{Format, Policy, Target};
+use policy::{Format, NetTarget, Policy};
 use runtime::Node;
 use runtime::keeper::Keeper;
 use runtime::keeper::wire::Revision;
@@ -57,8 +57,8 @@ pub(super) fn prepare(
     let ceiling = record.ceiling.clone().unwrap_or_else(|| record.policy.clone());
     if !is_host {
         let (most, why) = match widening {
-            Widening::Allowed => (read(&kept.id, &ceiling)?, "what it was made with"),
-            Widening::Refused => (read(&kept.id, &record.policy)?, "what holds now"),
+            Widening::Allowed => (read(&kept.id, &ceiling)?, "its policy at creation"),
+            Widening::Refused => (read(&kept.id, &record.policy)?, "its current policy"),
         };
         policies::within(&most, &then, why)?;
         within_limits(record, &limits, cpus)?;
@@ -94,7 +94,7 @@ fn read(id: &str, policy: &Value) -> Result<Policy, Fault> {
 /// Returns the sandbox's policy with other network rules.
 fn with_rules(kept: &Kept<Sandbox>, rules: &[Value]) -> Result<(Value, Policy), Fault> {
     if rules.len() > MOST_RULES {
-        let message = format!("net: {} rules, and at most {MOST_RULES} are taken", rules.len());
+        let message = format!("net: {} rules; at most {MOST_RULES} are allowed", rules.len());
         return Err(Fault::invalid(message).phase(Phase::Admission));
     }
     let mut document = kept.record.policy.clone();
@@ -105,9 +105,9 @@ fn with_rules(kept: &Kept<Sandbox>, rules: &[Value]) -> Result<(Value, Policy), 
 
 fn within_limits(record: &Sandbox, limits: &Limits, cpus: Option<f64>) -> Result<(), Fault> {
     let more = |what: &str| {
-        let message = format!("{what}: this would allow more than holds now");
+        let message = format!("{what}: this would allow more than now");
         let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Admission);
-        Err(fault.hint("give no more than there is, and leave none out; an operator may do more"))
+        Err(fault.hint("keep each limit, at most at its current value; an operator may raise it"))
     };
     if record.limits.tightest(*limits) != *limits {
         return more("limits");
@@ -123,7 +123,7 @@ fn within_limits(record: &Sandbox, limits: &Limits, cpus: Option<f64>) -> Result
 fn check_sockets(now: &Policy, then: &Policy) -> Result<(), Fault> {
     let sockets = |policy: &Policy| {
         let rules = policy.net.iter().map(|labelled| labelled.rule.clone());
-        rules.filter(|rule| matches!(rule.to, Target::Unix(_))).collect::<Vec<_>>()
+        rules.filter(|rule| matches!(rule.to, NetTarget::Unix(_))).collect::<Vec<_>>()
     };
     match sockets(now) == sockets(then) {
         true => Ok(()),
@@ -160,7 +160,7 @@ impl Revised {
         if kept.record.revision + 1 != self.revision {
             let message = format!("cannot change {}: another request changed its rules or limits meanwhile", kept.id);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&kept.id).phase(Phase::Admission);
-            return Err(fault.retry(Retry::Now).hint("look at it again, and repeat"));
+            return Err(fault.retry(Retry::Now).hint("read it again, then repeat"));
         }
         let record = &mut kept.record;
         (record.policy, record.ceiling) = (self.policy.clone(), Some(self.ceiling.clone()));

@@ -15,7 +15,7 @@ use api::{
 };
 use runtime::Node;
 use runtime::keeper::client::Keeper;
-use runtime::keeper::spool::Kind;
+use runtime::keeper::spool::RecordKind;
 use runtime::keeper::wire::{ContextClosed, ContextOpened, OpenContext};
 use rustix::event::{PollFd, PollFlags, poll};
 use state::Caller;
@@ -486,7 +486,7 @@ impl Link {
     fn spooled_errors(&self) -> String {
         let page = self.keeper.output(&self.run).ok().and_then(|mut log| log.read(0, LONGEST_SPOOLED).ok());
         let records = page.map(|page| page.records).unwrap_or_default().into_iter();
-        let errors = records.filter(|record| record.kind == Kind::Stderr).flat_map(|record| record.bytes);
+        let errors = records.filter(|record| record.kind == RecordKind::Stderr).flat_map(|record| record.bytes);
         String::from_utf8_lossy(&errors.collect::<Vec<u8>>()).into_owned()
     }
 }

@@ -79,7 +79,8 @@ impl NewLayers {
         progress: &mut dyn FnMut(&Copied),
     ) -> Result<NewLayers, Fault> {
         let unmade = |e: std::io::Error| {
-            let fault = Fault::new(ErrorKind::Unavailable, format!("{}: a new layer: {e}", state.path.display()));
+            let fault =
+                Fault::new(ErrorKind::Unavailable, format!("{}: cannot create a layer: {e}", state.path.display()));
             fault.phase(Phase::Preparation).hint("the state directory must be writable, with space left")
         };
         if let Some(template) = &ask.template {
@@ -111,8 +112,8 @@ impl NewLayers {
         progress: &mut dyn FnMut(&Copied),
     ) -> Result<(), Fault> {
         let failed = |e: std::io::Error| {
-            let fault = Fault::new(ErrorKind::Unavailable, format!("layer {}: {e}", self.top.id));
-            fault.phase(Phase::Preparation).hint("look at the disk of the state directory, then ask again")
+            let fault = Fault::new(ErrorKind::Unavailable, format!("cannot open layer {}: {e}", self.top.id));
+            fault.phase(Phase::Preparation).hint("check the disk of the state directory, then repeat")
         };
         sandbox.layers = vec![self.top.id.clone()];
         sandbox.since = self.top.made_at().map_err(failed)?;

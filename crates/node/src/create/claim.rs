@@ -8,11 +8,11 @@ use crate::stop::end_keeper;
 use api::SandboxCreated;
 use runtime::Node;
 use runtime::keeper::Keeper;
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use runtime::keeper::wire::words_of;
 use state::State;
 use state::idempotency;
-use state::pool::{Spare, Stage};
+use state::pool::{Spare, SpareStage};
 use state::sandbox::Sandbox;
 use state::{Caller, bounds};
 use std::time::Duration;
@@ -85,9 +85,9 @@ fn fits_limits(stands: &Limits, wanted: &Limits) -> bool {
 
 /// Lists the spares that are ready and whose keeper lives.
 fn spares<'a>(tx: &Tx<'_>, state: &'a State, pool: &str) -> Result<impl Iterator<Item = Kept<Spare>> + use<'a>, Fault> {
-    let lives = |id: &str| Place::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
+    let lives = |id: &str| KeeperDir::of(&state.path, id).card().is_some_and(|card| card.handle().is_some());
     let all = tx.list_in::<Spare>(pool)?.into_iter();
-    Ok(all.filter(move |spare| spare.record.stage == Stage::Ready && lives(&spare.id)))
+    Ok(all.filter(move |spare| spare.record.stage == SpareStage::Ready && lives(&spare.id)))
 }
 
 /// Tells the keeper of the spare its new owner. A keeper that cannot apply that ends, and the sandbox becomes live like any
@@ -113,6 +113,6 @@ fn hand_over(node: &Node, state: &State, taken: SandboxCreated, caller: &Caller)
 
 fn unclaimed(taken: SandboxCreated, fault: Fault) -> SandboxCreated {
     let mut notes = taken.notes;
-    notes.push(format!("the one that stood ready could not be taken over: {}", fault.message));
+    notes.push(format!("the spare could not be claimed: {}", fault.message));
     SandboxCreated { warm: false, notes, ..taken }
 }

@@ -36,7 +36,7 @@ pub fn check_services(services: &[Service]) -> Result<(), Fault> {
             }
             _ if service.command.trim().is_empty() => return refuse(format!("{name:?}: no command")),
             _ if service.command.len() > LONGEST_COMMAND || service.command.contains('\0') => {
-                return refuse(format!("{name:?}: the command is too long, or holds a zero byte"));
+                return refuse(format!("{name:?}: the command is too long, or contains a zero byte"));
             }
             _ if service.env.keys().any(bad_variable) || service.env.values().any(|v| v.contains('\0')) => {
                 return refuse(format!("{name:?}: a variable that cannot be set"));
@@ -73,8 +73,8 @@ pub fn policy_of(
     let policy = policy::effective(&documents)?;
     if !caller.reach.decides() {
         let given = policy::effective(&documents[..1])?;
-        let hint = "leave `policies` out, and it has what the template gives; an operator may give more";
-        policies::within(&given, &policy, "the template does").map_err(|fault| fault.hint(hint))?;
+        let hint = "leave `policies` out to use the template's; an operator may allow more";
+        policies::within(&given, &policy, "the template's policy").map_err(|fault| fault.hint(hint))?;
     }
     Ok((policy, notes))
 }

@@ -12,7 +12,7 @@ use store::{Kept, Tx};
 use terms::Fault;
 use workspace::Dir;
 use workspace::disk_usage;
-use workspace::land::Held;
+use workspace::land::BaseLock;
 
 /// Batches over each directory that can be undone at any age, the last ones.
 const KEPT: usize = 100;
@@ -113,7 +113,7 @@ fn looks(tx: &Tx<'_>) -> Result<FirstSeen, Fault> {
 /// Removes the copies of a batch, unless a landing or an undo is in progress in its directory.
 pub fn take(state: &State, id: &str) -> Result<bool, Fault> {
     let base = state.store.read(|tx| tx.get::<Batch>(id))?.and_then(|kept| Dir::open(&kept.record.base).ok());
-    let _held = match base.as_ref().map(Held::try_take) {
+    let _held = match base.as_ref().map(BaseLock::try_take) {
         Some(Ok(None)) => return Ok(false),
         Some(Ok(held)) => held,
         // No undo is possible in a directory that is gone or cannot be locked.

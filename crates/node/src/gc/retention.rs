@@ -45,7 +45,7 @@ fn over(all: Vec<Timed>, most: u64, time_ms: u64, now: u64) -> impl Iterator<Ite
     all.into_iter().enumerate().filter_map(move |(place, one)| {
         if one.at_ms.saturating_add(time_ms) <= now {
             let since = terms::clock::date(one.at_ms / 1000);
-            return Some((one, format!("past since {since}")));
+            return Some((one, format!("ended {since}")));
         }
         ((place as u64) < excess).then(|| (one, format!("more than {most} are kept")))
     })

@@ -5,9 +5,9 @@ pub use enclosure::terminal;
 use runtime::Node;
 use runtime::keeper::client::{Follow, Keeper};
 use runtime::keeper::lost;
-use runtime::keeper::place::Place;
-use runtime::keeper::spool::{Kind, Page, Reader};
-use runtime::keeper::wire::{self, Frame, Line, Pulled, Request, Waited};
+use runtime::keeper::place::KeeperDir;
+use runtime::keeper::spool::{RecordKind, SpoolPage, SpoolReader};
+use runtime::keeper::wire::{self, Frame, KeeperRequest, Pulled, Waited, WireConnection};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::Write;
@@ -89,8 +89,8 @@ fn attachment(
 ) -> Result<AttachOutcome, Fault> {
     let find = || Keeper::heard(node, state, sandbox);
     let gone = || {
-        let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} does not go on")).subject(run);
-        fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+        let fault = Fault::new(terms::ErrorKind::NotFound, format!("{run} is not running")).subject(run);
+        fault.phase(Phase::Admission).hint("`cofferdam logs` shows its output")
     };
     let mut keeper = find()?.ok_or_else(gone)?;
     if role == ClientRole::Guest {
@@ -98,7 +98,7 @@ fn attachment(
         keeper.thaw()?;
     }
     let follow = keeper.follow(Some(vec![run.to_owned()]))?.accepted()?;
-    let reader = Reader::open(&Place::of(state, sandbox).run(run)).map_err(|e| unread(run, e.into()))?;
+    let reader = SpoolReader::open(&KeeperDir::of(state, sandbox).run(run)).map_err(|e| unread(run, e.into()))?;
     let input = match options.input {
         true => Some(find()?.ok_or_else(gone)?.into_line()),
         false => None,
@@ -139,10 +139,10 @@ struct Attachment {
     follow: Follow,
     /// The keeper reported the end of the run.
     ended: bool,
-    reader: Reader,
+    reader: SpoolReader,
     next: u64,
     /// Connection for our input; none once the input has ended or the command does not read it any more.
-    input: Option<Line>,
+    input: Option<WireConnection>,
     /// The last input is not acknowledged yet.
     unacknowledged: bool,
     /// Our input has ended.
@@ -221,7 +221,7 @@ pub fn count_missing(outcome: &mut Outcome, seen: u64, speaks: [bool; 2]) {
         [false, true] => outcome.truncated.stderr += missing,
         _ => outcome.truncated.stdout += missing,
     }
-    outcome.message.get_or_insert(format!("{missing} bytes of what it said first are no longer kept"));
+    outcome.message.get_or_insert(format!("the first {missing} bytes of its output are no longer kept"));
 }
 
 impl Attachment {
@@ -286,7 +286,7 @@ impl Attachment {
     /// Passes on new output; returns the outcome once the run has ended.
     fn show(&mut self, node: &Node) -> Result<Option<Outcome>, Fault> {
         loop {
-            let Page { records, next, gap, ended } =
+            let SpoolPage { records, next, gap, ended } =
                 self.reader.read(self.next, PAGE).map_err(|e| unread(&self.run, e))?;
             self.next = next;
             if let Some((from, to)) = gap {
@@ -295,10 +295,10 @@ impl Attachment {
             let nothing = records.is_empty();
             for record in records {
                 match record.kind {
-                    Kind::Stdout | Kind::Terminal => self.say(node, 0, &record.bytes),
-                    Kind::Stderr => self.say(node, 1, &record.bytes),
-                    Kind::Dropped => {}
-                    Kind::End => {
+                    RecordKind::Stdout | RecordKind::Terminal => self.say(node, 0, &record.bytes),
+                    RecordKind::Stderr => self.say(node, 1, &record.bytes),
+                    RecordKind::Dropped => {}
+                    RecordKind::End => {
                         let read = serde_json::from_slice(&record.bytes);
                         return read.map(Some).map_err(|e| Fault::internal(format!("{}: {e}", self.run)));
                     }
@@ -315,7 +315,7 @@ impl Attachment {
 
     /// Returns the outcome when reading began behind the end: the run ended between our lookup and the first read.
     fn behind(&self) -> Result<Outcome, Fault> {
-        let last = Reader::last(&Place::of(&self.state, &self.sandbox).run(&self.run));
+        let last = SpoolReader::last(&KeeperDir::of(&self.state, &self.sandbox).run(&self.run));
         let last = last.map_err(|e| unread(&self.run, e.into()))?.map(|record| record.bytes).unwrap_or_default();
         serde_json::from_slice(&last).map_err(|e| Fault::internal(format!("{}: {e}", self.run)))
     }
@@ -337,7 +337,7 @@ impl Attachment {
                 let message =
                     format!("the keeper of {} is gone, and {} has no recorded outcome", self.sandbox, self.run);
                 let fault = Fault::new(terms::ErrorKind::Unavailable, message).subject(&self.run);
-                Err(fault.phase(Phase::Execution).hint("`cofferdam inspect` says what became of the sandbox"))
+                Err(fault.phase(Phase::Execution).hint("`cofferdam inspect` shows the state of the sandbox"))
             }
         }
     }
@@ -355,7 +355,8 @@ impl Attachment {
         if self.options.terminal && self.leaves(&bytes) {
             return true;
         }
-        let frame = Frame::of(&Request::Input { run: self.run.clone(), eof: self.input_ended, by: None }).with(bytes);
+        let frame =
+            Frame::of(&KeeperRequest::Input { run: self.run.clone(), eof: self.input_ended, by: None }).with(bytes);
         if let Some(line) = &mut self.input {
             self.unacknowledged = line.put(frame).and_then(|()| line.push()).is_ok();
         }

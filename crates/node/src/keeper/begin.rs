@@ -5,8 +5,8 @@ use api::{PathText, RunCreate, RunStatus, RunStreams};
 use runtime::Node;
 use runtime::keeper::client::{ATTEMPTS, Keeper, sent_away};
 use runtime::keeper::request_digest;
-use runtime::keeper::watch::Watch;
-use runtime::keeper::wire::{Start, Started, Word, words_of};
+use runtime::keeper::watch::WatchOptions;
+use runtime::keeper::wire::{Start, Started, WireText, trace_of, words_of};
 use runtime::questions;
 use sha2::Digest;
 use sha2::Sha256;
@@ -49,10 +49,10 @@ pub(crate) trait RunCreateExt {
     fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start;
 
     /// Returns all variables with their values, as `NAME=VALUE`.
-    fn assignments(&self) -> Vec<Word>;
+    fn assignments(&self) -> Vec<WireText>;
 
     /// Returns how the command expects to be watched.
-    fn watch(&self) -> Watch;
+    fn watch(&self) -> WatchOptions;
 
     /// Returns a digest of the whole request, and behind it one of each field. Digests, because variables may be secrets; of what is known
     /// to be a secret there is not even that. Those of the fields tell what differs, and are too short to tell what a field holds.
@@ -63,20 +63,20 @@ impl RunCreateExt for RunCreate {
     fn check(&self) -> Result<(), Fault> {
         if self.command.is_empty() && self.shell.is_none() {
             return Err(invalid(
-                "command: there is none".into(),
-                "give `command` as a list of words, or `shell` as a text",
+                "command: missing".into(),
+                "give `command` as a list of strings, or `shell` as a string",
             ));
         }
         for (field, word) in words(self) {
             let Some(bytes) = word.bytes() else {
                 return Err(invalid(
-                    format!("{field}: {} is not spelled as it should be", given(word)),
-                    "text is given as text, and only what is none as base64",
+                    format!("{field}: {} is not in canonical form", given(word)),
+                    "send UTF-8 text as a string, and other bytes as base64",
                 ));
             };
             if bytes.contains(&0) {
-                let hint = "no argument, variable or path can hold one";
-                return Err(invalid(format!("{field}: {} holds a zero byte", given(word)), hint));
+                let hint = "arguments, variables and paths cannot contain one";
+                return Err(invalid(format!("{field}: {} contains a zero byte", given(word)), hint));
             }
         }
         let is_variable = |word: &&PathText| word.bytes().is_some_and(|b| b.iter().position(|b| *b == b'=') > Some(0));
@@ -84,7 +84,7 @@ impl RunCreateExt for RunCreate {
             return Err(invalid(format!("variables: {} has no name before a `=`", given(word)), "give NAME=VALUE"));
         }
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(invalid(format!("env: {name:?} is no name of a variable"), "leave out `=` and zero bytes"));
+            return Err(invalid(format!("env: {name:?} is not a valid variable name"), "leave out `=` and zero bytes"));
         }
         if self.terminal.is_some_and(|size| size.rows == 0 || size.columns == 0) {
             return Err(invalid("terminal: no rows or no columns".into(), "give at least 1 of each, e.g. 24 and 80"));
@@ -95,12 +95,12 @@ impl RunCreateExt for RunCreate {
 
     fn start(&self, id: String, key: Option<&str>, caller: &Caller) -> Start {
         Start {
-            command: self.command.iter().map(Word::spelled).collect(),
-            shell: self.shell.as_ref().map(Word::spelled),
+            command: self.command.iter().map(WireText::spelled).collect(),
+            shell: self.shell.as_ref().map(WireText::spelled),
             env: self.assignments(),
             around: words_of(caller),
-            cwd: self.cwd.as_ref().map(Word::spelled),
-            workdir: self.workdir.as_ref().map(Word::spelled),
+            cwd: self.cwd.as_ref().map(WireText::spelled),
+            workdir: self.workdir.as_ref().map(WireText::spelled),
             limits: self.limits,
             input: self.input || self.terminal.is_some(),
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
@@ -111,15 +111,16 @@ impl RunCreateExt for RunCreate {
             secrets: self.secrets.clone(),
             waits: true,
             watch: self.watch(),
+            trace_parent: trace_of(caller),
         }
     }
 
-    fn assignments(&self) -> Vec<Word> {
-        self.env.iter().map(set).chain(self.variables.iter().map(Word::spelled)).collect()
+    fn assignments(&self) -> Vec<WireText> {
+        self.env.iter().map(set).chain(self.variables.iter().map(WireText::spelled)).collect()
     }
 
-    fn watch(&self) -> Watch {
-        Watch { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
+    fn watch(&self) -> WatchOptions {
+        WatchOptions { report_reads: self.report_reads, ask_timeout_ms: self.ask_timeout_ms }
     }
 
     fn digest(&self) -> String {
@@ -136,9 +137,9 @@ impl RunCreateExt for RunCreate {
 }
 
 /// Returns a variable with its value, byte for byte.
-fn set((name, value): (&String, &PathText)) -> Word {
+fn set((name, value): (&String, &PathText)) -> WireText {
     let bytes = [name.as_bytes(), b"=", &value.bytes().unwrap_or_default()].concat();
-    Word::spelled(&PathText::of(&bytes))
+    WireText::spelled(&PathText::of(&bytes))
 }
 
 /// Returns the run id for a key: the same key is the same run at every daemon and keeper.
@@ -180,7 +181,7 @@ pub fn begin(
     let state = node.states.lend(caller)?;
     let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Checked before the sandbox becomes live in vain; its keeper checks again, as it knows how the enclosure was built.
-    request.watch().check(&Watch::as_made(&record), &id)?;
+    request.watch().check(&WatchOptions::as_made(&record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, request, run)?

@@ -3,7 +3,7 @@
 use api::Lifecycle;
 use runtime::Node;
 use runtime::keeper::client::Keeper;
-use runtime::keeper::wire::{Start, Word, words_of};
+use runtime::keeper::wire::{Start, WireText, trace_of, words_of};
 use runtime::run::{Learn, RunRequest};
 use state::Caller;
 use state::sandbox::{self, Sandbox};
@@ -34,15 +34,15 @@ fn named(node: &Node, word: &str, caller: &Caller) -> Result<(PathBuf, Kept<Sand
 /// Returns the message that has a keeper start a command; a conflict if the request needs an enclosure of its own.
 pub fn start_message(request: &RunRequest, caller: &Caller, sandbox: &str) -> Result<Start, Fault> {
     check(request, sandbox)?;
-    let words = |words: &[std::ffi::OsString]| words.iter().map(Word::of).collect();
+    let words = |words: &[std::ffi::OsString]| words.iter().map(WireText::of).collect();
     Ok(Start {
         run: None,
         command: words(&request.command),
-        shell: request.shell.as_ref().map(Word::of),
+        shell: request.shell.as_ref().map(WireText::of),
         env: words(&request.env),
         around: words_of(caller),
-        cwd: Some(Word::of(&caller.cwd)),
-        workdir: request.workdir.as_ref().map(Word::of),
+        cwd: Some(WireText::of(&caller.cwd)),
+        workdir: request.workdir.as_ref().map(WireText::of),
         limits: request.limits,
         input: request.stdio.input,
         terminal: request.stdio.terminal.then(|| enclosure::terminal::size(rustix::stdio::stdin())),
@@ -52,6 +52,7 @@ pub fn start_message(request: &RunRequest, caller: &Caller, sandbox: &str) -> Re
         secrets: Default::default(),
         waits: false,
         watch: request.watch(),
+        trace_parent: trace_of(caller),
     })
 }
 
@@ -73,8 +74,9 @@ fn check(request: &RunRequest, sandbox: &str) -> Result<(), Fault> {
     match unsupported_option(request) {
         None => Ok(()),
         Some(what) => {
-            let message =
-                format!("{sandbox} is live: its walls stand already, and {what} cannot be given to one command");
+            let message = format!(
+                "{sandbox} is live: its enclosure exists already, so {what} cannot be given for a single command"
+            );
             let hint = format!("leave it out, or `cofferdam stop {sandbox}` first and run the command by itself");
             Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(sandbox).phase(Phase::Admission))
         }
@@ -90,5 +92,5 @@ pub fn detached(node: &Node, caller: &Caller, request: &RunRequest, word: &str) 
 
 /// Returns the directory in which the output of a run is kept.
 pub fn output_of(state: &Path, sandbox: &str, run: &str) -> PathBuf {
-    runtime::keeper::place::Place::of(state, sandbox).run(run)
+    runtime::keeper::place::KeeperDir::of(state, sandbox).run(run)
 }

@@ -2,8 +2,8 @@
 
 use runtime::Node;
 use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
-use runtime::keeper::place::{Card, Place};
-use runtime::keeper::spool::{Kind, Page, Reader, Unread};
+use runtime::keeper::place::{Card, KeeperDir};
+use runtime::keeper::spool::{RecordKind, SpoolPage, SpoolReader, Unread};
 use runtime::keeper::{lost, wire};
 use state::Caller;
 use state::sandbox::Run;
@@ -50,7 +50,7 @@ fn pick(tx: &Tx<'_>, word: &str, caller: &Caller) -> Result<Kept<Run>, Fault> {
         (1, Some(found)) => Ok(found),
         (0, _) => {
             let fault = Fault::new(ErrorKind::NotFound, format!("there is no run {word:?}")).subject(word);
-            let hint = "`cofferdam ps` lists those that go on; records of runs that ended long ago are collected";
+            let hint = "`cofferdam ps` lists running commands; records of runs that ended long ago are collected";
             Err(fault.phase(Phase::Admission).hint(hint))
         }
         _ => {
@@ -92,8 +92,8 @@ impl RunRef {
         self.place().card().is_some_and(of)
     }
 
-    fn place(&self) -> Place {
-        Place::of(&self.state, &self.run.sandbox)
+    fn place(&self) -> KeeperDir {
+        KeeperDir::of(&self.state, &self.run.sandbox)
     }
 
     /// Returns the record as it is now. A run whose supervisor died is recorded as lost first.
@@ -127,8 +127,8 @@ impl RunRef {
     }
 
     fn logged(&self) -> Option<Outcome> {
-        let last = Reader::last(&self.place().run(&self.id)).ok()??;
-        (last.kind == Kind::End).then(|| serde_json::from_slice(&last.bytes).ok()).flatten()
+        let last = SpoolReader::last(&self.place().run(&self.id)).ok()??;
+        (last.kind == RecordKind::End).then(|| serde_json::from_slice(&last.bytes).ok()).flatten()
     }
 
     /// Waits for the end of the run; returns none on a timeout.
@@ -154,8 +154,8 @@ impl RunRef {
     }
 
     /// Opens the log of the run at its beginning.
-    pub fn reader(&self) -> Result<Reader, Fault> {
-        Reader::open(&self.place().run(&self.id)).map_err(|e| self.unkept(&e))
+    pub fn reader(&self) -> Result<SpoolReader, Fault> {
+        SpoolReader::open(&self.place().run(&self.id)).map_err(|e| self.unkept(&e))
     }
 
     fn unkept(&self, error: &io::Error) -> Fault {
@@ -174,7 +174,7 @@ impl RunRef {
     /// Removes the log of an ended run and returns whether there was one. A conflict while the run continues.
     pub fn forget(&self) -> Result<bool, Fault> {
         if self.now()?.ended_ms.is_none() {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{} goes on", self.id)).subject(&self.id);
+            let fault = Fault::new(ErrorKind::Conflict, format!("{} is still running", self.id)).subject(&self.id);
             return Err(fault.hint("end it first").phase(Phase::Admission));
         }
         match std::fs::remove_dir_all(self.place().run(&self.id)) {
@@ -224,7 +224,7 @@ impl RunRef {
 
 fn unheard(sandbox: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} cannot be asked")).subject(sandbox);
-    fault.retry(Retry::Later).hint("try again; `cofferdam inspect` says what became of it").phase(Phase::Execution)
+    fault.retry(Retry::Later).hint("try again; `cofferdam inspect` shows its state").phase(Phase::Execution)
 }
 
 /// Longest wait for the log entry of an end that is already recorded.
@@ -242,14 +242,14 @@ fn recorded(id: &str, run: &Run) -> Option<Outcome> {
     outcome.success = outcome.verdict == terms::Verdict::Ok;
     outcome.exit = run.status.map(|code| Exit::Code { code: code.into() });
     outcome.sandbox = Some(run.sandbox.clone());
-    outcome.message = Some("what it said is no longer kept".to_owned());
+    outcome.message = Some("its output is no longer kept".to_owned());
     Some(outcome)
 }
 
 /// A reader of a run's output from an offset on, which can wait for more.
 pub struct RunLog {
     found: RunRef,
-    reader: Reader,
+    reader: SpoolReader,
     next: u64,
     follow: Option<Follow>,
     follows: bool,
@@ -258,7 +258,7 @@ pub struct RunLog {
 /// Result of one read.
 #[derive(Debug)]
 pub enum LogRead {
-    Page(Page),
+    Page(SpoolPage),
     /// No record arrived in time.
     Nothing,
     /// The run has ended or was lost, and all records were returned.
@@ -267,7 +267,7 @@ pub enum LogRead {
 
 impl RunLog {
     pub fn open(found: RunRef, from: u64, follows: bool) -> Result<RunLog, Fault> {
-        let reader = Reader::open(&found.place().run(&found.id)).map_err(|e| found.unkept(&e))?;
+        let reader = SpoolReader::open(&found.place().run(&found.id)).map_err(|e| found.unkept(&e))?;
         Ok(RunLog { found, reader, next: from, follow: None, follows })
     }
 
@@ -334,8 +334,7 @@ impl RunLog {
 
 /// Builds the fault for a run whose output went only to the command that started it.
 pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
-    let message =
-        format!("{run} reads from and prints to the terminal or pipe it was started at, and nothing of that is kept");
+    let message = format!("{run} uses the terminal or pipe that it was started on, and its output is not recorded");
     let fault = Fault::new(ErrorKind::NotFound, message).subject(run).phase(Phase::Admission);
     fault.hint(format!(
         "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it"
@@ -344,18 +343,18 @@ pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
 
 fn unkept(run: &str, error: &io::Error) -> Fault {
     let what = match error.kind() {
-        io::ErrorKind::NotFound => "what it said was not kept, or no longer is".to_owned(),
+        io::ErrorKind::NotFound => "its output was not recorded, or is no longer kept".to_owned(),
         _ => error.to_string(),
     };
     let fault = Fault::new(ErrorKind::NotFound, format!("{run}: {what}")).subject(run).phase(Phase::Admission);
-    fault.hint("output is kept of commands in live sandboxes: `cofferdam start --live`, `cofferdam exec -d`")
+    fault.hint("only output of commands in live sandboxes is recorded: `cofferdam start --live`, `cofferdam exec -d`")
 }
 
 pub fn unread(run: &str, error: Unread) -> Fault {
     match error {
         Unread::NoRecord { offset } => {
-            let fault = Fault::invalid(format!("{run}: nothing it said begins at {offset}")).subject(run);
-            fault.phase(Phase::Admission).hint("take an offset that was told before, or 0")
+            let fault = Fault::invalid(format!("{run}: no output begins at offset {offset}")).subject(run);
+            fault.phase(Phase::Admission).hint("use an offset from an earlier response, or 0")
         }
         Unread::Io(error) => unkept(run, &error),
     }

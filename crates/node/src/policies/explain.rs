@@ -5,7 +5,7 @@ use api::{PolicyDecision, PolicyExplained, PolicyMatch};
 use enclosure::LocalHost;
 use policy::{Explanation, Format, Perm, Perms, Policy, Resolved};
 use runtime::Node;
-use runtime::policies::{Flag, Source, effective, find_program, surroundings};
+use runtime::policies::{Flag, RequestedPolicy, effective, find_program, surroundings};
 use state::Caller;
 use state::reach::BaseFault;
 use state::sandbox;
@@ -26,7 +26,12 @@ pub enum PathLookup {
 }
 
 /// Explains the named sources and flags for a path, a program or a network target, on this host.
-pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller) -> Result<PolicyExplained, Fault> {
+pub fn explain(
+    what: &OsStr,
+    sources: &[RequestedPolicy],
+    flags: &[Flag],
+    caller: &Caller,
+) -> Result<PolicyExplained, Fault> {
     let policy = effective(sources, flags, caller)?.policy;
     explain_under(what, policy, &caller.cwd, PathLookup::Host, caller)
 }
@@ -35,7 +40,7 @@ pub fn explain(what: &OsStr, sources: &[Source], flags: &[Flag], caller: &Caller
 /// directory.
 pub fn explain_sources(
     what: &OsStr,
-    sources: &[Source],
+    sources: &[RequestedPolicy],
     dir: &Path,
     look: PathLookup,
     caller: &Caller,
@@ -110,7 +115,7 @@ fn explain_under(
     let (host, port) = policy::split_ports(&text);
     let port = port.map(|port| {
         let fault =
-            || Fault::invalid(format!("{text}: {port:?} is no port")).hint(format!("name one, such as {host}:443"));
+            || Fault::invalid(format!("{text}: {port:?} is not a port")).hint(format!("name one, such as {host}:443"));
         port.parse().ok().filter(|port| *port != 0).ok_or_else(fault)
     });
     let port = port.transpose()?.unwrap_or(443);
@@ -139,13 +144,11 @@ fn changes(resolved: &Resolved, path: &Path, workspace: &Path) -> Option<String>
         let own = own.display();
         if is_home {
             return format!(
-                "{own} is the sandbox's own inside: writable, kept with the sandbox, and nothing of it lands; a rule that names \
-                 {own} or a path below it shows the host's"
+                "{own} belongs to the sandbox: writable, kept with the sandbox, never landed; a rule that names {own} or a path below it shows the host's"
             );
         }
         format!(
-            "{own} is the sandbox's own inside: empty at first, writable, gone afterwards; a rule that names {own} or a path \
-             below it shows the host's"
+            "{own} belongs to the sandbox: empty at first, writable, removed at the end; a rule that names {own} or a path below it shows the host's"
         )
     })
 }

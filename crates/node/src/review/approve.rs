@@ -6,7 +6,7 @@ use runtime::Node;
 use runtime::denied;
 use runtime::liveness;
 use state::batch::Batch;
-use state::landing::{self, Job, PATIENCE};
+use state::landing::{self, LandingJob, PATIENCE};
 use state::lock::{LockAttempt, LockResult};
 use state::sandbox::{self, Anchored, Reviewed, Run, Sandbox};
 use state::{Caller, State};
@@ -17,7 +17,7 @@ use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::diff::Options;
 use workspace::exclude::Exclude;
-use workspace::land::Held;
+use workspace::land::BaseLock;
 use workspace::plan::Shape;
 use workspace::select::{self, Chosen, Marked, Selection};
 use workspace::{Anchors, Lock, Stack, goal, undo};
@@ -92,7 +92,7 @@ pub fn resolve(node: &Node, caller: &Caller, of: &ReviewScope) -> Result<(String
 fn selection(paths: Vec<Rel>, ask: &ApproveChanges) -> Result<Selection, Fault> {
     let chosen = !paths.is_empty() || !ask.exact.is_empty() || !ask.hunks.is_empty();
     if ask.everything && chosen {
-        let fault = Fault::invalid("all changes are asked for, and some are chosen").phase(Phase::Admission);
+        let fault = Fault::invalid("--all is given together with a selection of changes").phase(Phase::Admission);
         return Err(fault.hint("leave --all out, or the paths"));
     }
     let everything = ask.everything || (!chosen && !ask.runs_on_host);
@@ -106,7 +106,7 @@ pub(super) struct LockedBase<'a> {
     pub sandbox: Kept<Sandbox>,
     anchors: Anchors,
     pub stack: Stack,
-    pub held: Held,
+    pub held: BaseLock,
     /// The lock on the sandbox; absent while a command runs in it.
     lock: Option<Lock>,
 }
@@ -116,7 +116,7 @@ impl LockedBase<'_> {
     pub fn open<'a>(node: &Node, state: &'a State, id: &str) -> Result<LockedBase<'a>, Fault> {
         let first = state.store.read(|tx| tx.get::<Sandbox>(id))?.ok_or_else(|| sandbox::unknown(id))?;
         let stack = sandbox::stack(state, &first)?;
-        let held = Held::take(&stack.base, PATIENCE)?;
+        let held = BaseLock::take(&stack.base, PATIENCE)?;
         landing_recovery::recover_held(state, &stack.base, first.record.base.to_str().unwrap_or_default(), &held)?;
         // The record is read again: another landing may have finished while we waited.
         let LockAttempt { sandbox, result } = liveness::lock_patiently(node, state, id)?;
@@ -153,7 +153,7 @@ impl LockedBase<'_> {
             ask.commit.as_ref().map(|wish| commit::prepare(caller, &self.sandbox, wish, &goals)).transpose()?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
         let LockedBase { state, stack, held, .. } = self;
-        let job = Job { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
+        let job = LandingJob { state, batch, base: &stack.base, view: Some(stack), undone: None, goals };
         let done = landing::land(job, held, &|at| self.shape_of_dir(at))?;
         notes.extend(done.notes);
         self.drop_landed(&done.plan, &chosen);
@@ -248,7 +248,7 @@ impl LockedBase<'_> {
         };
         let short = |digest: &str| digest.chars().take(12).collect::<String>();
         let message = format!("{what}: digest {} then, {} now", short(reviewed), short(now));
-        Ok(Fault::new(ErrorKind::Conflict, message).hint("look again with `cofferdam diff`").phase(Phase::Review))
+        Ok(Fault::new(ErrorKind::Conflict, message).hint("review again with `cofferdam diff`").phase(Phase::Review))
     }
 
     pub fn diff(&self, exclude: Exclude) -> Result<Diff, Fault> {
@@ -272,7 +272,7 @@ impl LockedBase<'_> {
     fn last_shown(&self) -> Result<(String, Option<String>), Fault> {
         let shown = self.state.store.read(|tx| tx.get::<Reviewed>(&self.sandbox.id))?;
         shown.map(|kept| (kept.record.digest, kept.record.all)).ok_or_else(|| {
-            let fault = Fault::new(ErrorKind::Conflict, "nobody has been shown this diff").phase(Phase::Review);
+            let fault = Fault::new(ErrorKind::Conflict, "this diff has not been reviewed").phase(Phase::Review);
             fault.hint("look at it with `cofferdam diff`, or give --digest D of a diff that was reviewed elsewhere, or --unseen")
         })
     }
@@ -355,7 +355,7 @@ fn only(mut all: Diff, usual: &Diff, named: &[Rel]) -> Diff {
 }
 
 fn not_shown(name: &Rel) -> Fault {
-    let message = format!("{name} is withheld from the diff, and nobody has been shown what is in it");
+    let message = format!("{name} is withheld from the diff, so its content has not been reviewed");
     let hint = "look at it with `cofferdam diff --all`, then approve it by its path";
     Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Review)
 }
@@ -363,8 +363,9 @@ fn not_shown(name: &Rel) -> Fault {
 fn drift_elsewhere(diff: &Diff, chosen: &Chosen<'_>) -> Option<String> {
     let picked: BTreeSet<&Rel> = chosen.picks.iter().map(|pick| &pick.file.change.path).collect();
     let others = diff.files.iter().filter(|file| file.change.drifted && !picked.contains(&file.change.path)).count();
-    (others > 0)
-        .then(|| format!("{others} files that stay were changed in the base since; `cofferdam rebase` takes that in"))
+    (others > 0).then(|| {
+        format!("{others} files that stay were changed in the base since; `cofferdam rebase` merges those changes")
+    })
 }
 
 /// A withheld tree lands whole or not at all: a Python environment without its `pyvenv.cfg` is no use.
@@ -389,7 +390,7 @@ fn landed_in_part(dir: &Rel, chosen: &Chosen<'_>) -> Option<String> {
     let lands = chosen.picks.iter().any(|pick| is_below(&pick.file.change.path));
     let staying = chosen.left.iter().filter(stays).count();
     (lands && staying > 0).then(|| {
-        format!("{dir} landed in part: {staying} of its files stay, because they would run on your machine; look again with `cofferdam diff`, then `approve --runs-on-host {dir}` lets them through as well")
+        format!("{dir} landed in part: {staying} of its files stay, because they would run on your machine; review again with `cofferdam diff`, then `approve --runs-on-host {dir}` lets them through as well")
     })
 }
 
@@ -400,6 +401,6 @@ fn nothing(diff: &Diff, chosen: &Chosen<'_>) -> Fault {
             .phase(Phase::Review);
     }
     let named = chosen.left.iter().take(5).map(|left| format!("{}: {}", left.path, left.why)).collect::<Vec<_>>();
-    let fault = Fault::new(ErrorKind::Conflict, format!("nothing of this lands: {}", named.join("; ")));
-    fault.hint("name each file that shall, or add --runs-on-host").phase(Phase::Review)
+    let fault = Fault::new(ErrorKind::Conflict, format!("nothing can land: {}", named.join("; ")));
+    fault.hint("name each file that is to land, or add --runs-on-host").phase(Phase::Review)
 }

@@ -7,7 +7,7 @@ use api::{ChangeClass, Diff, JournalStep, Receipt, Rel};
 use runtime::{Node, denied};
 use state::Caller;
 use state::batch::Batch;
-use state::landing::{self, Job};
+use state::landing::{self, LandingJob};
 use state::sandbox::Reviewed;
 use std::collections::BTreeSet;
 use store::Entry;
@@ -62,8 +62,14 @@ impl LockedBase<'_> {
         }
         let (goals, mut notes) = goal::goals(&chosen.picks)?;
         let batch = self.batch(caller, &diff, chosen.picks.len() as u64)?;
-        let job =
-            Job { state: self.state, batch, base: &self.stack.base, view: Some(&self.stack), undone: None, goals };
+        let job = LandingJob {
+            state: self.state,
+            batch,
+            base: &self.stack.base,
+            view: Some(&self.stack),
+            undone: None,
+            goals,
+        };
         let made = adoption.commits()?;
         adoption.write()?;
         let done = landing::land(job, &self.held, &|at| self.shape_of_dir(at))?;
@@ -108,7 +114,7 @@ impl LockedBase<'_> {
         let message = match shown {
             Some(shown) if shown == tip => return Ok(()),
             Some(shown) => format!("the commits inside end in {tip}, and {shown} was reviewed"),
-            None => "nobody has been shown these commits".to_owned(),
+            None => "these commits have not been reviewed".to_owned(),
         };
         let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
         Err(fault.hint("look at them with `cofferdam diff`, or give --commits=ID of the last one that was reviewed"))
@@ -133,7 +139,8 @@ impl LockedBase<'_> {
             let all = self.diff(Exclude::Nothing)?;
             let is_held = |path: &&&Rel| all.files.iter().any(|file| file.change.path == ***path);
             if let Some(path) = rest.iter().find(is_held) {
-                let message = format!("{path} was committed, and is withheld from the diff: nobody was shown it");
+                let message =
+                    format!("{path} was committed, but is withheld from the diff, so it has not been reviewed");
                 let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
                 return Err(fault.hint("`cofferdam fetch` brings the commits as a reference, without their files"));
             }

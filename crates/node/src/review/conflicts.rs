@@ -126,7 +126,7 @@ fn gather(
             around.display()
         );
         let fault = Fault::new(ErrorKind::LimitExceeded, message).phase(Phase::Review);
-        return Err(fault.retry(Retry::Later).hint("`cofferdam rm` those that are done"));
+        return Err(fault.retry(Retry::Later).hint("remove those that are no longer needed with `cofferdam rm`"));
     }
     let top = all.iter().map(|s| s.record.base.clone()).min_by_key(|base| base.components().count());
     let found = all.into_iter().map(|sandbox| {

@@ -6,7 +6,7 @@ use crate::unrecorded::starting;
 use api::{ChangeBody, Diff, FileDiff, JournalStep, LiveRun, OtherSandbox, Rel, WorkspaceDiff};
 use runtime::Node;
 use runtime::denied;
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use serde_json::json;
 use state::sandbox::{self, Anchored, Reviewed, Sandbox};
 use state::{Caller, State};
@@ -156,7 +156,7 @@ impl DiffInput {
         let stack = sandbox::stack(state, &sandbox)?;
         let anchors = tx.get::<Anchored>(&sandbox.id)?.map(|kept| kept.record).unwrap_or_default();
         // A keeper holds the lock, too, and may be idle.
-        let kept = Place::of(&state.path, &sandbox.id).card().is_some_and(|card| card.handle().is_some());
+        let kept = KeeperDir::of(&state.path, &sandbox.id).card().is_some_and(|card| card.handle().is_some());
         let running = state::lock::is_held(state, &sandbox.record)
             && (!kept || !state::process::runs(tx, &sandbox.id)?.is_empty());
         let others = others(tx, state, caller, &sandbox)?;
@@ -239,8 +239,8 @@ fn size_of(file: &FileDiff, lines: bool) -> usize {
 
 fn position(after: &str, digest: &str, sandbox: &str) -> Result<usize, Fault> {
     let invalid = || {
-        let fault = Fault::invalid(format!("after: {after:?} is no `next` of a diff")).phase(Phase::Admission);
-        fault.hint("take it from the page before, or leave it out to begin anew")
+        let fault = Fault::invalid(format!("after: {after:?} is not a `next` value of a diff")).phase(Phase::Admission);
+        fault.hint("take it from the previous page, or leave it out to start over")
     };
     let (of, at) = after.split_once('.').ok_or_else(invalid)?;
     let at = at.parse().map_err(|_| invalid())?;
@@ -248,7 +248,7 @@ fn position(after: &str, digest: &str, sandbox: &str) -> Result<usize, Fault> {
         return Ok(at);
     }
     let fault = Fault::new(ErrorKind::Conflict, "the workspace changed since the page before").phase(Phase::Review);
-    Err(fault.hint("begin anew without `after`").subject(sandbox))
+    Err(fault.hint("start over without `after`").subject(sandbox))
 }
 
 /// Records the diff that was shown: an approval without a digest refers to the last diff that a person was shown as a whole, and

@@ -53,7 +53,7 @@ fn reference(ask: &FetchCommits, sandbox: &Kept<Sandbox>) -> Result<String, Faul
     }
     let of = |name: &str| Some(format!("refs/cofferdam/{name}")).filter(|name| git::check_reference(name).is_ok());
     let own = sandbox.record.name.as_deref().and_then(of).or_else(|| of(&sandbox.id));
-    own.ok_or_else(|| Fault::internal("a sandbox whose id is no part of a reference"))
+    own.ok_or_else(|| Fault::internal("the id of the sandbox cannot be part of a reference"))
 }
 
 fn note(state: &State, caller: &Caller, id: &str, step: JournalStep, body: serde_json::Value) -> Result<(), Fault> {

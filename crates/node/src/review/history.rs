@@ -13,7 +13,7 @@ pub fn of(caller: &Caller, sandbox: &Kept<Sandbox>, stack: &Stack) -> (Option<Wo
     let Some(base) = git::head_of_top(&sandbox.record.base) else { return (None, None) };
     match inside(caller, sandbox, stack, &base) {
         Ok(found) => (found, None),
-        Err(fault) => (None, Some(format!("what was committed inside is not listed: {}", fault.message))),
+        Err(fault) => (None, Some(format!("commits made inside are not listed: {}", fault.message))),
     }
 }
 

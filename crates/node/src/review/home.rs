@@ -73,7 +73,7 @@ fn refuse_paths(only: &[Rel]) -> Result<(), Fault> {
     match only.first() {
         None => Ok(()),
         Some(path) => {
-            let fault = Fault::invalid(format!("{path}: --home is about all of the home")).phase(Phase::Admission);
+            let fault = Fault::invalid(format!("{path}: --home applies to the whole home")).phase(Phase::Admission);
             Err(fault.hint("leave the path out"))
         }
     }

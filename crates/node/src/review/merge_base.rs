@@ -11,7 +11,7 @@ use std::io::Read;
 use store::Kept;
 use terms::Fault;
 use workspace::git::{Old, Surroundings, Was};
-use workspace::plan::{Act, Plan, Shape};
+use workspace::plan::{Plan, Shape, StepAction};
 use workspace::{Anchors, Dir, Seen, Stack, merge, sight, stage, undo};
 
 pub struct MergeBases {
@@ -42,7 +42,7 @@ impl MergeBases {
                 let surroundings = Surroundings { env: &caller.env };
                 // Without git the rebase finds fewer merge bases, and is still correct.
                 Old::look_up(&sandbox.record.base, &surroundings, commit, &asked).unwrap_or_else(|fault| {
-                    notes.push(format!("git was not asked how files were before: {}", fault.message));
+                    notes.push(format!("git could not be asked for earlier versions of files: {}", fault.message));
                     None
                 })
             }
@@ -176,7 +176,7 @@ fn replaced(state: &State, sandbox: &Sandbox, asked: &BTreeSet<Rel>, tell: &mut 
 
 fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = ReplacedFile<'_>> {
     let old = plan.steps.iter().filter_map(|step| match &step.act {
-        Act::Swap { old, .. } | Act::Remove { old } if !old.is_dir => Some((&step.at, old)),
+        StepAction::Swap { old, .. } | StepAction::Remove { old } if !old.is_dir => Some((&step.at, old)),
         _ => None,
     });
     let old: BTreeMap<&Rel, _> = old.collect();

@@ -47,7 +47,7 @@ fn of_path(state: &State, whole: PathBuf, caller: &Caller) -> Result<Provenance,
     answer.batches.truncate(MOST_BATCHES);
     if answer.batches.is_empty() {
         let fault = Fault::new(ErrorKind::NotFound, format!("{}: nothing landed there", whole.display()));
-        return Err(fault.hint("only what `cofferdam approve` let through is known").phase(Phase::Admission));
+        return Err(fault.hint("only changes that were approved have a record").phase(Phase::Admission));
     }
     Ok(answer)
 }

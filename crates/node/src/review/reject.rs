@@ -35,14 +35,14 @@ pub fn reject(node: &Node, caller: &Caller, ask: &RejectChanges) -> Result<Works
     let anchors = anchors.map(|kept| kept.record.anchors).unwrap_or_default();
     let wish = Selection { everything: ask.everything, paths, hunks: ask.hunks.clone(), ..Selection::default() };
     if wish.is_empty() {
-        let fault = Fault::invalid("nothing was chosen to be rejected").phase(Phase::Admission);
+        let fault = Fault::invalid("no changes were selected to reject").phase(Phase::Admission);
         return Err(fault.hint("give paths, --hunk ID or --all"));
     }
     let stack = sandbox::stack(&state, &sandbox)?;
     let diff = workspace::diff::diff(&stack, &anchors, &Options::default()).map_err(|f| f.subject(&sandbox.id))?;
     if ask.digest.as_ref().is_some_and(|digest| *digest != diff.digest) {
         let fault = Fault::new(ErrorKind::Conflict, "the workspace changed since it was reviewed").phase(Phase::Review);
-        return Err(fault.hint("look again with `cofferdam diff`").subject(&sandbox.id));
+        return Err(fault.hint("review again with `cofferdam diff`").subject(&sandbox.id));
     }
     let chosen = select::choose_to_drop(&diff, &wish).map_err(|f| f.subject(&sandbox.id))?;
     let note = |step, body| {

@@ -6,7 +6,7 @@ use api::{BatchVerb, FileKind, LandedChange, Receipt, Rel};
 use runtime::Node;
 use runtime::liveness;
 use state::batch::{self, Batch};
-use state::landing::{self, Job, PATIENCE};
+use state::landing::{self, LandingJob, PATIENCE};
 use state::landing_recovery;
 use state::lock::{LockAttempt, LockResult};
 use state::sandbox::Sandbox;
@@ -17,8 +17,8 @@ use std::path::Path;
 use store::{Kept, Tx};
 use terms::clock::{date, now_ms};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
-use workspace::land::Held;
-use workspace::plan::{Item, Shape};
+use workspace::land::BaseLock;
+use workspace::plan::{PlanItem, Shape};
 use workspace::{Dir, Lock};
 
 /// Reverts a batch: by id or the beginning of one, else the last of a sandbox, else the last that landed in the current
@@ -47,13 +47,13 @@ pub fn undo_of(node: &Node, caller: &Caller, which: &Which, batch: Option<&str>)
 
 fn undo_found(node: &Node, state: &State, caller: &Caller, target: Kept<Batch>) -> Result<Receipt, Fault> {
     let base = open_base(&target)?;
-    let held = Held::take(&base, PATIENCE)?;
+    let held = BaseLock::take(&base, PATIENCE)?;
     landing_recovery::recover_held(state, &base, target.record.base.to_str().unwrap_or_default(), &held)?;
     // Another undo may have finished while we waited.
     let target = state.store.read(|tx| by_id(tx, &target.id))?;
     if let Some(by) = &target.record.undone_by {
         let fault = Fault::new(ErrorKind::Conflict, format!("{} was undone by {by} already", target.id));
-        let hint = "`cofferdam provenance` tells which approvals stand";
+        let hint = "`cofferdam provenance` shows the approvals in effect";
         return Err(fault.hint(hint).subject(&target.id).phase(Phase::Review));
     }
     take_back(node, state, caller, &target, &base, &held).map_err(|fault| fault.subject(&target.id))
@@ -65,7 +65,7 @@ fn take_back(
     caller: &Caller,
     target: &Kept<Batch>,
     base: &Dir,
-    held: &Held,
+    held: &BaseLock,
 ) -> Result<Receipt, Fault> {
     let dir = batch::copies(state, &target.id)?.ok_or_else(|| collected(target))?;
     let (plan, landed) = workspace::undo::read(&dir, &target.id)?;
@@ -83,7 +83,7 @@ fn take_back(
         files: goals.len() as u64,
         ..target.record.clone()
     };
-    let job = Job { state, batch, base, view: None, undone: Some(&dir), goals };
+    let job = LandingJob { state, batch, base, view: None, undone: Some(&dir), goals };
     let done = landing::land(job, held, &|_| Ok(Shape::dir(0o755)))?;
     notes.extend(done.notes);
     notes.extend(target.record.inside.iter().map(|one| commit_stays(&format!("{} in {}", one.commit, one.path))));
@@ -111,13 +111,13 @@ fn commit_stays(commit: &str) -> String {
 }
 
 /// Returns the items that were listed at the landing: directories that came or went together with their contents were not.
-fn named(items: &[Item]) -> impl Iterator<Item = &Item> {
-    let whole = |item: &Item| matches!((&item.before, &item.after), (None, Some(s)) | (Some(s), None) if s.kind == FileKind::Dir);
+fn named(items: &[PlanItem]) -> impl Iterator<Item = &PlanItem> {
+    let whole = |item: &PlanItem| matches!((&item.before, &item.after), (None, Some(s)) | (Some(s), None) if s.kind == FileKind::Dir);
     let holders: BTreeSet<Rel> = items.iter().filter_map(|item| item.at.split()).map(|(above, _)| above).collect();
     items.iter().filter(move |item| !whole(item) || !holders.contains(&item.at))
 }
 
-fn taken_back(item: &Item) -> LandedChange {
+fn taken_back(item: &PlanItem) -> LandedChange {
     let kind = match (&item.before, &item.after) {
         (None, _) => "added",
         (_, None) => "deleted",
@@ -160,7 +160,7 @@ fn open_base(target: &Kept<Batch>) -> Result<Dir, Fault> {
     let opened = Dir::open(base).map_err(|e| conflict(e.to_string()))?;
     match opened.meta(&Rel::top()).map_err(|e| conflict(e.to_string()))? {
         Some(now) if now.ino == base_id.1 => Ok(opened),
-        _ => Err(conflict(format!("another directory than the one that {} landed in", target.id))),
+        _ => Err(conflict(format!("not the directory that {} landed in", target.id))),
     }
 }
 
@@ -214,12 +214,12 @@ fn last(batches: impl Iterator<Item = Kept<Batch>>) -> Option<Kept<Batch>> {
 
 fn collected(target: &Kept<Batch>) -> Fault {
     let when = date(target.record.at_ms / 1000);
-    let message = format!("{} landed on {when}, and the copies of what it replaced were collected since", target.id);
+    let message = format!("{} landed on {when}, and the files that it replaced were collected since", target.id);
     let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Admission);
-    fault.hint("it cannot be undone any more; `cofferdam provenance` still tells what it changed")
+    fault.hint("it can no longer be undone; `cofferdam provenance` still shows its changes")
 }
 
 fn unknown(word: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::NotFound, format!("nothing has landed that could be undone: {word:?}"));
+    let fault = Fault::new(ErrorKind::NotFound, format!("no batch to undo matches {word:?}"));
     fault.hint("`cofferdam provenance .` lists what landed here").phase(Phase::Admission)
 }

@@ -8,10 +8,10 @@ use crate::keeper::begin::RunCreateExt;
 use api::{PathText, RunCreate, RunExplained};
 use runtime::Node;
 use runtime::policies;
-use runtime::request::Word;
-use runtime::run::{Fresh, Place, Refused, RunPlan, RunRequest, Stdio, record, sandboxed};
+use runtime::request::WireText;
+use runtime::run::{ChangeDestination, Fresh, Refused, RunPlan, RunRequest, Stdio, record, sandboxed};
 use runtime::secrets::{self, Secrets};
-use runtime::watch::Watch;
+use runtime::watch::WatchOptions;
 use state::sandbox::{self, Sandbox};
 use state::{Caller, bounds};
 use std::ffi::OsString;
@@ -54,9 +54,9 @@ pub fn explain(
 ) -> Result<RunExplained, Fault> {
     run.check()?;
     if !run.secrets.is_empty() {
-        let fault = Fault::invalid("run.secrets: no value is looked at to explain a run");
+        let fault = Fault::invalid("run.secrets: explaining a run uses no secret values");
         return Err(fault
-            .hint("leave the values out; `create.secrets` says that they would be brought")
+            .hint("leave the values out; `create.secrets` names the secrets of the run")
             .phase(Phase::Admission));
     }
     let (from_record, request, cwd) = match within {
@@ -88,7 +88,7 @@ fn in_fresh(
     let (sandbox, notes) = create::outline(node, ask, caller)?;
     let fresh = Fresh { dir: Some(sandbox.base.clone()), driver: ask.driver, ..Fresh::default() };
     let request = RunRequest {
-        place: if ask.read_only { Place::ReadOnly } else { Place::Fresh(fresh) },
+        place: if ask.read_only { ChangeDestination::ReadOnly } else { ChangeDestination::Fresh(fresh) },
         policies: ask.policies.clone(),
         limits: sandbox.limits.tightest(run.limits),
         cpus: sandbox.cpus,
@@ -96,7 +96,7 @@ fn in_fresh(
         report_reads: sandbox.report_reads,
         ..command(run)?
     };
-    run.watch().check(&Watch::as_made(&sandbox), "the sandbox of this run")?;
+    run.watch().check(&WatchOptions::as_made(&sandbox), "the sandbox of this run")?;
     let cwd = sandbox.base.clone();
     Ok((from_record(sandbox, notes, caller)?, request, cwd))
 }
@@ -112,9 +112,9 @@ fn in_sandbox(
     let state = node.states.lend(caller)?;
     let found: Kept<Sandbox> = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     record::check_active(&found)?;
-    run.watch().check(&Watch::as_made(&found.record), &found.id)?;
+    run.watch().check(&WatchOptions::as_made(&found.record), &found.id)?;
     let request = RunRequest {
-        place: Place::Sandbox(found.id),
+        place: ChangeDestination::Sandbox(found.id),
         limits: run.limits,
         secrets: found.record.secrets.clone(),
         ..command(run)?
@@ -135,7 +135,7 @@ fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Res
     let caller = as_of_keeper(caller, cwd);
     let ground = enclosure::begin_explained(PLANNING);
     let plan = match &request.place {
-        Place::Sandbox(id) => sandboxed::plan_as_recorded(node, request, id, &caller, ground),
+        ChangeDestination::Sandbox(id) => sandboxed::plan_as_recorded(node, request, id, &caller, ground),
         _ => {
             let effective = policies::effective(&request.policies, &[], &caller)?;
             RunPlan::under(request, &caller, effective, ground)
@@ -155,7 +155,7 @@ fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Res
 fn command(run: &RunCreate) -> Result<RunRequest, Fault> {
     let unread = || Fault::internal("a command with a word that cannot be read");
     let command: Option<Vec<OsString>> = run.command.iter().map(text).collect();
-    let env: Option<Vec<OsString>> = run.assignments().iter().map(Word::text).collect();
+    let env: Option<Vec<OsString>> = run.assignments().iter().map(WireText::text).collect();
     Ok(RunRequest {
         command: command.ok_or_else(unread)?,
         shell: run.shell.as_ref().and_then(text),

@@ -46,7 +46,7 @@ pub fn fork_once(
         let fault = Fault::invalid(format!("count is {count}")).hint(format!("from 1 to {MOST}"));
         return Err(fault.phase(Phase::Admission));
     }
-    let Origin { snapshot, sandbox: of, ground } = origin(node, state, caller, word)?;
+    let ForkOrigin { snapshot, sandbox: of, ground } = origin(node, state, caller, word)?;
     let base = ground.base()?;
     let frozen = ground.verified(state)?;
     let at_ms = terms::clock::now_ms();
@@ -116,7 +116,7 @@ fn undo(state: &State, grown: &[(Vec<String>, Lock)]) {
 }
 
 /// The snapshot that a fork or a template is made from.
-pub struct Origin {
+pub struct ForkOrigin {
     pub snapshot: String,
     /// The snapshot's sandbox, which may be gone.
     pub sandbox: String,
@@ -124,13 +124,13 @@ pub struct Origin {
 }
 
 /// Returns the snapshot that a word names, or takes one of the sandbox that it names.
-pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -> Result<Origin, Fault> {
+pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -> Result<ForkOrigin, Fault> {
     let known = match word {
         Some(word) => state.store.read(|tx| try_find(tx, word, caller))?,
         None => None,
     };
     if let Some(kept) = known {
-        return Ok(Origin { snapshot: kept.id, sandbox: kept.record.sandbox, ground: kept.record.ground });
+        return Ok(ForkOrigin { snapshot: kept.id, sandbox: kept.record.sandbox, ground: kept.record.ground });
     }
     let found = state.store.read(|tx| sandbox::find(tx, word, caller)).map_err(|fault| match word {
         Some(word) if fault.error_kind == ErrorKind::NotFound => {
@@ -140,7 +140,7 @@ pub fn origin(node: &Node, state: &State, caller: &Caller, word: Option<&str>) -
         _ => fault,
     })?;
     let (taken, snapshot) = take_of(node, state, caller, found, None, SnapshotPurpose::Automatic)?;
-    Ok(Origin { snapshot: taken.id, sandbox: snapshot.sandbox, ground: snapshot.ground })
+    Ok(ForkOrigin { snapshot: taken.id, sandbox: snapshot.sandbox, ground: snapshot.ground })
 }
 
 /// Returns the current or last record of a sandbox, whose rules and limits apply to what this caller makes from a snapshot of it:
@@ -156,7 +156,7 @@ pub fn in_force(tx: &Tx<'_>, sandbox: &str, caller: &Caller) -> Result<Option<Sa
     match tx.get::<Tombstone>(sandbox)? {
         Some(gone) => Ok(Some(gone.record.sandbox)),
         None => {
-            let message = format!("{sandbox} is gone, and what it was allowed last is not known any more");
+            let message = format!("{sandbox} is gone, and its last policy is no longer recorded");
             let hint = "export the snapshot and import it under a policy of yours, or ask an operator of the host";
             Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).subject(sandbox).phase(Phase::Admission))
         }

@@ -57,9 +57,9 @@ pub fn hold(state: &State, sandbox: &Kept<Sandbox>) -> Result<Frozen, Fault> {
             Ok(frozen) => return Ok(frozen),
             Err(FreezeError::NoGuest) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(trouble) => {
-                let message = format!("{} could not be held still: {trouble}", run.id);
+                let message = format!("{} could not be paused: {trouble}", run.id);
                 let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Preparation);
-                let hint = "it goes on unharmed; try again, or take the snapshot when the run has ended";
+                let hint = "it keeps running; try again, or take the snapshot when the run has ended";
                 return Err(fault.hint(hint).subject(&sandbox.id));
             }
         }

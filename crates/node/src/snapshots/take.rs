@@ -112,7 +112,7 @@ fn refuse_taken(state: &State, name: &str, caller: &Caller) -> Result<(), Fault>
         let Some(other) = tx.get_named::<Snapshot>(name)? else { return Ok(()) };
         let seen = caller.sees_id(tx, &other.record.sandbox)?;
         let which = if seen { format!(": {}", other.id) } else { String::new() };
-        let message = format!("there is a snapshot named {name:?} already{which}");
+        let message = format!("a snapshot named {name:?} exists already{which}");
         let fault = Fault::new(ErrorKind::Conflict, message).hint("choose another name").phase(Phase::Admission);
         Err(if seen { fault.subject(other.id) } else { fault })
     })
@@ -197,14 +197,14 @@ pub fn fresh_layer(state: &State, like: &Layer) -> Result<(Layer, Lock), Fault> 
 /// Syncs all layers to the disk.
 pub fn settle(state: &State) -> Result<(), Fault> {
     state.layers.settle().map_err(|e| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("the layers could not be brought to the disk: {e}"));
-        fault.hint("see what the kernel says of the disk of the state directory").phase(Phase::Preparation)
+        let fault = Fault::new(ErrorKind::Unavailable, format!("the layers could not be written to disk: {e}"));
+        fault.hint("check the kernel's log for errors of that disk").phase(Phase::Preparation)
     })
 }
 
 pub fn unmade(error: &std::io::Error) -> Fault {
-    let fault = Fault::new(ErrorKind::Unavailable, format!("no new layer could be made: {error}"));
-    fault.hint("see to the space and the permissions of the state directory").phase(Phase::Preparation)
+    let fault = Fault::new(ErrorKind::Unavailable, format!("cannot create a layer: {error}"));
+    fault.hint("check space and permissions of the state directory").phase(Phase::Preparation)
 }
 
 pub fn sealed(layer: &Layer, driver: Driver) -> Result<Frozen, Fault> {

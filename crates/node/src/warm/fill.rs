@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use serde_json::Value;
 use state::State;
 use state::journal::note;
-use state::pool::{Pool, Spare, Stage};
+use state::pool::{Pool, Spare, SpareStage};
 use state::sandbox::Sandbox;
 use state::snapshot::Template;
 use state::{Caller, total};
@@ -78,7 +78,7 @@ pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<MissingSpares>, u64), 
         let mut good = 0;
         for spare in spares.iter().filter(|spare| spare.record.pool == pool.id) {
             // Only this daemon makes spares, and not during a sweep: one still in the making was left by a daemon that died.
-            let is_ready = spare.record.stage == Stage::Ready && Some(&spare.record.key) == key.as_ref();
+            let is_ready = spare.record.stage == SpareStage::Ready && Some(&spare.record.key) == key.as_ref();
             match is_ready && good < pool.record.keep {
                 true => good += 1,
                 false => drop(drop_spare(node, &state, &spare.id, caller)?),
@@ -153,12 +153,12 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
         let message =
             "cannot make a spare: the secrets of its policy would come from the environment of the caller of `create`";
         let fault = Fault::new(ErrorKind::UnsupportedPolicy, message).phase(Phase::Planning);
-        fault.hint("keep them with `cofferdam secret set`, and fill the pool by a daemon")
+        fault.hint("store them with `cofferdam secret set`, and let a daemon fill the pool")
     })?;
     let id = terms::id("sbx", sys::random::id_bytes());
     let stacked = NewLayers::make(state, caller, &base, &ask, &id, &mut sandbox, &mut |_| {})?;
     let below = sandbox.layers.split_last().map(|(_, below)| below.to_vec()).unwrap_or_default();
-    let spare = Spare { pool: pool.to_owned(), key, stage: Stage::Coming, sandbox };
+    let spare = Spare { pool: pool.to_owned(), key, stage: SpareStage::Coming, sandbox };
     let added = state.store.write(|tx| {
         let same = tx.get::<Pool>(pool)?.is_some_and(|now| now.version == kept.version);
         if !same || tx.list_in::<Spare>(pool)?.len() >= kept.record.keep as usize {
@@ -180,10 +180,10 @@ fn make(node: &Node, state: &State, pool: &str, caller: &Caller) -> Result<(), F
         return Err(fault);
     }
     state.store.write(|tx| {
-        let Some(mut spare) = tx.get::<Spare>(&id)?.filter(|spare| spare.record.stage == Stage::Coming) else {
+        let Some(mut spare) = tx.get::<Spare>(&id)?.filter(|spare| spare.record.stage == SpareStage::Coming) else {
             return Ok(());
         };
-        spare.record.stage = Stage::Ready;
+        spare.record.stage = SpareStage::Ready;
         tx.change(spare)?;
         note(tx, "spare", JournalStep::Done, &id, caller, Value::Null).map(drop)
     })

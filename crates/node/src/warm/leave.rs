@@ -4,11 +4,11 @@
 use crate::stop::end_keeper;
 use api::JournalStep;
 use runtime::Node;
-use runtime::keeper::place::Place;
+use runtime::keeper::place::KeeperDir;
 use serde_json::{Value, json};
 use state::journal::note;
 use state::layer_meta::drop_layer;
-use state::pool::{Pool, Spare, Stage};
+use state::pool::{Pool, Spare, SpareStage};
 use state::{Caller, State};
 use std::time::{Duration, Instant};
 use store::{Kept, Tx};
@@ -22,7 +22,7 @@ const COMING_MS: u64 = 120_000;
 /// Marks all spares of a template for removal.
 pub(crate) fn mark_leaving(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
     for mut spare in tx.list_in::<Spare>(pool)? {
-        spare.record.stage = Stage::Leaving;
+        spare.record.stage = SpareStage::Leaving;
         tx.change(spare)?;
     }
     Ok(())
@@ -31,13 +31,13 @@ pub(crate) fn mark_leaving(tx: &Tx<'_>, pool: &str) -> Result<(), Fault> {
 /// Returns the reason for which a spare cannot be used, if there is one. Reads only records and the kernel, so that `gc` can call
 /// it, too.
 pub(crate) fn idle(tx: &Tx<'_>, state: &State, spare: &Kept<Spare>) -> Result<Option<&'static str>, Fault> {
-    let lives = Place::of(&state.path, &spare.id).card().is_some_and(|card| card.handle().is_some());
+    let lives = KeeperDir::of(&state.path, &spare.id).card().is_some_and(|card| card.handle().is_some());
     let old = spare.record.sandbox.created_ms.saturating_add(COMING_MS) < terms::clock::now_ms();
     Ok(match spare.record.stage {
-        Stage::Leaving => Some("it is not wanted any more"),
-        _ if tx.get::<Pool>(&spare.record.pool)?.is_none() => Some("nothing wants it"),
-        Stage::Ready if !lives => Some("its keeper is gone"),
-        Stage::Coming if !lives && old => Some("it never stood"),
+        SpareStage::Leaving => Some("it is no longer needed"),
+        _ if tx.get::<Pool>(&spare.record.pool)?.is_none() => Some("no pool needs it"),
+        SpareStage::Ready if !lives => Some("its keeper is gone"),
+        SpareStage::Coming if !lives && old => Some("it never became live"),
         _ => None,
     })
 }
@@ -64,10 +64,10 @@ pub fn take_away(node: &Node, caller: &Caller, state: &State) -> Result<u64, Fau
 pub(crate) fn drop_spare(node: &Node, state: &State, id: &str, caller: &Caller) -> Result<bool, Fault> {
     let marked = state.store.write(|tx| {
         let Some(mut spare) = tx.get::<Spare>(id)? else { return Ok(None) };
-        if spare.record.stage == Stage::Leaving {
+        if spare.record.stage == SpareStage::Leaving {
             return Ok(Some(spare));
         }
-        spare.record.stage = Stage::Leaving;
+        spare.record.stage = SpareStage::Leaving;
         tx.change(spare).map(Some)
     })?;
     let Some(spare) = marked else { return Ok(false) };
@@ -88,7 +88,7 @@ pub(crate) fn drop_spare(node: &Node, state: &State, id: &str, caller: &Caller) 
     for layer in crate::remove::alone(&spare.record.sandbox, &referred) {
         drop_layer(&state.layers, layer).map_err(|e| Fault::internal(format!("{layer}: {e}")).subject(id))?;
     }
-    Place::of(&state.path, id).remove();
+    KeeperDir::of(&state.path, id).remove();
     state.store.write(|tx| {
         note(tx, "spare_rm", JournalStep::Done, id, caller, json!({ "pool": spare.record.pool }))?;
         tx.remove::<Spare>(id)
@@ -96,8 +96,8 @@ pub(crate) fn drop_spare(node: &Node, state: &State, id: &str, caller: &Caller) 
 }
 
 fn stuck(id: &str) -> Fault {
-    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: a process holds its layer and will not end"));
-    fault.subject(id).retry(Retry::Later).phase(Phase::Close).hint("try again; `cofferdam gc` does, too")
+    let fault = Fault::new(ErrorKind::Conflict, format!("{id}: a process holds its layer and does not end"));
+    fault.subject(id).retry(Retry::Later).phase(Phase::Close).hint("try again; `cofferdam gc` also removes it")
 }
 
 /// The journal body of a spare that is made.

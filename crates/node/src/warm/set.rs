@@ -5,11 +5,11 @@ use crate::create::{self, rules};
 use crate::snapshots::find_template;
 use api::{JournalStep, TemplateWarmed, WarmPool};
 use runtime::Node;
-use runtime::policies::{Flag, Source};
+use runtime::policies::{Flag, RequestedPolicy};
 use serde_json::json;
 use state::Caller;
 use state::journal::note;
-use state::pool::{Pool, Spare, Stage};
+use state::pool::{Pool, Spare, SpareStage};
 use store::{Kept, Tx};
 use terms::{Fault, Limits, PROTOCOL_VERSION, Phase, check_amounts, least};
 
@@ -19,7 +19,7 @@ pub struct KeepSpares {
     pub template: String,
     /// The number of spares; 0 removes the pool.
     pub keep: u32,
-    pub policies: Vec<Source>,
+    pub policies: Vec<RequestedPolicy>,
     pub flags: Vec<Flag>,
     pub limits: Limits,
     pub cpus: Option<f64>,
@@ -28,8 +28,8 @@ pub struct KeepSpares {
 /// Sets the number of spares and their policy and limits. Spares with other ones are removed; a daemon makes new ones.
 pub fn set(node: &Node, caller: &Caller, ask: &KeepSpares) -> Result<TemplateWarmed, Fault> {
     if ask.keep > MOST {
-        let fault = Fault::invalid(format!("--keep {}: at most {MOST} stand ready for one template", ask.keep));
-        return Err(fault.hint("a daemon makes new ones as they are taken").phase(Phase::Admission));
+        let fault = Fault::invalid(format!("--keep {}: at most {MOST} spares are kept for one template", ask.keep));
+        return Err(fault.hint("a daemon creates new ones as they are claimed").phase(Phase::Admission));
     }
     check_amounts(&ask.limits, ask.cpus)?;
     let state = node.states.open(caller)?;
@@ -93,6 +93,7 @@ fn pool_of(ask: &KeepSpares, caller: &Caller, ground: &state::snapshot::Ground) 
 /// Returns the requested and the current number of spares of a template; none without a pool.
 pub fn warmth(tx: &Tx<'_>, template: &str) -> Result<Option<WarmPool>, Fault> {
     let Some(Kept { record: Pool { keep, trouble, .. }, .. }) = tx.get::<Pool>(template)? else { return Ok(None) };
-    let ready = tx.list_in::<Spare>(template)?.iter().filter(|spare| spare.record.stage == Stage::Ready).count() as u32;
+    let ready =
+        tx.list_in::<Spare>(template)?.iter().filter(|spare| spare.record.stage == SpareStage::Ready).count() as u32;
     Ok(Some(WarmPool { keep, ready, trouble: trouble.filter(|_| ready < keep) }))
 }

@@ -2,7 +2,7 @@
 
 use crate::fixture::{CANARY, StopOnDrop, WorkspaceFixture, kind, rel};
 use api::{FileEntry, FileKind, Rel};
-use node::files::write::Ask;
+use node::files::write::WriteOptions;
 use node::files::{change, copy, list, read, search, tar, write};
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
@@ -49,23 +49,30 @@ fn links_are_followed_inside_and_never_out() {
         ["twin/canary", "out/canary", "canary", "in/over", "up/ws-evil/canary", "up/ws/in/file", "proc/etc/passwd"]
     {
         assert_eq!(kind(fixture.read(name)), ErrorKind::PolicyDenied, "{name}");
-        assert_eq!(kind(fixture.write(name, b"!", Ask::default())), ErrorKind::PolicyDenied, "{name}");
-        let inside = Ask { parents: true, append: true, ..Ask::default() };
+        assert_eq!(kind(fixture.write(name, b"!", WriteOptions::default())), ErrorKind::PolicyDenied, "{name}");
+        let inside = WriteOptions { parents: true, append: true, ..WriteOptions::default() };
         assert_eq!(kind(fixture.write(name, b"!", inside)), ErrorKind::PolicyDenied, "{name}");
     }
     let root = fixture.root();
     assert_eq!(kind(fixture.read("loop")), ErrorKind::Conflict);
-    assert_eq!(kind(list::list(&root, &rel("twin"), &list::Ask::default())), ErrorKind::PolicyDenied);
+    assert_eq!(kind(list::list(&root, &rel("twin"), &list::ListOptions::default())), ErrorKind::PolicyDenied);
     assert_eq!(kind(change::mkdir(&root, &rel("out/new"), true, None)), ErrorKind::PolicyDenied);
     assert_eq!(kind(change::chmod(&root, &rel("canary"), 0o777)), ErrorKind::PolicyDenied);
     assert_eq!(kind(change::rename(&root, &rel("near"), &rel("out/near"), true)), ErrorKind::PolicyDenied);
     assert_eq!(kind(change::remove(&root, &rel("out/canary"), true)), ErrorKind::PolicyDenied);
-    assert_eq!(kind(copy::copy(&root, &rel("out/canary"), &rel("c"), &copy::Ask::default())), ErrorKind::PolicyDenied);
+    assert_eq!(
+        kind(copy::copy(&root, &rel("out/canary"), &rel("c"), &copy::CopyOptions::default())),
+        ErrorKind::PolicyDenied
+    );
     assert_eq!(kind(tar::pack(&root, &rel("out"), &mut Vec::new(), &mut drop)), ErrorKind::PolicyDenied);
     assert_eq!(list::stat(&root, &rel("canary"), false).unwrap().kind, FileKind::Symlink, "the link itself is seen");
-    assert_eq!(fixture.write("near", b"through", Ask::default()).unwrap().path, rel("in/file"), "as the guest would");
+    assert_eq!(
+        fixture.write("near", b"through", WriteOptions::default()).unwrap().path,
+        rel("in/file"),
+        "as the guest would"
+    );
     assert_eq!(fixture.read("in/file").unwrap(), b"through");
-    let everything = search::Ask { content: Some(".".into()), ..search::Ask::default() };
+    let everything = search::SearchOptions { content: Some(".".into()), ..search::SearchOptions::default() };
     let found = search::search(&root, &Rel::top(), &everything).unwrap();
     assert!(found.matches.iter().all(|m| m.path == rel("in/file")), "{found:?}");
     fixture.outside_is_untouched();
@@ -115,7 +122,7 @@ fn no_path_reads_or_writes_what_is_outside() {
                 prop_assert!(found != CANARY.as_bytes() && !found.starts_with(b"root:"), "{path:?}");
                 **seen.borrow_mut() += 1;
             }
-            let fresh = Ask { parents: true, ..Ask::default() };
+            let fresh = WriteOptions { parents: true, ..WriteOptions::default() };
             let _ = fixture.root().path(format!("{path}/made").as_bytes()).map(|at| {
                 let _ = write::write(fixture.root(), &at, fresh, &mut &b"x"[..]);
             });
@@ -162,7 +169,7 @@ fn swaps_in_mid_way_lead_nowhere() {
                 }
                 continue;
             }
-            match write::write(fixture.root(), &path, Ask::default(), &mut &b"written"[..]) {
+            match write::write(fixture.root(), &path, WriteOptions::default(), &mut &b"written"[..]) {
                 Ok(_) => writes += 1,
                 Err(_) => refused += 1,
             }
@@ -192,18 +199,18 @@ fn what_blocks_is_listed_and_never_opened() {
         assert_eq!(kind(fixture.read(name)), ErrorKind::Conflict, "{name}");
         for append in [true, false] {
             assert_eq!(
-                kind(fixture.write(name, b"x", Ask { append, ..Ask::default() })),
+                kind(fixture.write(name, b"x", WriteOptions { append, ..WriteOptions::default() })),
                 ErrorKind::Conflict,
                 "{name}"
             );
         }
         assert_eq!(
-            kind(copy::copy(&fixture.root(), &rel(name), &rel("c"), &copy::Ask::default())),
+            kind(copy::copy(&fixture.root(), &rel(name), &rel("c"), &copy::CopyOptions::default())),
             ErrorKind::Conflict
         );
         assert_ne!(list::stat(&fixture.root(), &rel(name), true).unwrap().kind, FileKind::File);
     }
-    let all = search::Ask { content: Some("needle".into()), ..search::Ask::default() };
+    let all = search::SearchOptions { content: Some("needle".into()), ..search::SearchOptions::default() };
     assert_eq!(search::search(&fixture.root(), &Rel::top(), &all).unwrap().matches.len(), 1);
     let mut left_out = tar::LeftOut::default();
     let packed = tar::pack(&fixture.root(), &Rel::top(), &mut Vec::new(), &mut |found| left_out = found).unwrap();
@@ -251,7 +258,7 @@ fn another_name_of_a_file_keeps_what_it_had() {
     fixture.put("a", "shared");
     fs::hard_link(fixture.ws.join("a"), fixture.top.join("elsewhere")).unwrap();
     assert_eq!(list::stat(&fixture.root(), &rel("a"), true).unwrap().links, 2, "told");
-    fixture.write("a", b"new", Ask::default()).unwrap();
+    fixture.write("a", b"new", WriteOptions::default()).unwrap();
     assert_eq!(fs::read(fixture.top.join("elsewhere")).unwrap(), b"shared");
     assert_eq!(fixture.read("a").unwrap(), b"new");
     fs::remove_file(fixture.top.join("elsewhere")).unwrap();
@@ -281,7 +288,7 @@ fn hostile_names_go_through_every_verb_byte_for_byte() {
     let root = fixture.root();
     for name in names {
         let path = root.path(name).unwrap();
-        let made = write::write(fixture.root(), &path, Ask::default(), &mut &name[..]).unwrap();
+        let made = write::write(fixture.root(), &path, WriteOptions::default(), &mut &name[..]).unwrap();
         let json = serde_json::to_string(&made).unwrap();
         let back: FileEntry = serde_json::from_str(&json).unwrap();
         assert_eq!(back.path.as_bytes(), name, "nothing is lost in {json}");
@@ -289,8 +296,11 @@ fn hostile_names_go_through_every_verb_byte_for_byte() {
     let on_disk: std::collections::BTreeSet<Vec<u8>> =
         fs::read_dir(&fixture.ws).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect();
     assert_eq!(on_disk, names.iter().map(|n| n.to_vec()).collect());
-    let listed = list::list(&root, &Rel::top(), &list::Ask { limit: 3, ..list::Ask::default() }).unwrap();
-    let next = list::list(&root, &Rel::top(), &list::Ask { after: listed.next, ..list::Ask::default() }).unwrap();
+    let listed =
+        list::list(&root, &Rel::top(), &list::ListOptions { limit: 3, ..list::ListOptions::default() }).unwrap();
+    let next =
+        list::list(&root, &Rel::top(), &list::ListOptions { after: listed.next, ..list::ListOptions::default() })
+            .unwrap();
     let listed_paths: Vec<Vec<u8>> =
         listed.entries.iter().chain(&next.entries).map(|e| e.path.as_bytes().to_vec()).collect();
     assert_eq!(listed_paths, on_disk.iter().cloned().collect::<Vec<_>>(), "cursors are as exact as names");
@@ -314,11 +324,13 @@ fn nobody_gets_more_than_the_guest_may() {
     fs::create_dir(fixture.ws.join("dir")).unwrap();
     fs::set_permissions(fixture.ws.join("dir"), fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(kind(fixture.read("shut")), ErrorKind::PolicyDenied);
-    assert_eq!(kind(fixture.write("dir/x", b"", Ask::default())), ErrorKind::PolicyDenied);
-    let listing = list::list(&fixture.root(), &Rel::top(), &list::Ask { depth: 3, ..list::Ask::default() }).unwrap();
+    assert_eq!(kind(fixture.write("dir/x", b"", WriteOptions::default())), ErrorKind::PolicyDenied);
+    let listing =
+        list::list(&fixture.root(), &Rel::top(), &list::ListOptions { depth: 3, ..list::ListOptions::default() })
+            .unwrap();
     assert_eq!((listing.entries.len(), listing.shut), (3, 1), "it is there, and that it is shut is told");
     assert_eq!(fixture.read("mine").unwrap(), b"x");
-    fixture.write("made", b"x", Ask::default()).unwrap();
+    fixture.write("made", b"x", WriteOptions::default()).unwrap();
     assert_eq!(fs::metadata(fixture.ws.join("made")).unwrap().uid(), fixture.owner.0);
     let me = fs::metadata("/proc/self").unwrap().uid();
     fs::write(fixture.top.join("own"), "x").unwrap();
@@ -332,9 +344,13 @@ fn depth_beyond_any_path_is_no_trouble() {
     let root = fixture.root();
     let deep = vec!["deep"; 1500].join("/");
     change::mkdir(&root, &rel(&deep), true, None).unwrap();
-    write::write(fixture.root(), &rel(&format!("{deep}/f")), Ask::default(), &mut &b"x"[..]).unwrap();
+    write::write(fixture.root(), &rel(&format!("{deep}/f")), WriteOptions::default(), &mut &b"x"[..]).unwrap();
     assert_eq!(fixture.read(&format!("{deep}/f")).unwrap(), b"x");
-    let found = search::search(&root, &Rel::top(), &search::Ask { globs: vec!["f".into()], ..search::Ask::default() });
+    let found = search::search(
+        &root,
+        &Rel::top(),
+        &search::SearchOptions { globs: vec!["f".into()], ..search::SearchOptions::default() },
+    );
     assert_eq!(found.unwrap().matches[0].path.parts().count(), 1501);
     assert_eq!(change::remove(&root, &rel("deep"), true).unwrap().dirs, 1500);
 }

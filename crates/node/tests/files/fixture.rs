@@ -70,7 +70,7 @@ impl WorkspaceFixture {
         all_of(read::open(&self.root(), &self.root().path(path.as_bytes())?)?)
     }
 
-    pub fn write(&self, path: &str, text: &[u8], ask: write::Ask) -> Result<FileEntry, Fault> {
+    pub fn write(&self, path: &str, text: &[u8], ask: write::WriteOptions) -> Result<FileEntry, Fault> {
         let path = self.root().path(path.as_bytes())?;
         write::write(self.root(), &path, ask, &mut &text[..])
     }

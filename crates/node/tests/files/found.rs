@@ -3,9 +3,9 @@
 use crate::fixture::{WorkspaceFixture, kind, rel};
 use api::{FileEvent, FileEventKind, FileListing, PathText, Rel, SearchBound, SearchResult};
 use node::files::Interest;
-use node::files::list::{self, Ask};
+use node::files::list::{self, ListOptions};
 use node::files::search;
-use node::files::watch::{self, Watch};
+use node::files::watch::{self, InotifyWatch};
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
@@ -24,7 +24,7 @@ fn pages_of_any_size_tell_everything_once_and_in_order() {
     }
     fs::create_dir(fixture.ws.join("empty")).unwrap();
     symlink("a", fixture.ws.join("link")).unwrap();
-    let all = list::list(&fixture.root(), &Rel::top(), &Ask { depth: 10, ..Ask::default() }).unwrap();
+    let all = list::list(&fixture.root(), &Rel::top(), &ListOptions { depth: 10, ..ListOptions::default() }).unwrap();
     let want = "a a/1 a/b a/b/2 a/b.c a/b.c/3 a-b a-b/4 a.b empty link z z/y z/y/v z/y/x z/y/x/w";
     assert_eq!(names(&all).join(" "), want);
     assert_eq!(all.next, None);
@@ -32,7 +32,7 @@ fn pages_of_any_size_tell_everything_once_and_in_order() {
     for limit in 1..=16 {
         let (mut described, mut after) = (Vec::new(), None);
         loop {
-            let page = list::list(&fixture.root(), &Rel::top(), &Ask { depth: 10, limit, after }).unwrap();
+            let page = list::list(&fixture.root(), &Rel::top(), &ListOptions { depth: 10, limit, after }).unwrap();
             described.extend(names(&page));
             after = page.next;
             if after.is_none() {
@@ -41,33 +41,36 @@ fn pages_of_any_size_tell_everything_once_and_in_order() {
         }
         assert_eq!(described.join(" "), want, "in pages of {limit}");
     }
-    let flat = list::list(&fixture.root(), &rel("z"), &Ask::default()).unwrap();
+    let flat = list::list(&fixture.root(), &rel("z"), &ListOptions::default()).unwrap();
     assert_eq!(names(&flat), ["z/y"]);
-    assert_eq!(names(&list::list(&fixture.root(), &rel("link"), &Ask::default()).unwrap()), ["a/1", "a/b", "a/b.c"]);
+    assert_eq!(
+        names(&list::list(&fixture.root(), &rel("link"), &ListOptions::default()).unwrap()),
+        ["a/1", "a/b", "a/b.c"]
+    );
     for ask in [
-        Ask { depth: 0, ..Ask::default() },
-        Ask { limit: 0, ..Ask::default() },
-        Ask { limit: 10_001, ..Ask::default() },
+        ListOptions { depth: 0, ..ListOptions::default() },
+        ListOptions { limit: 0, ..ListOptions::default() },
+        ListOptions { limit: 10_001, ..ListOptions::default() },
     ] {
         assert_eq!(kind(list::list(&fixture.root(), &Rel::top(), &ask)), ErrorKind::InvalidRequest);
     }
     for after in ["", "zz", "2e2e", "61/62"] {
-        let ask = Ask { after: Some(after.into()), ..Ask::default() };
+        let ask = ListOptions { after: Some(after.into()), ..ListOptions::default() };
         assert_eq!(kind(list::list(&fixture.root(), &Rel::top(), &ask)), ErrorKind::InvalidRequest, "{after:?}");
     }
-    assert_eq!(kind(list::list(&fixture.root(), &rel("a.b"), &Ask::default())), ErrorKind::Conflict);
+    assert_eq!(kind(list::list(&fixture.root(), &rel("a.b"), &ListOptions::default())), ErrorKind::Conflict);
 }
 
-fn search(fixture: &WorkspaceFixture, path: &str, ask: search::Ask) -> SearchResult {
+fn search(fixture: &WorkspaceFixture, path: &str, ask: search::SearchOptions) -> SearchResult {
     search::search(&fixture.root(), &rel(path), &ask).unwrap()
 }
 
-fn content(text: &str) -> search::Ask {
-    search::Ask { content: Some(text.into()), ..search::Ask::default() }
+fn content(text: &str) -> search::SearchOptions {
+    search::SearchOptions { content: Some(text.into()), ..search::SearchOptions::default() }
 }
 
-fn globs(texts: &[&str]) -> search::Ask {
-    search::Ask { globs: texts.iter().map(|t| (*t).to_owned()).collect(), ..search::Ask::default() }
+fn globs(texts: &[&str]) -> search::SearchOptions {
+    search::SearchOptions { globs: texts.iter().map(|t| (*t).to_owned()).collect(), ..search::SearchOptions::default() }
 }
 
 #[test]
@@ -88,14 +91,18 @@ fn files_are_found_by_name_and_by_what_is_in_them() {
     let lib = "src/deep/lib.rs".to_owned();
     assert_eq!(places, [(lib.clone(), 1, 4), (lib, 3, 6), ("src/main.rs".into(), 2, 9)]);
     assert_eq!(found.matches[2].text, Some(PathText::Text("    let needle = 1;".into())));
-    let any_case = search::Ask { ignore_case: true, ..content("^// needle\\($") };
+    let any_case = search::SearchOptions { ignore_case: true, ..content("^// needle\\($") };
     assert_eq!(search(&fixture, ".", any_case).matches.len(), 1);
-    assert_eq!(search(&fixture, ".", search::Ask { fixed: true, ..content("Needle(") }).matches.len(), 1);
-    let both = search::Ask { globs: vec!["main.*".into()], ..content("needle") };
+    assert_eq!(search(&fixture, ".", search::SearchOptions { fixed: true, ..content("Needle(") }).matches.len(), 1);
+    let both = search::SearchOptions { globs: vec!["main.*".into()], ..content("needle") };
     assert_eq!(paths(&search(&fixture, ".", both)), ["src/main.rs"]);
-    for bad in
-        [content("("), content(""), globs(&["["]), search::Ask::default(), content(&"(a{1,1000}){1,1000}".repeat(9))]
-    {
+    for bad in [
+        content("("),
+        content(""),
+        globs(&["["]),
+        search::SearchOptions::default(),
+        content(&"(a{1,1000}){1,1000}".repeat(9)),
+    ] {
         assert_eq!(kind(search::search(&fixture.root(), &Rel::top(), &bad)), ErrorKind::InvalidRequest);
     }
 }
@@ -105,12 +112,12 @@ fn a_search_that_stops_says_at_which_bound() {
     let fixture = WorkspaceFixture::new();
     fixture.put("f", &"needle\n".repeat(20));
     fixture.put("long", &"x".repeat(2 << 20));
-    let few = search(&fixture, ".", search::Ask { limit: 5, ..content("needle") });
+    let few = search(&fixture, ".", search::SearchOptions { limit: 5, ..content("needle") });
     assert_eq!((few.matches.len(), few.complete, few.stopped_by), (5, false, Some(SearchBound::Matches)));
-    let exact = search(&fixture, ".", search::Ask { limit: 20, ..content("needle") });
+    let exact = search(&fixture, ".", search::SearchOptions { limit: 20, ..content("needle") });
     assert_eq!((exact.matches.len(), exact.complete), (20, true), "exactly the bound is no stop");
     assert_eq!(exact.skipped.len(), 1, "a line that is too long is told: {exact:?}");
-    let hurried = search(&fixture, ".", search::Ask { patience: Duration::ZERO, ..content("needle") });
+    let hurried = search(&fixture, ".", search::SearchOptions { patience: Duration::ZERO, ..content("needle") });
     assert_eq!((hurried.complete, hurried.stopped_by), (false, Some(SearchBound::Time)));
     // Catastrophic backtracking for other regex engines, on matching text.
     fixture.put("evil", &format!("{}!\n", "a".repeat(200_000)));
@@ -126,7 +133,7 @@ fn nothing_is_looked_through_for_nobody() {
     fixture.put("d/f", "needle\n");
     let (waits, left) = (Interest::default(), Interest::default());
     left.end();
-    let ask = |interest: &Interest| search::Ask { interest: interest.clone(), ..content("needle") };
+    let ask = |interest: &Interest| search::SearchOptions { interest: interest.clone(), ..content("needle") };
     assert_eq!(search(&fixture, ".", ask(&left)).stopped_by, Some(SearchBound::Time));
     assert_eq!(kind(watch::watch(fixture.root(), &Rel::top(), true, left)), ErrorKind::LimitExceeded);
     assert_eq!(search(&fixture, ".", ask(&waits)).matches.len(), 1, "the control");
@@ -134,7 +141,7 @@ fn nothing_is_looked_through_for_nobody() {
 }
 
 /// Collects events until the wanted one arrives.
-fn until(watch: &mut Watch, last: impl Fn(&FileEvent) -> bool) -> Vec<FileEvent> {
+fn until(watch: &mut InotifyWatch, last: impl Fn(&FileEvent) -> bool) -> Vec<FileEvent> {
     let (mut all, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
     while Instant::now() < end {
         all.extend(watch.take().unwrap());

@@ -171,5 +171,5 @@ fn streams_end_at_their_bounds_and_not_before() {
     }
     assert_eq!(kind(unpack(&fixture.root(), "noise", &[b'?'; 2048])), ErrorKind::InvalidRequest);
     assert_eq!(unpack(&fixture.root(), "none", &[0; 1024]).unwrap().entries, 0);
-    assert_eq!(list::list(&fixture.root(), &Rel::top(), &list::Ask::default()).unwrap().next, None);
+    assert_eq!(list::list(&fixture.root(), &Rel::top(), &list::ListOptions::default()).unwrap().next, None);
 }

@@ -3,7 +3,7 @@
 use crate::fixture::{StopOnDrop, WorkspaceFixture, all_of, kind, rel};
 use api::{FileKind, FileMovedHow, Rel};
 use node::files::read::Span;
-use node::files::write::{Ask, When};
+use node::files::write::{When, WriteOptions};
 use node::files::{Room, change, copy, list, read, write};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,19 +14,19 @@ use terms::{ErrorKind, LimitKind};
 fn a_file_is_written_read_and_appended_to() {
     let fixture = WorkspaceFixture::new();
     let bytes: Vec<u8> = (0..700_000u32).map(|n| (n % 251) as u8).collect();
-    let made = fixture.write("a/b/file", &bytes, Ask { parents: true, ..Ask::default() }).unwrap();
+    let made = fixture.write("a/b/file", &bytes, WriteOptions { parents: true, ..WriteOptions::default() }).unwrap();
     assert_eq!((made.size, made.mode, made.kind), (700_000, 0o644, FileKind::File));
     assert_eq!(fixture.read("a/b/file").unwrap(), bytes);
     let absolute = fixture.ws.join("a//b/./file");
     assert_eq!(fixture.read(absolute.to_str().unwrap()).unwrap(), bytes, "by the name it has inside");
-    fixture.write("a/b/file", b"tail", Ask { append: true, ..Ask::default() }).unwrap();
-    fixture.write("log", b"first", Ask { append: true, ..Ask::default() }).unwrap();
+    fixture.write("a/b/file", b"tail", WriteOptions { append: true, ..WriteOptions::default() }).unwrap();
+    fixture.write("log", b"first", WriteOptions { append: true, ..WriteOptions::default() }).unwrap();
     assert_eq!(fixture.read("a/b/file").unwrap(), [&bytes[..], b"tail"].concat());
     assert_eq!(fixture.read("log").unwrap(), b"first");
     let owner = |name: &str| fs::metadata(fixture.ws.join(name)).unwrap().uid();
     assert_eq!([owner("a"), owner("a/b/file"), owner("log")], [fixture.owner.0; 3], "the guest owns what is made");
     assert_eq!(kind(fixture.read("none")), ErrorKind::NotFound);
-    assert_eq!(kind(fixture.write("no/parents", b"", Ask::default())), ErrorKind::NotFound);
+    assert_eq!(kind(fixture.write("no/parents", b"", WriteOptions::default())), ErrorKind::NotFound);
     assert_eq!(kind(fixture.read("a")), ErrorKind::Conflict, "a directory is not read");
     let left: Vec<_> = fs::read_dir(&fixture.ws).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".cofferdam")), "no draft is left: {left:?}");
@@ -56,7 +56,7 @@ fn parts_of_a_file_are_read() {
 #[test]
 fn conditions_decide_whether_it_is_written() {
     let fixture = WorkspaceFixture::new();
-    let when = |when| Ask { when, ..Ask::default() };
+    let when = |when| WriteOptions { when, ..WriteOptions::default() };
     assert_eq!(kind(fixture.write("f", b"1", when(When::Present))), ErrorKind::Conflict);
     let first = fixture.write("f", b"1", when(When::Absent)).unwrap();
     assert_eq!(kind(fixture.write("f", b"2", when(When::Absent))), ErrorKind::Conflict);
@@ -78,7 +78,11 @@ fn conditions_decide_whether_it_is_written() {
             .map(|n| {
                 let (fixture, tag) = (&fixture, tag.clone());
                 scope.spawn(move || {
-                    fixture.write("f", &[b'0' + n], Ask { when: When::Matches(vec![tag]), ..Ask::default() })
+                    fixture.write(
+                        "f",
+                        &[b'0' + n],
+                        WriteOptions { when: When::Matches(vec![tag]), ..WriteOptions::default() },
+                    )
                 })
             })
             .collect();
@@ -91,13 +95,13 @@ fn conditions_decide_whether_it_is_written() {
 fn a_reader_sees_the_old_or_the_new_and_nothing_between() {
     let fixture = WorkspaceFixture::new();
     let versions = [vec![b'a'; 300_000], vec![b'b'; 500_000]];
-    fixture.write("f", &versions[0], Ask::default()).unwrap();
+    fixture.write("f", &versions[0], WriteOptions::default()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _stop = StopOnDrop(&stop);
             for n in 0..100 {
-                fixture.write("f", &versions[n % 2], Ask::default()).unwrap();
+                fixture.write("f", &versions[n % 2], WriteOptions::default()).unwrap();
             }
         });
         let mut seen = [0, 0];
@@ -113,15 +117,15 @@ fn a_reader_sees_the_old_or_the_new_and_nothing_between() {
 #[test]
 fn bits_are_kept_or_set_but_none_that_acts_as_the_owner() {
     let fixture = WorkspaceFixture::new();
-    fixture.write("run", b"#!/bin/sh\n", Ask { mode: Some(0o755), ..Ask::default() }).unwrap();
-    assert_eq!(fixture.write("run", b"#!/bin/true\n", Ask::default()).unwrap().mode, 0o755, "as it was");
+    fixture.write("run", b"#!/bin/sh\n", WriteOptions { mode: Some(0o755), ..WriteOptions::default() }).unwrap();
+    assert_eq!(fixture.write("run", b"#!/bin/true\n", WriteOptions::default()).unwrap().mode, 0o755, "as it was");
     assert_eq!(change::chmod(&fixture.root(), &rel("run"), 0o600).unwrap().mode, 0o600);
     fs::set_permissions(fixture.ws.join("run"), fs::Permissions::from_mode(0o4755)).unwrap();
     assert_eq!(list::stat(&fixture.root(), &rel("run"), true).unwrap().mode, 0o4755, "shown as it is");
-    assert_eq!(fixture.write("run", b"x", Ask::default()).unwrap().mode, 0o755, "and taken off what is new");
+    assert_eq!(fixture.write("run", b"x", WriteOptions::default()).unwrap().mode, 0o755, "and taken off what is new");
     for mode in [0o4755, 0o2755, 0o10000] {
         assert_eq!(kind(change::chmod(&fixture.root(), &rel("run"), mode)), ErrorKind::InvalidRequest);
-        let ask = Ask { mode: Some(mode), ..Ask::default() };
+        let ask = WriteOptions { mode: Some(mode), ..WriteOptions::default() };
         assert_eq!(kind(fixture.write("run", b"y", ask)), ErrorKind::InvalidRequest);
     }
     assert_eq!(fixture.read("run").unwrap(), b"x");
@@ -173,8 +177,8 @@ fn trees_are_copied() {
     fs::set_permissions(fixture.ws.join("d/e/f"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink("/etc/passwd", fixture.ws.join("d/out")).unwrap();
     fixture.own_below(&fixture.ws);
-    let deep = copy::Ask { recursive: true, replace: false };
-    assert_eq!(kind(copy::copy(&root, &rel("d"), &rel("c"), &copy::Ask::default())), ErrorKind::Conflict);
+    let deep = copy::CopyOptions { recursive: true, replace: false };
+    assert_eq!(kind(copy::copy(&root, &rel("d"), &rel("c"), &copy::CopyOptions::default())), ErrorKind::Conflict);
     let copied = copy::copy(&root, &rel("d"), &rel("c"), &deep).unwrap();
     assert_eq!((copied.files, copied.dirs, copied.links, copied.left_out.len()), (1, 2, 1, 0));
     assert_eq!(fixture.read("c/e/f").unwrap(), b"text");
@@ -183,9 +187,9 @@ fn trees_are_copied() {
     assert_eq!(fs::metadata(fixture.ws.join("c/e/f")).unwrap().uid(), fixture.owner.0);
     assert_eq!(kind(copy::copy(&root, &rel("d"), &rel("c"), &deep)), ErrorKind::Conflict, "there already");
     assert_eq!(kind(copy::copy(&root, &rel("d"), &rel("d/x"), &deep)), ErrorKind::InvalidRequest);
-    copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::Ask::default()).unwrap();
-    assert_eq!(kind(copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::Ask::default())), ErrorKind::Conflict);
-    copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::Ask { replace: true, ..deep }).unwrap();
+    copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions::default()).unwrap();
+    assert_eq!(kind(copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions::default())), ErrorKind::Conflict);
+    copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions { replace: true, ..deep }).unwrap();
     let tight = fixture.root().with_room(Room { bytes: Some(1), files: None });
     assert_eq!(kind(copy::copy(&tight, &rel("d"), &rel("t"), &deep)), ErrorKind::LimitExceeded);
     assert!(!fixture.ws.join("t").exists(), "not begun");
@@ -196,12 +200,12 @@ fn what_may_be_written_is_bounded_and_exactly_the_bound_fits() {
     let fixture = WorkspaceFixture::new();
     let root = || fixture.root().with_room(Room { bytes: Some(10), files: Some(0) });
     fixture.put("f", "old");
-    let put = |text: &[u8]| write::write(root(), &rel("f"), Ask::default(), &mut &text[..]);
+    let put = |text: &[u8]| write::write(root(), &rel("f"), WriteOptions::default(), &mut &text[..]);
     put(b"0123456789").unwrap();
     let fault = put(b"0123456789a").unwrap_err();
     assert_eq!((fault.error_kind, fault.limit_kind), (ErrorKind::LimitExceeded, Some(LimitKind::DiskMb)));
     assert_eq!(fixture.read("f").unwrap(), b"0123456789", "as it was");
-    let fault = write::write(root(), &rel("new"), Ask::default(), &mut &b""[..]).unwrap_err();
+    let fault = write::write(root(), &rel("new"), WriteOptions::default(), &mut &b""[..]).unwrap_err();
     assert_eq!((fault.error_kind, fault.limit_kind), (ErrorKind::LimitExceeded, Some(LimitKind::Files)));
     assert_eq!(kind(change::mkdir(&root(), &rel("d"), false, None)), ErrorKind::LimitExceeded);
     assert_eq!(fs::read_dir(&fixture.ws).unwrap().count(), 1, "nothing is left of it");
@@ -212,7 +216,7 @@ fn what_may_be_written_is_bounded_and_exactly_the_bound_fits() {
 fn an_upload_that_breaks_off_leaves_what_was_there() {
     let fixture = WorkspaceFixture::new();
     fixture.put("f", "old");
-    let mut draft = write::Draft::begin(fixture.root(), &rel("f"), Ask::default()).unwrap();
+    let mut draft = write::Draft::begin(fixture.root(), &rel("f"), WriteOptions::default()).unwrap();
     draft.push(b"half of").unwrap();
     assert_eq!(fs::read_dir(&fixture.ws).unwrap().count(), 1, "what is not whole has no name");
     drop(draft);

@@ -16,7 +16,7 @@ pub(super) enum KeyHandling {
     Nothing(&'static str),
 }
 
-pub(super) type Table = &'static [(&'static str, KeyHandling)];
+pub(super) type KeyTable = &'static [(&'static str, KeyHandling)];
 
 /// Returns the entries to import. Entries without an equivalent are reported, and unknown ones refused. `path` is the
 /// object's path with a final dot, or empty.
@@ -24,7 +24,7 @@ pub(super) fn entries<'a>(
     import: &mut Import,
     at: &Cursor<'a>,
     path: &str,
-    table: Table,
+    table: KeyTable,
 ) -> Result<Vec<(&'a str, Cursor<'a>)>, Problem> {
     let mut carried = Vec::new();
     for (key, value) in at.entries()? {

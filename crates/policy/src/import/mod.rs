@@ -6,10 +6,10 @@ mod known;
 mod srt;
 
 use crate::cursor::{Cursor, Problem};
-use crate::document::{Document, Format, FsRule, NetRule, Proto, Target};
+use crate::document::{Document, Format, FsRule, NetRule, NetTarget, Proto};
 use crate::host::HostPattern;
 use crate::node::Node;
-use crate::path::{Refusal, RulePath};
+use crate::path::{PathRefusal, RulePath};
 use crate::perms::{Perm, Perms};
 use crate::ports::Ports;
 use crate::read;
@@ -33,24 +33,24 @@ pub struct Imported {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingsFormat {
     Srt,
     Codex,
 }
 
 /// Detects the tool whose settings a text holds, if it is not a document of ours.
-pub fn detect(text: &str) -> Option<Kind> {
+pub fn detect(text: &str) -> Option<SettingsFormat> {
     let has = |node: &Node, names: &[&str]| match node {
         Node::Map(entries) => entries.iter().any(|(key, _)| names.contains(&key.as_str())),
         _ => false,
     };
     if let Ok(node) = read::tree(text, Format::Json, "") {
         let ours = has(&node, &["version", "extends", "defaults"]);
-        return (!ours && has(&node, &["network", "filesystem"])).then_some(Kind::Srt);
+        return (!ours && has(&node, &["network", "filesystem"])).then_some(SettingsFormat::Srt);
     }
     let node = read::tree(text, Format::Toml, "").ok()?;
     let theirs = has(&node, &["permissions", "default_permissions"]);
-    (theirs && !has(&node, &["version"])).then_some(Kind::Codex)
+    (theirs && !has(&node, &["version"])).then_some(SettingsFormat::Codex)
 }
 
 /// The document being made.
@@ -97,7 +97,7 @@ impl Import {
     }
 
     /// Handles an entry that could not be parsed: an error for a denial, a note for an allowance.
-    fn unreadable(&mut self, at: &Cursor<'_>, action: Action, refusal: Refusal) -> Result<(), Problem> {
+    fn unreadable(&mut self, at: &Cursor<'_>, action: Action, refusal: PathRefusal) -> Result<(), Problem> {
         match action {
             Action::Deny => Err(at.refused(refusal)),
             _ => {
@@ -109,22 +109,22 @@ impl Import {
 }
 
 /// Parses a path of foreign settings; a relative one is relative to the workspace.
-fn foreign_path(text: &str) -> Result<RulePath, Refusal> {
+fn foreign_path(text: &str) -> Result<RulePath, PathRefusal> {
     let text = text.strip_suffix("/**").filter(|rest| !rest.is_empty()).unwrap_or(text);
     if text.starts_with(['/', '~', '$']) {
         return RulePath::parse(text);
     }
     let inner = text.strip_prefix("./").unwrap_or(text);
     match inner {
-        "" if text.is_empty() => Err(Refusal::new("the path is empty")),
+        "" if text.is_empty() => Err(PathRefusal::new("the path is empty")),
         "" | "." => RulePath::parse("$WORKSPACE"),
         inner => RulePath::parse(&format!("$WORKSPACE/{inner}"))
-            .map_err(|refusal| Refusal { message: refusal.message.replace("$WORKSPACE/", ""), ..refusal }),
+            .map_err(|refusal| PathRefusal { message: refusal.message.replace("$WORKSPACE/", ""), ..refusal }),
     }
 }
 
 /// Parses `host`, `*.host`, `host:port`, `[v6]:port`.
-fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), Refusal> {
+fn foreign_host(text: &str) -> Result<(HostPattern, Option<Ports>), PathRefusal> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if host.ends_with(']') || !host.contains(':') => (host, Some(port)),
         _ => (text, None),
@@ -138,7 +138,7 @@ fn host_rule(action: Action, host: HostPattern, ports: Option<Ports>) -> NetRule
     NetRule {
         action,
         proto: Some(Proto::Tcp),
-        to: Target::Host(host),
+        to: NetTarget::Host(host),
         ports,
         methods: None,
         paths: None,
@@ -151,7 +151,7 @@ fn socket_rule(action: Action, path: RulePath) -> NetRule {
     NetRule {
         action,
         proto: Some(Proto::Unix),
-        to: Target::Unix(path),
+        to: NetTarget::Unix(path),
         ports: None,
         methods: None,
         paths: None,
@@ -167,6 +167,6 @@ fn loopback_rules(host: &HostPattern, ports: &Option<Ports>) -> Vec<NetRule> {
     let ranges =
         ["127.0.0.0/8", "::1/128"].into_iter().filter(|_| local).filter_map(|r| crate::cidr::Cidr::parse(r).ok());
     ranges
-        .map(|cidr| NetRule { to: Target::Cidr(cidr), ..host_rule(Action::Allow, host.clone(), ports.clone()) })
+        .map(|cidr| NetRule { to: NetTarget::Cidr(cidr), ..host_rule(Action::Allow, host.clone(), ports.clone()) })
         .collect()
 }

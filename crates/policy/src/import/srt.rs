@@ -3,11 +3,11 @@
 //! In srt reading is allowed everywhere but under `denyRead`; `allowRead` opens paths inside it again. Here reading
 //! starts from the preset `default`, and a denial always wins: the notes say where that is stricter.
 
-use super::known::{self, KeyHandling, Table};
+use super::known::{self, KeyHandling, KeyTable};
 use super::{Import, Imported, READ, WRITE, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cidr::Cidr;
 use crate::cursor::{Cursor, Problem, parsed};
-use crate::document::{Env, Format, NetRule, Target};
+use crate::document::{Env, Format, NetRule, NetTarget};
 use crate::error::PolicyError;
 use crate::host::HostPattern;
 use crate::node::Node;
@@ -29,7 +29,7 @@ const MAC: &str = "it is about macOS";
 const PARTS: &str = "it says where parts of srt are";
 const BROKER: &str = "connections are made by the broker here, which takes no other proxy";
 
-const SETTINGS: Table = &[
+const SETTINGS: KeyTable = &[
     ("network", Carried),
     ("filesystem", Carried),
     ("credentials", Carried),
@@ -45,10 +45,10 @@ const SETTINGS: Table = &[
     ("bwrapPath", Nothing(PARTS)),
     ("socatPath", Nothing(PARTS)),
     ("javaAgentJarPath", Nothing(PARTS)),
-    ("mandatoryDenySearchDepth", Nothing("nothing is searched for here")),
+    ("mandatoryDenySearchDepth", Nothing("patterns need no search here")),
 ];
 
-const NETWORK: Table = &[
+const NETWORK: KeyTable = &[
     ("allowedDomains", Carried),
     ("deniedDomains", Carried),
     ("deniedResolvedAddresses", Carried),
@@ -59,13 +59,13 @@ const NETWORK: Table = &[
     ("mitmProxy", LeftOut(BROKER)),
     ("parentProxy", LeftOut(BROKER)),
     ("tlsTerminate", LeftOut("rules with \"methods\" or \"paths\" have requests read")),
-    ("strictAllowlist", Nothing("what no rule allows is refused without asking anybody")),
-    ("deniedDomainReasons", Nothing("they are words for a model")),
+    ("strictAllowlist", Nothing("operations that no rule allows are refused without a question")),
+    ("deniedDomainReasons", Nothing("they are instructions for a model")),
     ("allowLocalBinding", Nothing("ports that a command opens are its own")),
     ("allowMachLookup", Nothing(MAC)),
 ];
 
-const FILESYSTEM: Table = &[
+const FILESYSTEM: KeyTable = &[
     ("allowRead", Carried),
     ("denyRead", Carried),
     ("allowWrite", Carried),
@@ -75,7 +75,7 @@ const FILESYSTEM: Table = &[
     ("allowGitConfig", Nothing(".git is treated as any other directory")),
 ];
 
-const CREDENTIALS: Table = &[
+const CREDENTIALS: KeyTable = &[
     ("files", Carried),
     ("envVars", Carried),
     ("allowPlaintextInject", LeftOut(SECRETS)),
@@ -86,7 +86,7 @@ const SECRETS: &str = "\"secrets\" of a policy put values into requests, by host
 
 /// Keys about finding and injecting a masked value; here the whole value is hidden instead.
 const HIDDEN: KeyHandling = Nothing("the whole is hidden");
-const CREDENTIAL: Table = &[
+const CREDENTIAL: KeyTable = &[
     ("path", Carried),
     ("name", Carried),
     ("mode", Carried),
@@ -130,7 +130,11 @@ fn addresses(import: &mut Import, at: &Cursor<'_>) -> Result<(), Problem> {
         let text = item.text()?;
         let range = text.parse().map(|addr| Ok(Cidr::of(addr))).unwrap_or_else(|_| Cidr::parse(text));
         let range = range.map_err(|refusal| item.refused(refusal))?;
-        import.net(NetRule { proto: None, to: Target::Cidr(range), ..host_rule(Action::Deny, HostPattern::Any, None) });
+        import.net(NetRule {
+            proto: None,
+            to: NetTarget::Cidr(range),
+            ..host_rule(Action::Deny, HostPattern::Any, None)
+        });
     }
     Ok(())
 }

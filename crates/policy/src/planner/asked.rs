@@ -4,7 +4,7 @@
 use super::Planner;
 use crate::error::PlanError;
 use crate::perms::{Perm, Perms};
-use crate::plan::{AskedPlace, Kind, MOST_ASKED};
+use crate::plan::{AskedPlace, HostFileType, MOST_ASKED};
 use crate::resolve::{FileRule, Real};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ impl Planner<'_> {
     pub(super) fn asked(&mut self) -> Result<Vec<AskedPlace>, PlanError> {
         let mut found: BTreeMap<PathBuf, AskedPlace> = BTreeMap::new();
         for rule in self.resolved.files.iter().filter(|r| r.asks()) {
-            for real in rule.asked.iter().filter(|real| matches!(real.kind, Kind::Dir | Kind::File)) {
+            for real in rule.asked.iter().filter(|real| matches!(real.kind, HostFileType::Dir | HostFileType::File)) {
                 let asks = |perms: Perms| perms.and(rule.perms).iter().any(|perm| self.asks(&real.path, perm));
                 let (reads, changes) = (asks(Perms::READ), asks(CHANGES));
                 if !reads && !changes {
@@ -28,7 +28,7 @@ impl Planner<'_> {
                 let known = found.entry(real.path.clone()).or_insert_with(|| self.place(real, rule));
                 (known.reads, known.changes) = (known.reads | reads, known.changes | changes);
                 if found.len() > MOST_ASKED {
-                    return Err(too_much(rule, &format!("more than {MOST_ASKED} places are asked about with it")));
+                    return Err(too_much(rule, &format!("it asks about more than {MOST_ASKED} paths")));
                 }
             }
         }
@@ -61,6 +61,6 @@ fn too_much(rule: &FileRule, why: &str) -> PlanError {
     PlanError {
         rule: rule.label.clone(),
         message: format!("{}: {why}", rule.patterns[0].text()),
-        hint: "name the directories or files to be asked about".to_owned(),
+        hint: "name fewer directories or files".to_owned(),
     }
 }

@@ -1,15 +1,15 @@
 //! Covers: mounts over a part of a grant, and the permissions that each takes away.
 
 use crate::perms::{Perm, Perms};
-use crate::plan::{Cover, Kind};
+use crate::plan::{Cover, HostFileType};
 
 pub(crate) const EXECUTE: Perms = Perms::of(&[Perm::Execute]);
 
 /// Returns the permissions that apply to a path of this kind.
-pub(crate) fn applicable(perms: Perms, kind: Kind) -> Perms {
+pub(crate) fn applicable(perms: Perms, kind: HostFileType) -> Perms {
     match kind {
-        Kind::Dir => perms,
-        Kind::File | Kind::Socket | Kind::Other => perms.and(Perms::FILE),
+        HostFileType::Dir => perms,
+        HostFileType::File | HostFileType::Socket | HostFileType::Other => perms.and(Perms::FILE),
     }
 }
 

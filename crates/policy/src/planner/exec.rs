@@ -3,7 +3,7 @@
 use super::Planner;
 use crate::error::PlanError;
 use crate::perms::Perm;
-use crate::plan::{ExecPlan, Grant, Kind, MOST_ASKED_PROGRAMS, Program};
+use crate::plan::{ExecPlan, Grant, HostFileType, MOST_ASKED_PROGRAMS, Program};
 use crate::resolve::{ProgramRule, Real};
 use std::path::{Path, PathBuf};
 use terms::Action;
@@ -88,8 +88,8 @@ impl Planner<'_> {
     }
 }
 
-fn is_executable_kind(kind: Kind) -> bool {
-    matches!(kind, Kind::Dir | Kind::File)
+fn is_executable_kind(kind: HostFileType) -> bool {
+    matches!(kind, HostFileType::Dir | HostFileType::File)
 }
 
 /// Sorts by path and removes duplicates. Of two rules about one path the one without a digest is kept; of two that ask,
@@ -113,7 +113,7 @@ fn check(plan: &ExecPlan) -> Result<(), PlanError> {
     let root = plan.asked().find(|program| program.path == Path::new("/"));
     let (program, why) = match (root, plan.asked().nth(MOST_ASKED_PROGRAMS)) {
         (Some(root), _) => (root, "the root of the host cannot be asked about".to_owned()),
-        (None, Some(last)) => (last, format!("more than {MOST_ASKED_PROGRAMS} programs are asked about with it")),
+        (None, Some(last)) => (last, format!("it asks about more than {MOST_ASKED_PROGRAMS} programs")),
         (None, None) => return Ok(()),
     };
     Err(PlanError {

@@ -4,7 +4,7 @@ use super::Planner;
 use super::cover::EXECUTE;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
-use crate::plan::{Cover, Grant, Guard, Kind};
+use crate::plan::{Cover, Grant, Guard, HostFileType};
 use crate::resolve::FileRule;
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Planner<'_> {
                 }
                 if !grant.perms.minus(rule.perms).and(Perms::FILE).is_empty() {
                     notes.push(format!(
-                        "{}: {} does not exist yet; it cannot be made at all, since a denial of {} alone cannot be held for it",
+                        "{}: {} does not exist yet; it cannot be created at all, because a denial of {} alone cannot be enforced for it",
                         rule.label,
                         pattern.text(),
                         rule.perms.names().join(", ")
@@ -42,12 +42,13 @@ impl Planner<'_> {
 
     /// Returns the note that a pattern, unlike a plain name, cannot be whited out beforehand.
     fn pattern_note(&self, rule: &FileRule, pattern: &Pattern) -> Option<String> {
-        let shown =
-            |g: &Grant| g.kind == Kind::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead();
+        let shown = |g: &Grant| {
+            g.kind == HostFileType::Dir && !g.perms.and(rule.perms).is_empty() && !pattern.after(&g.path).is_dead()
+        };
         let wild = pattern.as_path().is_none();
         (wild && self.grants.iter().any(shown)).then(|| {
             let (label, text) = (&rule.label, pattern.text());
-            format!("{label}: {text} holds for what is there now; what somebody outside makes meanwhile under such a name is not covered")
+            format!("{label}: {text} covers the existing files; files that are created outside under such a name meanwhile are not covered")
         })
     }
 
@@ -57,11 +58,11 @@ impl Planner<'_> {
             let there = rule.reals.iter().flatten().any(|r| r.path == path);
             let grant = self.covering(&path)?;
             let hidden = self.masks_over(&path).any(|m| m.cover == Cover::Hide);
-            let open = grant.kind == Kind::Dir && !grant.perms.and(rule.perms).is_empty();
+            let open = grant.kind == HostFileType::Dir && !grant.perms.and(rule.perms).is_empty();
             return (open && !there && !hidden).then_some(grant);
         }
         self.grants.iter().find(|g| {
-            g.kind == Kind::Dir
+            g.kind == HostFileType::Dir
                 && !g.perms.and(Perms::MAKING).is_empty()
                 && !g.perms.and(rule.perms).is_empty()
                 && !pattern.after(&g.path).is_dead()

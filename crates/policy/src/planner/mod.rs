@@ -12,7 +12,7 @@ use self::cover::{EXECUTE, applicable, cover, perms_taken};
 use crate::error::PlanError;
 use crate::follow::{Followed, follow};
 use crate::perms::Perms;
-use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, Kind, Link, Mask, Plan, Socket};
+use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, HostFileType, HostSocket, Mask, Plan, Symlink};
 use crate::private::PrivateDirs;
 use crate::resolve::{FileRule, Real, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -48,7 +48,7 @@ fn unfit(followed: &Followed, home: &Path, host: &dyn Host) -> Option<String> {
         return Some(format!("{rule}: it grants single permissions at {path}, below the home"));
     }
     let is_shown = planner.grants.iter().find(|grant| home.parent().is_some_and(|above| grant.covers(above)))?;
-    let is_there = host.look(home).is_some_and(|found| found.real == home && found.kind == Kind::Dir);
+    let is_there = host.look(home).is_some_and(|found| found.real == home && found.kind == HostFileType::Dir);
     (!is_there)
         .then(|| format!("{}: it shows {}, which has no {}", is_shown.rule, is_shown.path.display(), home.display()))
 }
@@ -125,12 +125,12 @@ impl<'a> Planner<'a> {
     }
 
     fn grants(&mut self) {
-        let mut wanted: BTreeMap<PathBuf, (Kind, Vec<(Perms, String)>)> = BTreeMap::new();
+        let mut wanted: BTreeMap<PathBuf, (HostFileType, Vec<(Perms, String)>)> = BTreeMap::new();
         let everywhere = self.resolved.default_perms();
         if !everywhere.is_empty() {
             let tops = [PathBuf::from("/")].into_iter().chain(self.resolved.private_workspace.clone());
             let rules = vec![(everywhere, "defaults.fs".to_owned())];
-            wanted.extend(tops.map(|top| (top, (Kind::Dir, rules.clone()))));
+            wanted.extend(tops.map(|top| (top, (HostFileType::Dir, rules.clone()))));
         }
         for rule in self.resolved.file_rules().filter(|r| r.grants()) {
             for Real { path, kind } in rule.reals.iter().flatten() {
@@ -212,7 +212,7 @@ impl<'a> Planner<'a> {
 
     /// Returns the links to make inside: those that lead to a grant, a socket or a path that is asked about, and that
     /// no grant shows by itself.
-    fn links(&self, followed: &Followed, sockets: &[Socket], asked: &[AskedPlace]) -> Vec<Link> {
+    fn links(&self, followed: &Followed, sockets: &[HostSocket], asked: &[AskedPlace]) -> Vec<Symlink> {
         let stands = sockets.iter().map(|s| &s.path).chain(asked.iter().map(|place| &place.path));
         let shown = |real: &Path| self.covering(real).is_some() || stands.clone().any(|path| path.starts_with(real));
         let leads = followed.links.iter().filter(|met| shown(&met.real));
@@ -256,7 +256,7 @@ impl<'a> Planner<'a> {
         PlanError {
             rule: self.denier(&real.path, lost),
             message: format!(
-                "{}: denying {} while {} stay allowed cannot be held inside a larger grant",
+                "{}: denying {} while {} stay allowed cannot be enforced inside a larger grant",
                 real.path.display(),
                 lost.names().join(", "),
                 here.minus(lost).names().join(", ")

@@ -4,11 +4,11 @@ mod net;
 mod rules;
 mod sections;
 
-use crate::cursor::{Cursor, Fields, Problem, steps};
+use crate::cursor::{Cursor, ObjectFields, Problem, steps};
 use crate::document::{Defaults, Document, Format, VERSION};
 use crate::error::PolicyError;
 use crate::locate::{self, line_column};
-use crate::node::{Node, Reader};
+use crate::node::{Node, NodeSeed};
 use crate::schema;
 use serde::de::DeserializeSeed;
 use terms::Action;
@@ -50,7 +50,7 @@ pub(crate) fn with_position(problem: Problem, text: &str, format: Format, source
 fn json_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
     let mut track = serde_path_to_error::Track::new();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let result = Reader { depth: 0 }
+    let result = NodeSeed { depth: 0 }
         .deserialize(serde_path_to_error::Deserializer::new(&mut reader, &mut track))
         .and_then(|node| reader.end().map(|()| node));
     result.map_err(|error| PolicyError {
@@ -65,8 +65,9 @@ fn json_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
 
 fn toml_tree(text: &str, source: &str) -> Result<Node, PolicyError> {
     let mut track = serde_path_to_error::Track::new();
-    let result = toml::Deserializer::parse(text)
-        .and_then(|reader| Reader { depth: 0 }.deserialize(serde_path_to_error::Deserializer::new(reader, &mut track)));
+    let result = toml::Deserializer::parse(text).and_then(|reader| {
+        NodeSeed { depth: 0 }.deserialize(serde_path_to_error::Deserializer::new(reader, &mut track))
+    });
     result.map_err(|error| {
         let (line, column) = line_column(text, error.span().map_or(0, |span| span.start));
         PolicyError {
@@ -131,7 +132,7 @@ fn default_action(at: &Cursor<'_>) -> Result<Action, Problem> {
         action @ (Action::Allow | Action::Deny) => Ok(action),
         Action::Ask => Err(at
             .problem("\"ask\" is not a default")
-            .hint("use \"deny\", and rules that ask about the places, hosts or programs that matter")),
+            .hint("use \"deny\", and rules that ask about single paths, hosts or programs")),
         other => Err(at.problem(format!("{:?} is not a default", other.name())).hint("use \"allow\" or \"deny\"")),
     }
 }
@@ -141,7 +142,7 @@ fn action(at: &Cursor<'_>) -> Result<Action, Problem> {
 }
 
 fn rules_of<T>(
-    fields: &Fields<'_>,
+    fields: &ObjectFields<'_>,
     name: &str,
     section: &schema::Section,
     read: impl Fn(&Cursor<'_>) -> Result<T, Problem>,

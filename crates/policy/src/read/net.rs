@@ -2,10 +2,10 @@
 
 use super::action;
 use crate::cidr::Cidr;
-use crate::cursor::{Cursor, Fields, Problem, parsed};
-use crate::document::{NetRule, Proto, Target, UrlPath};
+use crate::cursor::{Cursor, ObjectFields, Problem, parsed};
+use crate::document::{NetRule, NetTarget, Proto, UrlPath};
 use crate::host::HostPattern;
-use crate::path::{Refusal, RulePath};
+use crate::path::{PathRefusal, RulePath};
 use crate::ports::Ports;
 use crate::schema;
 use terms::Action;
@@ -47,16 +47,16 @@ pub(super) fn rule(at: &Cursor<'_>) -> Result<NetRule, Problem> {
 /// Parses `opaque`: address and port alone decide, and the traffic is not read. It is refused on
 /// rules that deny, are not for TCP or name an address, where it means nothing, and with `methods`
 /// or `paths`, which need the traffic.
-fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Result<bool, Problem> {
+fn opaque(fields: &ObjectFields<'_>, action: Action, is_tcp: bool, to: &NetTarget) -> Result<bool, Problem> {
     let Some(at) = fields.get("opaque") else { return Ok(false) };
     let why = match to {
         _ if !at.boolean()? => return Ok(false),
-        _ if action == Action::Deny => "a rule that denies holds whatever is said; leave \"opaque\" out",
+        _ if action == Action::Deny => "a rule that denies covers all traffic already; leave \"opaque\" out",
         _ if !is_tcp => "\"opaque\" needs \"proto\": \"tcp\"",
         _ if fields.get("methods").or(fields.get("paths")).is_some() => {
-            "\"opaque\" says that nothing is read, and \"methods\" and \"paths\" need requests that are read"
+            "\"opaque\" switches inspection off, which \"methods\" and \"paths\" need"
         }
-        to if to.is_address() => "a rule about addresses is judged by address and port as it is; leave \"opaque\" out",
+        to if to.is_address() => "a rule about addresses considers only address and port already; leave \"opaque\" out",
         _ => return Ok(true),
     };
     Err(at.problem(why))
@@ -64,7 +64,7 @@ fn opaque(fields: &Fields<'_>, action: Action, is_tcp: bool, to: &Target) -> Res
 
 /// Parses `quiet`, which hides expected refusals by the broker; so it is only for rules that deny,
 /// and not for unix sockets.
-fn quiet(fields: &Fields<'_>, action: Action, proto: Option<Proto>) -> Result<bool, Problem> {
+fn quiet(fields: &ObjectFields<'_>, action: Action, proto: Option<Proto>) -> Result<bool, Problem> {
     let Some(at) = fields.get("quiet") else { return Ok(false) };
     let why = match at.boolean()? {
         false => return Ok(false),
@@ -75,20 +75,20 @@ fn quiet(fields: &Fields<'_>, action: Action, proto: Option<Proto>) -> Result<bo
     Err(at.problem(why))
 }
 
-fn target(fields: &Fields<'_>, proto: Option<Proto>) -> Result<Target, Problem> {
+fn target(fields: &ObjectFields<'_>, proto: Option<Proto>) -> Result<NetTarget, Problem> {
     let hint = "name exactly one of \"host\", \"cidr\" and, with \"proto\": \"unix\", \"path\"";
     match (fields.get("host"), fields.get("cidr"), fields.get("path")) {
-        (Some(at), None, None) if proto != Some(Proto::Unix) => parsed(&at, HostPattern::parse).map(Target::Host),
-        (None, Some(at), None) if proto != Some(Proto::Unix) => parsed(&at, Cidr::parse).map(Target::Cidr),
-        (None, None, Some(at)) if proto == Some(Proto::Unix) => parsed(&at, RulePath::parse).map(Target::Unix),
+        (Some(at), None, None) if proto != Some(Proto::Unix) => parsed(&at, HostPattern::parse).map(NetTarget::Host),
+        (None, Some(at), None) if proto != Some(Proto::Unix) => parsed(&at, Cidr::parse).map(NetTarget::Cidr),
+        (None, None, Some(at)) if proto == Some(Proto::Unix) => parsed(&at, RulePath::parse).map(NetTarget::Unix),
         (None, None, Some(at)) => {
             Err(at.problem("\"path\" is for sockets").hint("add \"proto\": \"unix\", or use \"paths\" for URLs"))
         }
-        (None, None, None) => Err(fields.problem("the rule names no place").hint(hint)),
+        (None, None, None) => Err(fields.problem("the rule names no host, range or socket").hint(hint)),
         _ if proto == Some(Proto::Unix) => {
             Err(fields.problem("a rule for unix sockets names only a \"path\"").hint(hint))
         }
-        _ => Err(fields.problem("the rule names more than one kind of place").hint(hint)),
+        _ => Err(fields.problem("the rule names more than one of host, range and socket").hint(hint)),
     }
 }
 
@@ -117,10 +117,10 @@ fn method(at: &Cursor<'_>) -> Result<String, Problem> {
 fn url_path(at: &Cursor<'_>) -> Result<UrlPath, Problem> {
     let read = |text: &str| {
         if !text.starts_with('/') {
-            return Err(Refusal::new(format!("{text:?} does not start with \"/\"")));
+            return Err(PathRefusal::new(format!("{text:?} does not start with \"/\"")));
         }
         if let Some(bad) = text.chars().find(|c| matches!(c, '#' | '%' | '\\') || c.is_whitespace()) {
-            return Err(Refusal::new(format!("{text:?} holds the character {bad:?}"))
+            return Err(PathRefusal::new(format!("{text:?} contains the character {bad:?}"))
                 .hint("write the path decoded and without a query"));
         }
         RulePath::parse_shape(text)

@@ -51,7 +51,7 @@ pub(super) fn exec(at: &Cursor<'_>) -> Result<ExecRule, Problem> {
         Some(at) if action == Action::Deny => {
             return Err(at
                 .problem(format!("\"sha256\" does not go with {:?}", action.name()))
-                .hint("a denial holds for any bytes; leave the digest out"));
+                .hint("a denial covers any content; leave the digest out"));
         }
         Some(at) => Some(sha256_of(&at)?),
     };

@@ -2,8 +2,8 @@
 
 use crate::cursor::{Cursor, Problem, one_of_these, parsed};
 use crate::document::{Capability, Env, Secret};
-use crate::host::Host;
-use crate::path::{Refusal, RulePath};
+use crate::host::HostName;
+use crate::path::{PathRefusal, RulePath};
 use crate::schema::{self, AUDIT_EVENTS, DEGRADES};
 use std::collections::BTreeMap;
 use terms::{LimitKind, Limits, OnOutputLimit};
@@ -47,7 +47,7 @@ pub(super) fn env(at: &Cursor<'_>) -> Result<Env, Problem> {
         }
         let value = at.raw_text()?;
         if value.contains('\0') {
-            return Err(at.problem("the value holds a NUL character"));
+            return Err(at.problem("the value contains a NUL character"));
         }
         env.set.insert(name.to_owned(), value.to_owned());
     }
@@ -66,11 +66,13 @@ pub(super) fn home(at: &Cursor<'_>) -> Result<Vec<RulePath>, Problem> {
 }
 
 /// Parses a path that is copied into the home: a plain one below it.
-pub(crate) fn copied_path(text: &str) -> Result<RulePath, Refusal> {
+pub(crate) fn copied_path(text: &str) -> Result<RulePath, PathRefusal> {
     let path = RulePath::parse(text)?;
     match path.below_home() {
         Some(_) => Ok(path),
-        None => Err(Refusal::new(format!("{text:?} is no plain path below the home")).hint("such as ~/.config/tool")),
+        None => {
+            Err(PathRefusal::new(format!("{text:?} is not a plain path below the home")).hint("such as ~/.config/tool"))
+        }
     }
 }
 
@@ -81,7 +83,7 @@ fn env_name(at: &Cursor<'_>, part: &str, whole: &str) -> Result<(), Problem> {
             .problem(format!("{whole:?} has a wildcard that is not its last character"))
             .hint("only \"pass\" takes one, at the end: \"LC_*\"")),
         Some(bad) => Err(at
-            .problem(format!("{whole:?} holds the character {bad:?}"))
+            .problem(format!("{whole:?} contains the character {bad:?}"))
             .hint("it is the name of a variable, without its value")),
         None => Ok(()),
     }
@@ -112,7 +114,7 @@ fn secret(at: &Cursor<'_>) -> Result<Secret, Problem> {
     let name = name_at.text()?;
     env_name(&name_at, name, name)?;
     let inject = fields.need("inject")?.object(&schema::INJECT)?;
-    let host = parsed(&inject.need("host")?, Host::parse)?;
+    let host = parsed(&inject.need("host")?, HostName::parse)?;
     let header_at = inject.need("header")?;
     let header = header_at.text()?.to_ascii_lowercase();
     if !header.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) {
@@ -123,7 +125,7 @@ fn secret(at: &Cursor<'_>) -> Result<Secret, Problem> {
         Some(at) => {
             let format = at.text()?;
             if format.matches("{}").count() != 1 {
-                return Err(at.problem(format!("{format:?} must hold \"{{}}\" once")).hint("such as \"Bearer {}\""));
+                return Err(at.problem(format!("{format:?} must contain \"{{}}\" once")).hint("such as \"Bearer {}\""));
             }
             format.to_owned()
         }

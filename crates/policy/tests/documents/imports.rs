@@ -1,6 +1,6 @@
 //! Settings of other tools, carried over.
 
-use policy::import::{self, Imported, Kind};
+use policy::import::{self, Imported, SettingsFormat};
 use policy::{Context, Format, NetRequest, Perm, Resolved, effective, parse, resolve};
 use std::path::{Path, PathBuf};
 
@@ -175,7 +175,7 @@ fn unknown_keys_of_codex_are_refused_at_every_level() {
         (
             "enable_socks5 = true",
             "mitm = {}",
-            "permissions.a.network.mitm: what is said about requests cannot be carried over",
+            "permissions.a.network.mitm: settings about requests cannot be carried over",
         ),
         (
             "[permissions.a.network.domains]\n\"b.org\" = \"deny\"",
@@ -230,8 +230,8 @@ fn disabled_networks_stay_closed() {
 
 #[test]
 fn kinds_are_told_apart() {
-    assert_eq!(import::detect(SRT), Some(Kind::Srt));
-    assert_eq!(import::detect(CODEX), Some(Kind::Codex));
+    assert_eq!(import::detect(SRT), Some(SettingsFormat::Srt));
+    assert_eq!(import::detect(CODEX), Some(SettingsFormat::Codex));
     assert_eq!(import::detect(include_str!("../corpus/policy/contract.json")), None);
     assert_eq!(import::detect(include_str!("../corpus/policy/wide.toml")), None);
     assert_eq!(import::detect("not a document"), None);

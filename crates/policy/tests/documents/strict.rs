@@ -51,7 +51,7 @@ fn messages_people_will_meet() {
     );
     assert_eq!(
         refused(&with(r#""net": {"rules": [{"action": "allow", "host": "https://example.org:8443/v1"}]}"#)),
-        "policy.json:2:47: net.rules[0].host: \"https://example.org:8443/v1\" is an address of a page, where a host is meant; \
+        "policy.json:2:47: net.rules[0].host: \"https://example.org:8443/v1\" is a URL, where a host is expected; \
          write \"host\": \"example.org\", with \"ports\" and \"paths\" beside it"
     );
     assert_eq!(refused("{\"version\": 1,}"), "policy.json:1:15: trailing comma");
@@ -112,11 +112,11 @@ const MISTAKES: [(&str, &str); 100] = [
     (r#""defaults": {"fs": "Allow"}"#, "defaults.fs: unknown value \"Allow\"; did you mean \"allow\"?"),
     (
         r#""defaults": {"net": "ask"}"#,
-        "defaults.net: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+        "defaults.net: \"ask\" is not a default; use \"deny\", and rules that ask about single paths, hosts or programs",
     ),
     (
         r#""defaults": {"exec": "ask"}"#,
-        "defaults.exec: \"ask\" is not a default; use \"deny\", and rules that ask about the places, hosts or programs that matter",
+        "defaults.exec: \"ask\" is not a default; use \"deny\", and rules that ask about single paths, hosts or programs",
     ),
     (r#""defaults": {"exec": true}"#, "defaults.exec: expected a string, found a boolean"),
     // File rules.
@@ -164,10 +164,10 @@ const MISTAKES: [(&str, &str); 100] = [
     ),
     (r#""fs": {"rules": [{"action": "deny", "path": "/a", "action": "allow"}]}"#, "duplicate key \"action\""),
     // Network rules.
-    (r#""net": {"rules": [{"action": "allow"}]}"#, "net.rules[0]: the rule names no place"),
+    (r#""net": {"rules": [{"action": "allow"}]}"#, "net.rules[0]: the rule names no host, range or socket"),
     (
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "cidr": "10.0.0.0/8"}]}"#,
-        "net.rules[0]: the rule names more than one kind of place",
+        "net.rules[0]: the rule names more than one of host, range and socket",
     ),
     (r#""net": {"rules": [{"action": "allow", "path": "/run/x"}]}"#, "net.rules[0].path: \"path\" is for sockets"),
     (
@@ -205,9 +205,9 @@ const MISTAKES: [(&str, &str); 100] = [
     ),
     (
         r#""net": {"rules": [{"action": "allow", "host": "0x7f.1"}]}"#,
-        "net.rules[0].host: \"0x7f.1\" is an odd spelling of an address",
+        "net.rules[0].host: \"0x7f.1\" is an address in an unusual notation",
     ),
-    (r#""net": {"rules": [{"action": "allow", "host": "2130706433"}]}"#, "is an odd spelling of an address"),
+    (r#""net": {"rules": [{"action": "allow", "host": "2130706433"}]}"#, "is an address in an unusual notation"),
     (r#""net": {"rules": [{"action": "allow", "host": "a.*.b"}]}"#, "has a wildcard inside a name"),
     (r#""net": {"rules": [{"action": "allow", "host": "https://a.b"}]}"#, "net.rules[0].host: \"https://a.b\""),
     (
@@ -264,15 +264,15 @@ const MISTAKES: [(&str, &str); 100] = [
     ),
     (
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "opaque": true, "methods": ["GET"]}]}"#,
-        "net.rules[0].opaque: \"opaque\" says that nothing is read, and \"methods\" and \"paths\" need requests that are read",
+        "net.rules[0].opaque: \"opaque\" switches inspection off, which \"methods\" and \"paths\" need",
     ),
     (
         r#""net": {"rules": [{"action": "allow", "cidr": "10.0.0.0/8", "opaque": true}]}"#,
-        "net.rules[0].opaque: a rule about addresses is judged by address and port as it is; leave \"opaque\" out",
+        "net.rules[0].opaque: a rule about addresses considers only address and port already; leave \"opaque\" out",
     ),
     (
         r#""net": {"rules": [{"action": "deny", "host": "a.b", "opaque": true}]}"#,
-        "net.rules[0].opaque: a rule that denies holds whatever is said; leave \"opaque\" out",
+        "net.rules[0].opaque: a rule that denies covers all traffic already; leave \"opaque\" out",
     ),
     (
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["v1"]}]}"#,
@@ -301,7 +301,7 @@ const MISTAKES: [(&str, &str); 100] = [
     (r#""env": {"set": {"A=": "1"}}"#, "holds the character '='"),
     (r#""env": {"set": {"": "1"}}"#, "the name of the variable is empty"),
     (r#""env": {"set": {"A": 1}}"#, "env.set.A: expected a string, found a number; write \"1\" in quotes"),
-    (r#""env": {"set": {"A": "\u0000"}}"#, "env.set.A: the value holds a NUL character"),
+    (r#""env": {"set": {"A": "\u0000"}}"#, "env.set.A: the value contains a NUL character"),
     (r#""env": {"set": {"COFFERDAM": "0"}}"#, "env.set.COFFERDAM: \"COFFERDAM\" is set by the product"),
     (r#""secrets": [{"name": "K"}]"#, "secrets[0]: the key \"inject\" is missing"),
     (

@@ -3,7 +3,8 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Action, Context, Cover, ExecPlan, Format, Host as _, Kind, Perm, Perms, Plan, Resolved, effective, parse, resolve,
+    Action, Context, Cover, ExecPlan, Format, Host as _, HostFileType, Perm, Perms, Plan, Resolved, effective, parse,
+    resolve,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -62,7 +63,7 @@ fn starts(plan: &Plan, path: &Path) -> Action {
 
 /// Checks that a denied path that does not exist cannot be made.
 fn check_guards(world: &World, plan: &Plan, followed: &Resolved, json: &str) -> Result<(), TestCaseError> {
-    let dirs: Vec<&Path> = world.reals().filter(|(_, kind)| *kind == Kind::Dir).map(|(path, _)| path).collect();
+    let dirs: Vec<&Path> = world.reals().filter(|(_, kind)| *kind == HostFileType::Dir).map(|(path, _)| path).collect();
     for dir in dirs {
         let here = granted(plan, dir);
         for path in ["a", "b", "c"].map(|name| dir.join(name)) {
@@ -89,7 +90,7 @@ fn check(world: &World, json: &str, workspace: &str, own_home: bool) -> Result<O
     };
     let followed = resolved.follow(world).expect("a plan was made");
     for (path, kind) in world.reals() {
-        let meaning = if kind == Kind::Dir { Perms::ALL } else { Perms::FILE };
+        let meaning = if kind == HostFileType::Dir { Perms::ALL } else { Perms::FILE };
         let planned = granted(&plan, path).and(meaning);
         for perm in meaning.iter().filter(|p| *p != Perm::Execute) {
             let decided = followed.fs(path, perm).allowed();
@@ -103,7 +104,7 @@ fn check(world: &World, json: &str, workspace: &str, own_home: bool) -> Result<O
                 plan
             );
         }
-        if kind == Kind::File {
+        if kind == HostFileType::File {
             let decided = followed.exec(path);
             prop_assert_eq!(decided.allowed(), runs(&plan, path), "exec {}\n{}\n{:#?}", path.display(), json, plan);
             let starts = starts(&plan, path);
@@ -132,7 +133,7 @@ fn shape(plan: &Plan) -> Result<(), TestCaseError> {
     }
     prop_assert!(plan.masks.is_sorted_by(|a, b| a.path < b.path));
     for link in &plan.links {
-        let seen = plan.grants.iter().any(|g| g.kind == Kind::Dir && g.covers(&link.at));
+        let seen = plan.grants.iter().any(|g| g.kind == HostFileType::Dir && g.covers(&link.at));
         prop_assert!(!seen, "{:?} is inside a grant", link);
     }
     Ok(())
@@ -304,7 +305,7 @@ fn a_rule_from_above_ends_at_the_private_directories() {
         let plan = policy.plan(&world).unwrap();
         let followed = policy.follow(&world).unwrap();
         let open = |decides: &dyn Fn(&Path) -> bool| -> Vec<String> {
-            let files = world.reals().filter(|(path, kind)| *kind == Kind::File && path.ends_with("x"));
+            let files = world.reals().filter(|(path, kind)| *kind == HostFileType::File && path.ends_with("x"));
             files.filter(|(path, _)| decides(path)).map(|(path, _)| path.display().to_string()).collect()
         };
         for seen in [
@@ -347,7 +348,7 @@ fn a_rule_from_above_ends_at_the_sandboxs_own_home() {
         let plan = policy.plan(&world).unwrap();
         let followed = policy.follow(&world).unwrap();
         let open = |decides: &dyn Fn(&Path) -> bool| -> Vec<String> {
-            let files = world.reals().filter(|(path, kind)| *kind == Kind::File && path.ends_with("x"));
+            let files = world.reals().filter(|(path, kind)| *kind == HostFileType::File && path.ends_with("x"));
             files.filter(|(path, _)| decides(path)).map(|(path, _)| path.display().to_string()).collect()
         };
         for seen in [

@@ -2,7 +2,7 @@
 
 use crate::model::{Thing, World};
 use policy::{
-    Context, Cover, ExecPlan, Format, Host, Kind, Perms, Plan, PlanError, ResolvedPath, effective, parse,
+    Context, Cover, ExecPlan, Format, Host, HostFileType, Perms, Plan, PlanError, ResolvedPath, effective, parse,
     preset_document, resolve,
 };
 use std::ffi::OsString;
@@ -107,7 +107,7 @@ fn what_no_cover_can_hold_is_refused() {
     assert_eq!(
         error.message,
         "/home/u/w/src: denying read_file while read_dir, execute, write_file, truncate, make_*, remove_*, refer stay \
-         allowed cannot be held inside a larger grant"
+         allowed cannot be enforced inside a larger grant"
     );
     let fault = Fault::from(error);
     assert_eq!(fault.error_kind, ErrorKind::UnsupportedPolicy);
@@ -179,7 +179,7 @@ fn everything_by_default() {
     let plan = plan(&debian(), json);
     assert_eq!(plan.grants.len(), 1);
     assert_eq!(plan.grants[0].path, PathBuf::from("/"));
-    assert_eq!(plan.grants[0].kind, Kind::Dir);
+    assert_eq!(plan.grants[0].kind, HostFileType::Dir);
     assert_eq!(plan.grants[0].perms, Perms::ORDINARY);
     assert_eq!(plan.masks[0].path, PathBuf::from("/home/u/.ssh"));
     assert!(plan.links.is_empty());
@@ -287,7 +287,7 @@ struct Endless(World);
 impl Host for Endless {
     fn look(&self, path: &Path) -> Option<ResolvedPath> {
         match path.starts_with("/big") {
-            true => Some(ResolvedPath { real: path.to_owned(), kind: Kind::Dir, links: Vec::new() }),
+            true => Some(ResolvedPath { real: path.to_owned(), kind: HostFileType::Dir, links: Vec::new() }),
             false => self.0.look(path),
         }
     }
@@ -320,7 +320,7 @@ fn denials_are_looked_for_only_where_something_is_granted() {
     let inside = fs(r#"{"action":"allow","path":"/big","perms":["read_file"]},{"action":"deny","path":"/**/.env"}"#);
     let error = policy(&inside).plan(&host).unwrap_err();
     assert_eq!(error.rule, "p:fs.rules[1]");
-    assert!(error.message.contains("more than 200000 entries had to be looked at"), "{error}");
+    assert!(error.message.contains("more than 200000 entries would have to be visited"), "{error}");
 }
 
 #[test]
@@ -445,7 +445,7 @@ fn a_denied_pattern_says_what_it_holds_for() {
         let json = fs(&format!(
             r#"{{"action":"allow","path":"$WORKSPACE","perms":["read_file","read_dir"]}},{{"action":"deny","path":"{denied}"}}"#
         ));
-        plan(&debian(), &json).notes.iter().any(|note| note.contains("holds for what is there now"))
+        plan(&debian(), &json).notes.iter().any(|note| note.contains("covers the existing files"))
     };
     assert!(told("$WORKSPACE/**/*.pem"));
     assert!(!told("$WORKSPACE/key.pem") && !told("/opt/*.pem"));

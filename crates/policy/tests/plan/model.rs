@@ -1,6 +1,6 @@
 //! A host in memory: directories, files and links, resolved as a kernel does.
 
-use policy::{Host, Kind, Link, ResolvedPath};
+use policy::{Host, HostFileType, ResolvedPath, Symlink};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -60,11 +60,11 @@ impl World {
     }
 
     /// Returns every real path with its type, without links.
-    pub fn reals(&self) -> impl Iterator<Item = (&Path, Kind)> {
+    pub fn reals(&self) -> impl Iterator<Item = (&Path, HostFileType)> {
         self.things.iter().filter_map(|(path, thing)| match thing {
-            Thing::Dir => Some((path.as_path(), Kind::Dir)),
-            Thing::File(_) => Some((path.as_path(), Kind::File)),
-            Thing::Socket => Some((path.as_path(), Kind::Socket)),
+            Thing::Dir => Some((path.as_path(), HostFileType::Dir)),
+            Thing::File(_) => Some((path.as_path(), HostFileType::File)),
+            Thing::Socket => Some((path.as_path(), HostFileType::Socket)),
             Thing::Link(_) => None,
         })
     }
@@ -72,7 +72,7 @@ impl World {
 
 impl Host for World {
     fn look(&self, path: &Path) -> Option<ResolvedPath> {
-        let mut links: Vec<Link> = Vec::new();
+        let mut links: Vec<Symlink> = Vec::new();
         let mut real = PathBuf::from("/");
         let mut todo: Vec<OsString> = parts(path);
         while let Some(name) = todo.pop() {
@@ -86,7 +86,7 @@ impl Host for World {
             let next = real.join(&name);
             match self.things.get(&next)? {
                 Thing::Link(target) => {
-                    links.push(Link { at: next, target: target.clone() });
+                    links.push(Symlink { at: next, target: target.clone() });
                     if links.len() > 20 {
                         return None;
                     }
@@ -99,10 +99,10 @@ impl Host for World {
             }
         }
         let kind = match self.things.get(&real)? {
-            Thing::Dir => Kind::Dir,
-            Thing::File(_) => Kind::File,
-            Thing::Socket => Kind::Socket,
-            Thing::Link(_) => Kind::Other,
+            Thing::Dir => HostFileType::Dir,
+            Thing::File(_) => HostFileType::File,
+            Thing::Socket => HostFileType::Socket,
+            Thing::Link(_) => HostFileType::Other,
         };
         Some(ResolvedPath { real, kind, links })
     }

@@ -22,12 +22,12 @@ pub(crate) struct Parts {
     dir: PathBuf,
     max: u64,
     /// Parts in order of age; only the last is appended to.
-    parts: VecDeque<Part>,
+    parts: VecDeque<FilePart>,
     /// The number of the next line.
     next: u64,
 }
 
-struct Part {
+struct FilePart {
     first: u64,
     len: u64,
 }
@@ -38,7 +38,7 @@ impl Parts {
         let mut parts = VecDeque::new();
         for first in all(dir)? {
             match open_own(&path(dir, first), File::options().read(true)) {
-                Ok(file) => parts.push_back(Part { first, len: file.metadata()?.len() }),
+                Ok(file) => parts.push_back(FilePart { first, len: file.metadata()?.len() }),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
@@ -54,7 +54,7 @@ impl Parts {
             }
             last => {
                 // No keeper writes a part this long; its content counts as one missing line.
-                if let Some(Part { first, .. }) = last {
+                if let Some(FilePart { first, .. }) = last {
                     std::fs::remove_file(path(dir, first))?;
                     own.next = first + 1;
                 }
@@ -91,7 +91,7 @@ impl Parts {
         // Removed first, so that a planted link or file is not written through.
         let _ = std::fs::remove_file(&path);
         let file = open_own(&path, File::options().append(true).create_new(true))?;
-        self.parts.push_back(Part { first: self.next, len: 0 });
+        self.parts.push_back(FilePart { first: self.next, len: 0 });
         Ok(file)
     }
 }

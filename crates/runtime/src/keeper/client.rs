@@ -4,14 +4,14 @@
 mod pending;
 
 use super::keepers::Keepers;
-use super::starting::{START_DEADLINE, Wanted, start};
+use super::starting::{KeeperPurpose, START_DEADLINE, start};
 use super::wire::{
-    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, Left, Line, Listed,
-    OpenContext, Pulled, Request, Revision, Rooted, Start, Started, Used, Waited, Word,
+    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, KeeperRequest, Left, Listed,
+    OpenContext, Pulled, Revision, Rooted, Start, Started, Used, Waited, WireConnection, WireText,
 };
 use crate::Node;
-use crate::keeper_dir::place::{Card, Place};
-use crate::keeper_dir::spool::Reader;
+use crate::keeper_dir::place::{Card, KeeperDir};
+use crate::keeper_dir::spool::SpoolReader;
 use api::{ContextRemoved, ContextStatus, Question, QuestionDecision, Remember};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::de::DeserializeOwned;
@@ -73,8 +73,8 @@ pub(super) enum NoAnswer {
 /// A connection to the keeper of a sandbox.
 #[derive(Debug)]
 pub struct Keeper {
-    line: Line,
-    pub(super) place: Place,
+    line: WireConnection,
+    pub(super) place: KeeperDir,
     pub sandbox: String,
     pub card: Card,
     /// Announced in the keeper's greeting: it counts input by offset, and it refuses to start a command whose watch mode is not in force.
@@ -106,19 +106,19 @@ impl Keeper {
     /// Connects without blocking.
     pub(super) fn try_connect(node: &Node, state: &Path, sandbox: &str) -> Connection {
         node.keepers.reap();
-        let place = Place::of(state, sandbox);
+        let place = KeeperDir::of(state, sandbox);
         let Some(card) = place.card() else { return Connection::Absent };
         let Some(held) = card.handle() else { return Connection::Absent };
         match place.connect(&card) {
             // The pid cannot be reused while the pidfd shows it alive.
             Ok(_) if sys::process::has_ended(held.as_fd()) => Connection::Absent,
-            Ok(socket) => Connection::Made(Keeper::on(Line::new(socket), place, sandbox, card)),
+            Ok(socket) => Connection::Made(Keeper::on(WireConnection::new(socket), place, sandbox, card)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Connection::Full(card),
             Err(_) => Connection::Absent,
         }
     }
 
-    fn on(line: Line, place: Place, sandbox: &str, card: Card) -> Keeper {
+    fn on(line: WireConnection, place: KeeperDir, sandbox: &str, card: Card) -> Keeper {
         let (sandbox, answer_within) = (sandbox.to_owned(), ANSWER);
         let (counts_input, heeds_watch, has_contexts) = (false, false, false);
         Keeper { line, place, sandbox, card, counts_input, heeds_watch, has_contexts, answer_within }
@@ -164,11 +164,11 @@ impl Keeper {
     /// Same as `ensure`, and returns the keeper's greeting.
     pub fn ensure_told(node: &Node, caller: &Caller, state: &Path, sandbox: &str) -> Result<(Keeper, Hello), Fault> {
         for _ in 0..ATTEMPTS {
-            let (mut keeper, hello) = Keeper::ensure_for(node, caller, state, sandbox, Wanted::Commands)?;
+            let (mut keeper, hello) = Keeper::ensure_for(node, caller, state, sandbox, KeeperPurpose::Commands)?;
             if !hello.rests {
                 return Ok((keeper, hello));
             }
-            match keeper.round_trip(Frame::of(&Request::Rise), keeper.answer_within) {
+            match keeper.round_trip(Frame::of(&KeeperRequest::Rise), keeper.answer_within) {
                 Ok(answer) => return wire::read_answer::<()>(&answer).map(|()| (keeper, hello)),
                 // A keeper for files alone exited before the request; the next attempt starts another.
                 Err(NoAnswer::Gone(_)) => {}
@@ -180,7 +180,7 @@ impl Keeper {
 
     /// Same as `ensure` for callers that want only the files: no service is started, and a hibernated sandbox is not resumed.
     pub fn ensure_for_files(node: &Node, caller: &Caller, state: &Path, sandbox: &str) -> Result<Keeper, Fault> {
-        Keeper::ensure_for(node, caller, state, sandbox, Wanted::Files).map(|(keeper, _)| keeper)
+        Keeper::ensure_for(node, caller, state, sandbox, KeeperPurpose::Files).map(|(keeper, _)| keeper)
     }
 
     fn ensure_for(
@@ -188,7 +188,7 @@ impl Keeper {
         caller: &Caller,
         state: &Path,
         sandbox: &str,
-        wanted: Wanted,
+        wanted: KeeperPurpose,
     ) -> Result<(Keeper, Hello), Fault> {
         let begun = Instant::now();
         loop {
@@ -207,7 +207,7 @@ impl Keeper {
                 Ok(()) => {}
                 // Another process took the lock first; its card appears soon if it becomes the keeper.
                 Err(fault) if fault.error_kind == ErrorKind::Conflict => {
-                    let coming = Place::of(state, sandbox).card().and_then(|card| card.handle()).is_some();
+                    let coming = KeeperDir::of(state, sandbox).card().and_then(|card| card.handle()).is_some();
                     if !coming && begun.elapsed() > GRACE {
                         return Err(fault);
                     }
@@ -223,7 +223,7 @@ impl Keeper {
     }
 
     fn greet(&mut self, deadline: Duration) -> Result<Hello, NoAnswer> {
-        let frame = self.round_trip(Frame::of(&Request::Hello), deadline)?;
+        let frame = self.round_trip(Frame::of(&KeeperRequest::Hello), deadline)?;
         self.greeted(&frame).map_err(NoAnswer::Refused)
     }
 
@@ -231,10 +231,10 @@ impl Keeper {
     pub(super) fn greeted(&mut self, frame: &Frame) -> Result<Hello, Fault> {
         let hello: Hello = wire::read_answer(frame)?;
         if hello.sandbox != self.sandbox {
-            let message = format!("the keeper of {} says that it keeps {}", self.sandbox, hello.sandbox);
+            let message = format!("the keeper of {} reports that it holds {}", self.sandbox, hello.sandbox);
             return Err(Fault::new(ErrorKind::Conflict, message)
                 .subject(&self.sandbox)
-                .hint("`cofferdam fsck` looks for what is wrong"));
+                .hint("`cofferdam fsck` checks the state directory"));
         }
         if hello.protocol != wire::PROTOCOL {
             let message = format!("the keeper of {} speaks protocol {}", self.sandbox, hello.protocol);
@@ -258,12 +258,11 @@ impl Keeper {
             return Ok(());
         }
         let message = format!(
-            "the keeper of {} is of version {} and does not count what it is given: input that is sent again could arrive twice",
+            "the keeper of {} has version {} and does not count its input: input that is sent again could arrive twice",
             self.sandbox, hello.version
         );
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
-        let hint =
-            format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one; or send no input", self.sandbox);
+        let hint = format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it; or send no input", self.sandbox);
         Err(fault.hint(hint))
     }
 
@@ -273,23 +272,23 @@ impl Keeper {
             return Ok(());
         }
         let message = format!(
-            "the keeper of {} is of version {} and takes no note of how a command is to be watched",
+            "the keeper of {} has version {} and does not know watch options of a command",
             self.sandbox, self.card.version
         );
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
-        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it", self.sandbox)))
     }
 
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
         self.check_watch(&start)?;
-        self.ask(&Request::Start(Box::new(start)))
+        self.ask(&KeeperRequest::Start(Box::new(start)))
     }
 
     /// Starts a command over a pooled connection; `None` when the connection was closed meanwhile. A retry on another connection carries
     /// the same run id, so that the command is not started twice.
     pub fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
         self.check_watch(start)?;
-        match self.round_trip(Frame::of(&Request::Start(Box::new(start.clone()))), self.answer_within) {
+        match self.round_trip(Frame::of(&KeeperRequest::Start(Box::new(start.clone()))), self.answer_within) {
             Ok(answer) => wire::read_answer(&answer).map(Some),
             Err(NoAnswer::Gone(_)) => Ok(None),
             Err(e) => Err(self.fault(e)),
@@ -298,7 +297,7 @@ impl Keeper {
 
     /// Writes bytes to a command's input, at most `wire::MOST`; blocks until the command takes them or `patience` has passed.
     pub fn input(&mut self, run: &str, bytes: Vec<u8>, eof: bool, patience: Duration) -> Result<(), Fault> {
-        let frame = Frame::of(&Request::Input { run: run.to_owned(), eof, by: None }).with(bytes);
+        let frame = Frame::of(&KeeperRequest::Input { run: run.to_owned(), eof, by: None }).with(bytes);
         self.exchange(frame, patience).and_then(|answer| wire::read_answer(&answer))
     }
 
@@ -311,16 +310,16 @@ impl Keeper {
         eof: bool,
         by: Option<By>,
     ) -> Result<Pending<Option<Fed>>, Fault> {
-        let frame = Frame::of(&Request::Input { run: run.to_owned(), eof, by }).with(bytes);
+        let frame = Frame::of(&KeeperRequest::Input { run: run.to_owned(), eof, by }).with(bytes);
         if !frame.fits() {
-            return Err(Fault::invalid("more than fits one frame").hint("give less at once").phase(Phase::Admission));
+            return Err(Fault::invalid("more than fits one frame").hint("send less at a time").phase(Phase::Admission));
         }
         self.put(frame)
     }
 
     /// Queues a wait for the end of a run, without a timeout.
     pub fn put_wait(self, run: &str) -> Result<Pending<Said>, Fault> {
-        self.put(Frame::of(&Request::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
+        self.put(Frame::of(&KeeperRequest::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
     }
 
     /// Returns the pending end of a run where the start request asked for it already.
@@ -334,90 +333,90 @@ impl Keeper {
     }
 
     pub fn resize(&mut self, run: &str, rows: u16, columns: u16) -> Result<(), Fault> {
-        self.ask(&Request::Resize { run: run.to_owned(), rows, columns })
+        self.ask(&KeeperRequest::Resize { run: run.to_owned(), rows, columns })
     }
 
     /// Sends a signal to a run; false when the run has ended.
     pub fn signal(&mut self, run: &str, signal: i32) -> Result<bool, Fault> {
-        self.ask(&Request::Signal { run: run.to_owned(), signal })
+        self.ask(&KeeperRequest::Signal { run: run.to_owned(), signal })
     }
 
     /// Kills a run; false when it has ended.
     pub fn kill(&mut self, run: &str) -> Result<bool, Fault> {
-        self.ask(&Request::Kill { run: run.to_owned() })
+        self.ask(&KeeperRequest::Kill { run: run.to_owned() })
     }
 
     /// Lists the runs that are running and the most recent ones that have ended.
     pub fn list(&mut self) -> Result<Vec<Listed>, Fault> {
-        self.ask(&Request::List)
+        self.ask(&KeeperRequest::List)
     }
 
     pub fn wait(&mut self, run: &str, time: Duration) -> Result<Waited, Fault> {
         let timeout_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let frame = Frame::of(&Request::Wait { run: run.to_owned(), timeout_ms });
+        let frame = Frame::of(&KeeperRequest::Wait { run: run.to_owned(), timeout_ms });
         self.exchange(frame, time.saturating_add(self.answer_within)).and_then(|answer| wire::read_answer(&answer))
     }
 
     /// Subscribes to the progress of these runs, or of all. The first notices give the present offset of each. Does not block: a silent
     /// keeper sends its notices when it answers again.
     pub fn follow(mut self, runs: Option<Vec<String>>) -> Result<Follow, Fault> {
-        let asked = self.line.put(Frame::of(&Request::Follow { runs })).and_then(|()| self.line.push());
+        let asked = self.line.put(Frame::of(&KeeperRequest::Follow { runs })).and_then(|()| self.line.push());
         asked.map_err(|e| gone(&self.sandbox, &e.to_string()))?;
         Ok(Follow { line: self.line, sandbox: self.sandbox, accepted: false })
     }
 
     /// Freezes the sandbox; returns the mechanism used.
     pub fn freeze(&mut self) -> Result<Froze, Fault> {
-        self.ask(&Request::Freeze)
+        self.ask(&KeeperRequest::Freeze)
     }
 
     pub fn thaw(&mut self) -> Result<(), Fault> {
-        self.ask(&Request::Thaw)
+        self.ask(&KeeperRequest::Thaw)
     }
 
     /// Returns a handle on the workspace as the guest sees it. Paths must be resolved with `openat2`; files made there must belong to the
     /// returned ids.
     pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: false })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: false })
     }
 
     /// Returns a handle on the guest's private `/tmp`. Mounts below it are the host's, so path resolution must not cross mounts.
     pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: true })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: true })
     }
 
     /// Connects to a port that a process inside listens on.
     pub fn connect(&mut self, port: u16) -> Result<OwnedFd, Fault> {
-        self.ask_for_handle::<()>(&Request::Connect { port }).map(|(_, stream)| stream)
+        self.ask_for_handle::<()>(&KeeperRequest::Connect { port }).map(|(_, stream)| stream)
     }
 
     pub fn usage(&mut self) -> Result<Used, Fault> {
-        self.ask(&Request::Usage)
+        self.ask(&KeeperRequest::Usage)
     }
 
     /// Lists the questions that wait for a person's answer.
     pub fn questions(&mut self) -> Result<Vec<Question>, Fault> {
-        self.ask(&Request::Questions)
+        self.ask(&KeeperRequest::Questions)
     }
 
     /// Answers a question, and returns it.
     pub fn answer(&mut self, number: u64, answer: QuestionDecision, remember: Remember) -> Result<Question, Fault> {
-        self.ask(&Request::Answer { number, answer, remember })
+        self.ask(&KeeperRequest::Answer { number, answer, remember })
     }
 
     /// Replaces the network rules and limits, for running and future commands.
     pub fn revise(&mut self, revision: Revision) -> Result<(), Fault> {
-        self.ask(&Request::Revise(Box::new(revision)))
+        self.ask(&KeeperRequest::Revise(Box::new(revision)))
     }
 
     /// Replaces the published ports. False where the keeper runs for files only.
     pub fn publish(&mut self, ports: Vec<String>) -> Result<bool, Fault> {
-        self.ask(&Request::Publish { ports })
+        self.ask(&KeeperRequest::Publish { ports })
     }
 
     /// Hands a spare over to the caller; its record names the owner already.
-    pub fn claim(&mut self, around: Vec<(Word, Word)>, actor: String) -> Result<(), Fault> {
-        self.ask(&Request::Claim { around, actor })
+    pub fn claim(&mut self, around: Vec<(WireText, WireText)>, actor: String) -> Result<(), Fault> {
+        self.ask(&KeeperRequest::Claim { around, actor })
     }
 
     /// Refuses a keeper of an older version, which knows no contexts.
@@ -425,26 +424,27 @@ impl Keeper {
         if self.has_contexts {
             return Ok(());
         }
-        let message = format!("the keeper of {} is of version {} and has no contexts", self.sandbox, self.card.version);
+        let message =
+            format!("the keeper of {} has version {} and does not know contexts", self.sandbox, self.card.version);
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
-        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it", self.sandbox)))
     }
 
     /// Opens a context for a call; returns the supervisor's ends of its worker's channel. The context is this connection's until
     /// `close_context`, or until the connection ends. `None` when the keeper ended before it took the request.
     pub fn open_context(&mut self, ask: &OpenContext) -> Result<Option<(ContextOpened, Vec<OwnedFd>)>, Fault> {
         let patience = Duration::from_millis(ask.queue_ms).saturating_add(self.answer_within);
-        let answer = self.ask_if_there(&Request::OpenContext(Box::new(ask.clone())), patience)?;
+        let answer = self.ask_if_there(&KeeperRequest::OpenContext(Box::new(ask.clone())), patience)?;
         answer.map(|answer| Ok((wire::read_answer(&answer)?, answer.handles))).transpose()
     }
 
     /// Makes a context; `None` when the keeper ended before it took the request.
     pub fn create_context(&mut self, ask: &OpenContext) -> Result<Option<ContextStatus>, Fault> {
-        let answer = self.ask_if_there(&Request::CreateContext(Box::new(ask.clone())), self.answer_within)?;
+        let answer = self.ask_if_there(&KeeperRequest::CreateContext(Box::new(ask.clone())), self.answer_within)?;
         answer.map(|answer| wire::read_answer(&answer)).transpose()
     }
 
-    fn ask_if_there(&mut self, request: &Request, patience: Duration) -> Result<Option<Frame>, Fault> {
+    fn ask_if_there(&mut self, request: &KeeperRequest, patience: Duration) -> Result<Option<Frame>, Fault> {
         match self.round_trip(Frame::of(request), patience) {
             Ok(answer) => Ok(Some(answer)),
             Err(NoAnswer::Gone(_)) => Ok(None),
@@ -454,37 +454,37 @@ impl Keeper {
 
     /// Ends this connection's call. `finished`: its end was read, or none was made.
     pub fn close_context(&mut self, name: &str, finished: bool) -> Result<ContextClosed, Fault> {
-        self.ask(&Request::CloseContext { name: name.to_owned(), finished })
+        self.ask(&KeeperRequest::CloseContext { name: name.to_owned(), finished })
     }
 
     pub fn contexts(&mut self) -> Result<Vec<ContextStatus>, Fault> {
-        self.ask(&Request::Contexts)
+        self.ask(&KeeperRequest::Contexts)
     }
 
     /// Interrupts the call that is under way in a context; returns its request id.
     pub fn interrupt_context(&mut self, name: &str) -> Result<Option<u32>, Fault> {
-        let signalled: ContextSignalled = self.ask(&Request::InterruptContext { name: name.to_owned() })?;
+        let signalled: ContextSignalled = self.ask(&KeeperRequest::InterruptContext { name: name.to_owned() })?;
         Ok(signalled.request)
     }
 
     /// Returns the request id of the call that is under way in a context.
     pub fn context_call(&mut self, name: &str) -> Result<Option<u32>, Fault> {
-        let signalled: ContextSignalled = self.ask(&Request::ContextCall { name: name.to_owned() })?;
+        let signalled: ContextSignalled = self.ask(&KeeperRequest::ContextCall { name: name.to_owned() })?;
         Ok(signalled.request)
     }
 
     /// Ends the worker of a context, so that the next call starts it anew; only if this call is still under way, where one is given.
     pub fn restart_context(&mut self, name: &str, request: Option<u32>) -> Result<bool, Fault> {
-        self.ask(&Request::RestartContext { name: name.to_owned(), request })
+        self.ask(&KeeperRequest::RestartContext { name: name.to_owned(), request })
     }
 
     pub fn remove_context(&mut self, name: &str) -> Result<ContextRemoved, Fault> {
-        self.ask(&Request::RemoveContext { name: name.to_owned() })
+        self.ask(&KeeperRequest::RemoveContext { name: name.to_owned() })
     }
 
     /// Disables the keeper's idle timeout.
     pub fn stay(&mut self) -> Result<(), Fault> {
-        self.ask(&Request::Stay)
+        self.ask(&KeeperRequest::Stay)
     }
 
     /// Ends everything: SIGTERM first, SIGKILL after `grace`; waits until the keeper has exited.
@@ -501,7 +501,7 @@ impl Keeper {
         keepers.forget(&self.place);
         let handle = self.card.handle();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let ask = Frame::of(&Request::End { grace_ms, if_idle });
+        let ask = Frame::of(&KeeperRequest::End { grace_ms, if_idle });
         let answer = self.round_trip(ask, grace.saturating_add(self.answer_within))?;
         let left = wire::read_answer(&answer).map_err(NoAnswer::Refused)?;
         if let Some(handle) = handle {
@@ -512,23 +512,23 @@ impl Keeper {
     }
 
     /// Returns the bare connection.
-    pub fn into_line(self) -> Line {
+    pub fn into_line(self) -> WireConnection {
         self.line
     }
 
     /// Opens the spooled output of a run.
-    pub fn output(&self, run: &str) -> io::Result<Reader> {
-        Reader::open(&self.place.run(run))
+    pub fn output(&self, run: &str) -> io::Result<SpoolReader> {
+        SpoolReader::open(&self.place.run(run))
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, ask: &Request) -> Result<T, Fault> {
+    fn ask<T: DeserializeOwned>(&mut self, ask: &KeeperRequest) -> Result<T, Fault> {
         self.exchange(Frame::of(ask), self.answer_within).and_then(|answer| wire::read_answer(&answer))
     }
 
-    fn ask_for_handle<T: DeserializeOwned>(&mut self, ask: &Request) -> Result<(T, OwnedFd), Fault> {
+    fn ask_for_handle<T: DeserializeOwned>(&mut self, ask: &KeeperRequest) -> Result<(T, OwnedFd), Fault> {
         let mut answer = self.exchange(Frame::of(ask), self.answer_within)?;
         let value = wire::read_answer(&answer)?;
-        let none = || Fault::internal("the keeper gave no handle").subject(&self.sandbox);
+        let none = || Fault::internal("the keeper sent no handle").subject(&self.sandbox);
         Ok((value, answer.handles.pop().ok_or_else(none)?))
     }
 
@@ -541,7 +541,7 @@ impl Keeper {
         if !frame.fits() {
             let message =
                 format!("a request of {} bytes; at most {} fit", frame.json.len() + frame.payload.len(), wire::MOST);
-            let fault = Fault::invalid(message).hint("give less at once").phase(Phase::Admission);
+            let fault = Fault::invalid(message).hint("send less at a time").phase(Phase::Admission);
             return Err(NoAnswer::Refused(fault));
         }
         self.put_frame(frame)?;
@@ -595,7 +595,7 @@ impl AsFd for Keeper {
 pub fn silent(sandbox: &str, card: &Card, deadline: Duration) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, silence(sandbox, card, deadline));
     let hint = format!(
-        "try again; if it stays so, `cofferdam stop {sandbox}` or `cofferdam rm --force {sandbox}` ends it and all that runs in it"
+        "try again; if it still fails, `cofferdam stop {sandbox}` or `cofferdam rm --force {sandbox}` ends it with all its processes"
     );
     fault.subject(sandbox).retry(Retry::Later).hint(hint).phase(Phase::Execution)
 }
@@ -610,18 +610,14 @@ pub const ATTEMPTS: u32 = 8;
 
 /// Builds the fault of a command whose keeper was ended again and again before it could be asked.
 pub fn sent_away(sandbox: &str) -> Fault {
-    let message = format!("other verbs took {sandbox} for themselves {ATTEMPTS} times before the command could begin");
+    let message = format!("other verbs locked {sandbox} {ATTEMPTS} times before the command could start");
     let fault = Fault::new(ErrorKind::Conflict, message).subject(sandbox).retry(Retry::Later);
     fault.hint("try again").phase(Phase::Admission)
 }
 
 fn gone(sandbox: &str, why: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Unavailable, format!("the keeper of {sandbox} is gone: {why}"));
-    fault
-        .subject(sandbox)
-        .retry(Retry::Later)
-        .hint("`cofferdam inspect` says what became of it")
-        .phase(Phase::Execution)
+    fault.subject(sandbox).retry(Retry::Later).hint("`cofferdam inspect` shows its state").phase(Phase::Execution)
 }
 
 /// Waits until the descriptor is readable; false at the deadline.
@@ -644,7 +640,7 @@ fn ready(fd: BorrowedFd<'_>, flags: PollFlags, end: Option<Instant>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::Watch;
+    use crate::watch::WatchOptions;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use serde_json::json;
 
@@ -652,13 +648,13 @@ mod tests {
     fn heard(hello: serde_json::Value) -> Result<(), Fault> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        let mut answers = Line::new(theirs);
+        let mut answers = WireConnection::new(theirs);
         answers.put(wire::value(&hello)).unwrap();
         answers.push().unwrap();
-        let place = Place::of(Path::new("/nonexistent"), "sbx_1");
-        let mut keeper = Keeper::on(Line::new(ours), place, "sbx_1", Card::own());
+        let place = KeeperDir::of(Path::new("/nonexistent"), "sbx_1");
+        let mut keeper = Keeper::on(WireConnection::new(ours), place, "sbx_1", Card::own());
         let hello = keeper.hello()?;
-        let watch = Watch { report_reads: true, ask_timeout_ms: None };
+        let watch = WatchOptions { report_reads: true, ask_timeout_ms: None };
         keeper.check_watch(&Start::default()).and(keeper.check_counts(&hello))?;
         keeper.check_watch(&Start { watch, ..Start::default() })
     }

@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::events::parts;
 use crate::events::{DEFAULT_MAX, LONGEST_LINE};
-use crate::keeper_dir::place::Place;
+use crate::keeper_dir::place::KeeperDir;
 use crate::owned_file::open_own;
 use serde_json::{Map, Value};
 use state::Caller;
@@ -50,7 +50,7 @@ impl Spot {
 
 /// A batch of lines, each with the number of the line after it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct JournalPage {
     pub lines: Vec<(u64, String)>,
     /// Position to continue from.
     pub spot: Spot,
@@ -61,19 +61,19 @@ pub struct Page {
 }
 
 /// Reads the events of a sandbox from a position on.
-pub fn read(node: &Node, caller: &Caller, word: &str, spot: Spot) -> Result<Page, Fault> {
+pub fn read(node: &Node, caller: &Caller, word: &str, spot: Spot) -> Result<JournalPage, Fault> {
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Checked before reading, so that everything a keeper wrote before it exited is seen.
-    let is_live = Place::of(&state.path, &found.id).has_keeper();
-    let page = page(&Place::of(&state.path, &found.id).dir, spot).map_err(|e| {
-        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: its events cannot be read: {e}", found.id));
-        fault.subject(&found.id).phase(Phase::Delivery).hint("look at its files below `keepers` in the state directory")
+    let is_live = KeeperDir::of(&state.path, &found.id).has_keeper();
+    let page = page(&KeeperDir::of(&state.path, &found.id).dir, spot).map_err(|e| {
+        let fault = Fault::new(ErrorKind::Unavailable, format!("{}: cannot read its events: {e}", found.id));
+        fault.subject(&found.id).phase(Phase::Delivery).hint("check its files below `keepers` in the state directory")
     })?;
-    Ok(Page { over: !is_live && !page.more, ..page })
+    Ok(JournalPage { over: !is_live && !page.more, ..page })
 }
 
-fn page(dir: &Path, spot: Spot) -> io::Result<Page> {
+fn page(dir: &Path, spot: Spot) -> io::Result<JournalPage> {
     for _ in 0..TRIES {
         let parts = match parts::all(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -83,7 +83,7 @@ fn page(dir: &Path, spot: Spot) -> io::Result<Page> {
         let begins = parts.iter().rev().find(|first| **first <= spot.next).or(parts.first());
         let found = || begins.map(|first| PartPosition { first: *first, byte: 0, line: *first, is_long: false });
         let Some(place) = known.or_else(found) else {
-            return Ok(Page { lines: Vec::new(), spot, more: false, over: false });
+            return Ok(JournalPage { lines: Vec::new(), spot, more: false, over: false });
         };
         match open_own(&parts::path(dir, place.first), File::options().read(true)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -93,7 +93,7 @@ fn page(dir: &Path, spot: Spot) -> io::Result<Page> {
             }
         }
     }
-    Err(io::Error::other("its parts come and go"))
+    Err(io::Error::other("its files keep changing"))
 }
 
 /// A page under construction.
@@ -113,9 +113,9 @@ impl Reading {
     }
 
     /// Reads on in a part. `later` is the part after it; where there is one, this part is complete.
-    fn read(mut self, mut file: File, later: Option<u64>) -> io::Result<Page> {
+    fn read(mut self, mut file: File, later: Option<u64>) -> io::Result<JournalPage> {
         if file.metadata()?.len() > DEFAULT_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a file is longer than any that is written there"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a file is longer than the maximum"));
         }
         file.seek(SeekFrom::Start(self.place.byte))?;
         let mut bytes = Vec::with_capacity(READ_SIZE);
@@ -128,7 +128,12 @@ impl Reading {
         }
         self.report_missing(None);
         let more = !is_end || later.is_some();
-        Ok(Page { lines: self.lines, spot: Spot { next: self.next, place: Some(self.place) }, more, over: false })
+        Ok(JournalPage {
+            lines: self.lines,
+            spot: Spot { next: self.next, place: Some(self.place) },
+            more,
+            over: false,
+        })
     }
 
     /// Takes the complete lines, up to the first line of the next part.
@@ -199,7 +204,7 @@ mod tests {
     use super::*;
     use crate::events::EventFile;
     use crate::network::test::event as happened;
-    use egress::event::{Op, Stage};
+    use egress::event::{EventStage, Op};
     use std::path::PathBuf;
     use terms::Action;
 
@@ -255,7 +260,7 @@ mod tests {
         for n in numbers {
             file.put(&egress::event::Event {
                 rule: n.to_string(),
-                ..happened(Op::Connect, Stage::Opened, Action::Allow)
+                ..happened(Op::Connect, EventStage::Opened, Action::Allow)
             });
         }
     }

@@ -24,15 +24,15 @@ mod work;
 
 use self::attend::SupervisedService;
 use self::clerk::Clerk;
-use self::client::{Client, Owed};
+use self::client::{KeeperClient, Owed};
 use self::contexts::HeldContext;
 use self::feeds::Writers;
-use self::work::{ActiveRun, CHUNK, Stream};
-use super::starting::Wanted;
-use super::wire::{self, Frame, Froze, Left, Listed, Revision, Rooted, Used, Word};
+use self::work::{ActiveRun, CHUNK, OutputStream};
+use super::starting::KeeperPurpose;
+use super::wire::{self, Frame, Froze, Left, Listed, Revision, Rooted, Used, WireText};
 use crate::Node;
 use crate::events::DEFAULT_MAX;
-use crate::keeper_dir::place::{Card, Place};
+use crate::keeper_dir::place::{Card, KeeperDir};
 use crate::run::{Holding, Premises, ResidentPlan};
 use api::{JournalStep, Lifecycle};
 use enclosure::{Groundwork, Residence};
@@ -89,7 +89,7 @@ const ENDS: [i32; 3] = [1, 2, TERM];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub sandbox: String,
-    pub wanted: Wanted,
+    pub wanted: KeeperPurpose,
     /// Idle timeout.
     pub idle: Duration,
     /// Open-file limit of the process that started the keeper, before it raised its own.
@@ -103,11 +103,11 @@ impl Begin {
     pub fn of(words: &[String]) -> Begin {
         let sandbox = words.first().cloned().unwrap_or_default();
         let (descriptors, secret_sources) = (None, SecretSources::All);
-        let mut begin = Begin { sandbox, wanted: Wanted::Commands, idle: IDLE, descriptors, secret_sources };
+        let mut begin = Begin { sandbox, wanted: KeeperPurpose::Commands, idle: IDLE, descriptors, secret_sources };
         for word in words.iter().skip(1) {
             match word.strip_prefix(super::DESCRIPTORS) {
                 Some(count) => begin.descriptors = count.parse().ok(),
-                None if word == super::FOR_FILES => begin.wanted = Wanted::Files,
+                None if word == super::FOR_FILES => begin.wanted = KeeperPurpose::Files,
                 None if word == super::KEPT_SECRETS => begin.secret_sources = SecretSources::KeptOnly,
                 None => begin.idle = word.parse().map_or(IDLE, Duration::from_millis),
             }
@@ -145,14 +145,14 @@ pub fn keep(
 }
 
 struct Keep {
-    place: Place,
+    place: KeeperDir,
     card: Card,
     listener: OwnedFd,
     signals: OwnedFd,
     residence: Residence<'static>,
     premises: Premises,
     clerk: Clerk,
-    clients: BTreeMap<u64, Client>,
+    clients: BTreeMap<u64, KeeperClient>,
     next_client: u64,
     /// Runs that have not ended, by id.
     runs: BTreeMap<String, ActiveRun>,
@@ -175,7 +175,7 @@ struct Keep {
     idle: Duration,
     /// Time of the last request or the last end of a run.
     last_activity: Instant,
-    ending: Option<End>,
+    ending: Option<PendingEnd>,
     /// Reason why the enclosure failed, once it has.
     failure: Option<String>,
     /// Time at which the last run ended, once the keeper is ending.
@@ -205,20 +205,20 @@ struct EndedRun {
     writers: Writers,
 }
 
-struct End {
+struct PendingEnd {
     kill_at: Instant,
     left: Left,
 }
 
 /// The source that a poll slot stands for.
 #[derive(Clone, Debug)]
-enum Slot {
+enum PollSource {
     Listener,
     Signals,
     Clerk,
     Residence,
     Client(u64),
-    Stream(String, Stream),
+    Stream(String, OutputStream),
     Input(String),
 }
 
@@ -231,7 +231,7 @@ impl Keep {
         let resident = ResidentPlan::new(node, caller, &begin.sandbox, ground).map_err(|refused| *refused.fault)?;
         resident.secret_variables().iter().for_each(|name| caller.forget(name));
         let id = resident.premises.sandbox.id.clone();
-        let place = Place::of(&state, &id);
+        let place = KeeperDir::of(&state, &id);
         let trouble = |what: &str, e: &dyn std::fmt::Display| {
             let message = format!("the keeper of {id}: {what} below {}: {e}", state.display());
             let fault = Fault::new(ErrorKind::Unavailable, message).subject(&id).phase(Phase::Start);
@@ -256,7 +256,7 @@ impl Keep {
         });
         let (residence, premises, holding, signals, listener, clerk) = stood.inspect_err(|_| place.clear())?;
         let stopped = premises.sandbox.record.state == Lifecycle::Stopped;
-        let files_only = stopped || begin.wanted == Wanted::Files;
+        let files_only = stopped || begin.wanted == KeeperPurpose::Files;
         let keep_alive = premises.sandbox.record.stays && !files_only;
         let mut keep = Keep {
             place,
@@ -383,13 +383,13 @@ impl Keep {
         let mut residence = false;
         for slot in slots {
             match slot {
-                Slot::Listener => self.accept_clients(),
-                Slot::Signals => self.read_signals(),
-                Slot::Clerk => self.take_clerk_results(),
-                Slot::Residence => residence = true,
-                Slot::Client(id) => self.read_requests(id),
-                Slot::Stream(run, stream) => self.pull(&run, stream),
-                Slot::Input(run) => self.feed(&run),
+                PollSource::Listener => self.accept_clients(),
+                PollSource::Signals => self.read_signals(),
+                PollSource::Clerk => self.take_clerk_results(),
+                PollSource::Residence => residence = true,
+                PollSource::Client(id) => self.read_requests(id),
+                PollSource::Stream(run, stream) => self.pull(&run, stream),
+                PollSource::Input(run) => self.feed(&run),
             }
         }
         let due = self.residence.waits().1.is_some_and(|at| Instant::now() >= at);
@@ -410,24 +410,24 @@ impl Keep {
         Ok(())
     }
 
-    fn wait(&self) -> Result<Vec<Slot>, Fault> {
+    fn wait(&self) -> Result<Vec<PollSource>, Fault> {
         let (inner, at) = self.residence.waits();
-        let mut slots: Vec<(Slot, BorrowedFd<'_>, PollFlags)> = vec![
-            (Slot::Listener, self.listener.as_fd(), PollFlags::IN),
-            (Slot::Signals, self.signals.as_fd(), PollFlags::IN),
-            (Slot::Clerk, self.clerk.wake(), PollFlags::IN),
+        let mut slots: Vec<(PollSource, BorrowedFd<'_>, PollFlags)> = vec![
+            (PollSource::Listener, self.listener.as_fd(), PollFlags::IN),
+            (PollSource::Signals, self.signals.as_fd(), PollFlags::IN),
+            (PollSource::Clerk, self.clerk.wake(), PollFlags::IN),
         ];
-        slots.extend(inner.into_iter().map(|fd| (Slot::Residence, fd, PollFlags::IN)));
+        slots.extend(inner.into_iter().map(|fd| (PollSource::Residence, fd, PollFlags::IN)));
         for (id, client) in &self.clients {
-            slots.push((Slot::Client(*id), client.line.as_fd(), client.flags()));
+            slots.push((PollSource::Client(*id), client.line.as_fd(), client.flags()));
         }
         for (run, active) in &self.runs {
-            for (stream, fd) in [(Stream::Output, &active.output), (Stream::Error, &active.error)] {
-                let slot = |fd| (Slot::Stream(run.clone(), stream), fd, PollFlags::IN);
+            for (stream, fd) in [(OutputStream::Output, &active.output), (OutputStream::Error, &active.error)] {
+                let slot = |fd| (PollSource::Stream(run.clone(), stream), fd, PollFlags::IN);
                 slots.extend(fd.as_ref().map(AsFd::as_fd).map(slot));
             }
             if let (Some(fd), false) = (&active.input, active.feeds.is_empty()) {
-                slots.push((Slot::Input(run.clone()), fd.as_fd(), PollFlags::OUT));
+                slots.push((PollSource::Input(run.clone()), fd.as_fd(), PollFlags::OUT));
             }
         }
         let mut fds: Vec<PollFd<'_>> =
@@ -478,14 +478,14 @@ impl Keep {
     /// Returns a file handle. File access needs no process inside, so a frozen sandbox stays frozen.
     fn root(&mut self, tmp: bool) -> Result<Frame, Fault> {
         let none = || {
-            let fault = Fault::new(ErrorKind::UnsupportedHost, "there is no handle on these files");
-            fault.subject(&self.premises.sandbox.id).hint("stop it, and what is in its workspace can be reached")
+            let fault = Fault::new(ErrorKind::UnsupportedHost, "no handle on these files is available");
+            fault.subject(&self.premises.sandbox.id).hint("stop it to reach the files of its workspace")
         };
         let at = if tmp { Path::new("/tmp") } else { &self.premises.sandbox.record.base };
         let root = if tmp { self.residence.tmp() } else { self.residence.root() };
         let root = root.ok_or_else(none)?.try_clone_to_owned().map_err(|e| Fault::internal(e.to_string()))?;
         let (uid, gid) = self.residence.owner();
-        Ok(wire::value(&Rooted { at: Word::of(at), uid, gid }).and(root))
+        Ok(wire::value(&Rooted { at: WireText::of(at), uid, gid }).and(root))
     }
 
     fn used(&mut self) -> Used {
@@ -526,12 +526,12 @@ fn fewer_descriptors(count: u64) -> rustix::io::Result<()> {
 
 fn unknown(run: &str) -> Fault {
     let fault = Fault::new(ErrorKind::NotFound, format!("there is no run {run:?} here")).subject(run);
-    fault.phase(Phase::Admission).hint("`cofferdam ps` lists those that go on")
+    fault.phase(Phase::Admission).hint("`cofferdam ps` lists running commands")
 }
 
 fn has_ended(run: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{run} has ended")).subject(run);
-    fault.phase(Phase::Admission).hint("`cofferdam logs` shows what it said")
+    fault.phase(Phase::Admission).hint("`cofferdam logs` shows its output")
 }
 
 /// Records that a hibernated sandbox has a keeper again.

@@ -3,7 +3,7 @@
 //! is small, and its entries expire soon.
 
 use super::client::Keeper;
-use crate::keeper_dir::place::Place;
+use crate::keeper_dir::place::KeeperDir;
 use std::path::Path;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,7 @@ impl Keepers {
 
     /// Takes the most recently used connection, if it leads to the process on the present card.
     pub fn take(&self, state: &Path, sandbox: &str) -> Option<Keeper> {
-        let place = Place::of(state, sandbox);
+        let place = KeeperDir::of(state, sandbox);
         let rested = self.with(|all| {
             let at = all.iter().rposition(|(_, keeper)| keeper.place.dir == place.dir)?;
             Some(all.remove(at).1)
@@ -71,7 +71,7 @@ impl Keepers {
     }
 
     /// Closes the pooled connections to a keeper that is told to end.
-    pub(super) fn forget(&self, place: &Place) {
+    pub(super) fn forget(&self, place: &KeeperDir) {
         self.with(|all| all.retain(|(_, keeper)| keeper.place.dir != place.dir));
     }
 

@@ -28,5 +28,5 @@ pub fn other_request(run: &str, before: Option<&str>, now: Option<&str>) -> Faul
     let what = if fields.is_empty() { "request".to_owned() } else { fields };
     let message = format!("the key was used with another {what}, for the request that started {run}");
     let fault = Fault::new(ErrorKind::Conflict, message).subject(run).phase(Phase::Admission);
-    fault.hint("repeat the request as it was, or take another key")
+    fault.hint("repeat the request as it was, or use another key")
 }

@@ -20,13 +20,19 @@ pub(super) const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Purpose of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum KeeperPurpose {
     Commands,
     Files,
 }
 
 /// Starts a keeper and waits until it is ready or reports a fault.
-pub(super) fn start(node: &Node, caller: &Caller, state: &Path, sandbox: &str, wanted: Wanted) -> Result<(), Fault> {
+pub(super) fn start(
+    node: &Node,
+    caller: &Caller,
+    state: &Path,
+    sandbox: &str,
+    wanted: KeeperPurpose,
+) -> Result<(), Fault> {
     let trouble = |what: &str, e: &dyn std::fmt::Display| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("a keeper for {sandbox}: {what}: {e}"));
         fault
@@ -39,7 +45,7 @@ pub(super) fn start(node: &Node, caller: &Caller, state: &Path, sandbox: &str, w
     let child = Command::new("/proc/self/exe")
         .arg0("cofferdam")
         .args(["keep", sandbox])
-        .args((wanted == Wanted::Files).then_some(super::FOR_FILES))
+        .args((wanted == KeeperPurpose::Files).then_some(super::FOR_FILES))
         .args((caller.secret_sources == SecretSources::KeptOnly).then_some(super::KEPT_SECRETS))
         .args(node.keepers.descriptors().map(|count| format!("{}{count}", super::DESCRIPTORS)))
         .env_clear()
@@ -62,13 +68,13 @@ pub fn read_report(mut pipe: std::fs::File, most: usize) -> Result<Vec<u8>, (&'s
     let end = Instant::now() + START_DEADLINE;
     loop {
         if !wait_for(pipe.as_fd(), end) {
-            return Err(("it does not stand yet", "it takes too long".to_owned()));
+            return Err(("it is not ready yet", "it takes too long".to_owned()));
         }
         match pipe.read(&mut piece) {
-            Ok(0) if text.is_empty() => return Err(("it ended", "without a word".to_owned())),
+            Ok(0) if text.is_empty() => return Err(("it ended", "without a report".to_owned())),
             Ok(0) => return Ok(text),
             Ok(n) if text.len() + n <= most => text.extend_from_slice(&piece[..n]),
-            Ok(_) => return Err(("it says too much", text.len().to_string())),
+            Ok(_) => return Err(("its message is too long", text.len().to_string())),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(("pipe", e.to_string())),
         }

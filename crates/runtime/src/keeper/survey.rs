@@ -2,7 +2,7 @@
 //! silent keepers cost a listing about one deadline in all and not one each.
 
 use super::client::{Connection, Keeper, NoAnswer};
-use super::wire::{Frame, Hello, Request};
+use super::wire::{Frame, Hello, KeeperRequest};
 use crate::Node;
 use crate::keeper_dir::place::Card;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,14 +19,14 @@ const PAUSE: Duration = Duration::from_millis(3);
 
 /// A sandbox whose keeper is to be asked, with its state directory.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct SurveyedSandbox {
     pub state: PathBuf,
     pub sandbox: String,
 }
 
-impl Subject {
-    pub fn new(state: &Path, sandbox: &str) -> Subject {
-        Subject { state: state.to_owned(), sandbox: sandbox.to_owned() }
+impl SurveyedSandbox {
+    pub fn new(state: &Path, sandbox: &str) -> SurveyedSandbox {
+        SurveyedSandbox { state: state.to_owned(), sandbox: sandbox.to_owned() }
     }
 }
 
@@ -44,7 +44,12 @@ pub enum Reply {
 }
 
 /// Greets all keepers and sends each the request `then`; replies are in the order of the subjects. `deadline` covers both.
-pub fn survey(node: &Node, subjects: &[Subject], then: Option<&Request>, deadline: Duration) -> Vec<Reply> {
+pub fn survey(
+    node: &Node,
+    subjects: &[SurveyedSandbox],
+    then: Option<&KeeperRequest>,
+    deadline: Duration,
+) -> Vec<Reply> {
     let mut replies: Vec<Reply> = subjects.iter().map(|_| Reply::Absent).collect();
     let mut waiting: VecDeque<usize> = (0..subjects.len()).collect();
     let mut asked: Vec<Asked> = Vec::new();
@@ -52,7 +57,7 @@ pub fn survey(node: &Node, subjects: &[Subject], then: Option<&Request>, deadlin
         while asked.len() < AT_A_TIME
             && let Some(at) = waiting.pop_front()
         {
-            asked.push(Asked { at, end: Instant::now() + deadline, stage: Stage::Connecting });
+            asked.push(Asked { at, end: Instant::now() + deadline, stage: SurveyStage::Connecting });
         }
         if asked.is_empty() {
             return replies;
@@ -74,10 +79,10 @@ pub fn survey(node: &Node, subjects: &[Subject], then: Option<&Request>, deadlin
 struct Asked {
     at: usize,
     end: Instant,
-    stage: Stage,
+    stage: SurveyStage,
 }
 
-enum Stage {
+enum SurveyStage {
     Connecting,
     Greeting(Keeper),
     Asking(Keeper, Hello),
@@ -85,14 +90,14 @@ enum Stage {
 
 impl Asked {
     /// Advances without blocking; returns the reply once it is complete.
-    fn step(&mut self, node: &Node, subject: &Subject, then: Option<&Request>) -> Option<Reply> {
+    fn step(&mut self, node: &Node, subject: &SurveyedSandbox, then: Option<&KeeperRequest>) -> Option<Reply> {
         // Taken before the connection is read: an answer that has arrived by then counts, however late this thread was scheduled.
         let is_late = Instant::now() >= self.end;
         match self.advance(node, subject, then) {
             Ok(Some(reply)) => Some(reply),
-            Ok(None) if is_late => Some(match std::mem::replace(&mut self.stage, Stage::Connecting) {
-                Stage::Greeting(keeper) | Stage::Asking(keeper, _) => Reply::Silent(keeper.card),
-                Stage::Connecting => match Keeper::try_connect(node, &subject.state, &subject.sandbox) {
+            Ok(None) if is_late => Some(match std::mem::replace(&mut self.stage, SurveyStage::Connecting) {
+                SurveyStage::Greeting(keeper) | SurveyStage::Asking(keeper, _) => Reply::Silent(keeper.card),
+                SurveyStage::Connecting => match Keeper::try_connect(node, &subject.state, &subject.sandbox) {
                     Connection::Full(card) => Reply::Silent(card),
                     Connection::Made(keeper) => Reply::Silent(keeper.card),
                     Connection::Absent => Reply::Absent,
@@ -104,31 +109,36 @@ impl Asked {
         }
     }
 
-    fn advance(&mut self, node: &Node, subject: &Subject, then: Option<&Request>) -> Result<Option<Reply>, NoAnswer> {
+    fn advance(
+        &mut self,
+        node: &Node,
+        subject: &SurveyedSandbox,
+        then: Option<&KeeperRequest>,
+    ) -> Result<Option<Reply>, NoAnswer> {
         loop {
-            self.stage = match std::mem::replace(&mut self.stage, Stage::Connecting) {
-                Stage::Connecting => match Keeper::try_connect(node, &subject.state, &subject.sandbox) {
+            self.stage = match std::mem::replace(&mut self.stage, SurveyStage::Connecting) {
+                SurveyStage::Connecting => match Keeper::try_connect(node, &subject.state, &subject.sandbox) {
                     Connection::Absent => return Ok(Some(Reply::Absent)),
                     Connection::Full(_) => return Ok(None),
                     Connection::Made(mut keeper) => {
-                        keeper.put_frame(Frame::of(&Request::Hello))?;
-                        Stage::Greeting(keeper)
+                        keeper.put_frame(Frame::of(&KeeperRequest::Hello))?;
+                        SurveyStage::Greeting(keeper)
                     }
                 },
-                Stage::Greeting(mut keeper) => {
+                SurveyStage::Greeting(mut keeper) => {
                     let Some(frame) = keeper.take_frame()? else {
-                        self.stage = Stage::Greeting(keeper);
+                        self.stage = SurveyStage::Greeting(keeper);
                         return Ok(None);
                     };
                     let hello = keeper.greeted(&frame).map_err(NoAnswer::Refused)?;
                     let Some(then) = then else { return Ok(Some(Reply::Answered(hello, None))) };
                     keeper.put_frame(Frame::of(then))?;
-                    Stage::Asking(keeper, hello)
+                    SurveyStage::Asking(keeper, hello)
                 }
-                Stage::Asking(mut keeper, hello) => match keeper.take_frame()? {
+                SurveyStage::Asking(mut keeper, hello) => match keeper.take_frame()? {
                     Some(frame) => return Ok(Some(Reply::Answered(hello, Some(frame)))),
                     None => {
-                        self.stage = Stage::Asking(keeper, hello);
+                        self.stage = SurveyStage::Asking(keeper, hello);
                         return Ok(None);
                     }
                 },
@@ -143,8 +153,8 @@ fn wait(asked: &[Asked]) {
     let mut fds = Vec::with_capacity(asked.len());
     for asked in asked {
         match &asked.stage {
-            Stage::Connecting => end = end.min(Instant::now() + PAUSE),
-            Stage::Greeting(keeper) | Stage::Asking(keeper, _) => {
+            SurveyStage::Connecting => end = end.min(Instant::now() + PAUSE),
+            SurveyStage::Greeting(keeper) | SurveyStage::Asking(keeper, _) => {
                 let flags = if keeper.sends() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 fds.push(PollFd::from_borrowed_fd(keeper.as_fd(), flags));
             }
@@ -158,8 +168,8 @@ fn wait(asked: &[Asked]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::wire::{self, Line, Pulled};
-    use crate::keeper_dir::place::Place;
+    use crate::keeper::wire::{self, Pulled, WireConnection};
+    use crate::keeper_dir::place::KeeperDir;
     use rustix::net::{SocketFlags, accept_with};
     use serde_json::json;
     use std::os::fd::OwnedFd;
@@ -170,15 +180,16 @@ mod tests {
     struct Keepers {
         root: PathBuf,
         listeners: Vec<OwnedFd>,
-        subjects: Vec<Subject>,
+        subjects: Vec<SurveyedSandbox>,
     }
 
     impl Keepers {
         fn new(count: usize) -> Keepers {
             let root = std::env::temp_dir().join(terms::id("survey", sys::random::id_bytes()));
-            let subjects: Vec<Subject> = (0..count).map(|n| Subject::new(&root, &format!("sbx_{n}"))).collect();
+            let subjects: Vec<SurveyedSandbox> =
+                (0..count).map(|n| SurveyedSandbox::new(&root, &format!("sbx_{n}"))).collect();
             let listeners = subjects.iter().map(|subject| {
-                let place = Place::of(&root, &subject.sandbox);
+                let place = KeeperDir::of(&root, &subject.sandbox);
                 place.make().unwrap();
                 place.write_card(&Card::own()).unwrap();
                 place.listen().unwrap()
@@ -187,17 +198,17 @@ mod tests {
         }
 
         /// Accepts the next connection of a keeper, once a request has arrived on it.
-        fn asked(&self, at: usize) -> Line {
+        fn asked(&self, at: usize) -> WireConnection {
             let patient = |fd: &OwnedFd| poll(&mut [PollFd::new(fd, PollFlags::IN)], None).unwrap();
             patient(&self.listeners[at]);
             let socket = accept_with(&self.listeners[at], SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
             patient(&socket);
-            let mut line = Line::new(socket);
+            let mut line = WireConnection::new(socket);
             assert!(matches!(line.pull().unwrap(), Pulled::Frame(_)));
             line
         }
 
-        fn greet(&self, at: usize, line: &mut Line) {
+        fn greet(&self, at: usize, line: &mut WireConnection) {
             let hello = json!({"protocol": wire::PROTOCOL, "version": "1", "sandbox": self.subjects[at].sandbox, "pid": 1,
                                "since_ms": 1, "running": at, "frozen": false, "stays": false});
             line.put(wire::value(&hello)).unwrap();
@@ -226,7 +237,7 @@ mod tests {
         let keepers = Keepers::new(5);
         std::thread::scope(|scope| {
             let replies = scope.spawn(|| survey(&Node::for_command(), &keepers.subjects, None, LONG));
-            let mut lines: Vec<Line> = (0..5).map(|at| keepers.asked(at)).collect();
+            let mut lines: Vec<WireConnection> = (0..5).map(|at| keepers.asked(at)).collect();
             for (at, line) in lines.iter_mut().enumerate().rev() {
                 keepers.greet(at, line);
             }
@@ -240,13 +251,13 @@ mod tests {
     fn a_silent_one_is_told_apart_from_one_that_is_absent() {
         let keepers = Keepers::new(3);
         let mut subjects = keepers.subjects.clone();
-        subjects.push(Subject::new(&keepers.root, "sbx_none"));
+        subjects.push(SurveyedSandbox::new(&keepers.root, "sbx_none"));
         std::thread::scope(|scope| {
             // Zero deadline for the silent keeper alone: the others may be slow on a busy host.
             let alone = scope.spawn(|| survey(&Node::for_command(), &subjects[1..2], None, Duration::ZERO));
             assert!(matches!(alone.join().unwrap()[..], [Reply::Silent(ref card)] if card.pid == std::process::id()));
             let rest = [subjects[0].clone(), subjects[2].clone(), subjects[3].clone()];
-            let replies = scope.spawn(move || survey(&Node::for_command(), &rest, Some(&Request::Usage), LONG));
+            let replies = scope.spawn(move || survey(&Node::for_command(), &rest, Some(&KeeperRequest::Usage), LONG));
             for at in [0, 2] {
                 let mut line = keepers.asked(at);
                 keepers.greet(at, &mut line);
@@ -271,7 +282,7 @@ mod tests {
         std::thread::scope(|scope| {
             let replies = scope.spawn(|| survey(&Node::for_command(), &keepers.subjects, None, LONG));
             let mut first = keepers.asked(0);
-            let mut lines: Vec<(usize, Line)> = (1..AT_A_TIME).map(|at| (at, keepers.asked(at))).collect();
+            let mut lines: Vec<(usize, WireConnection)> = (1..AT_A_TIME).map(|at| (at, keepers.asked(at))).collect();
             // All of these wait, and the last ones were not asked; each answer lets another be asked.
             assert_eq!(keepers.connections(), 0);
             keepers.greet(0, &mut first);

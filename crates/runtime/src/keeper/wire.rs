@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use terms::{Denial, Fault, Limits, Outcome};
 
-pub use crate::request::{Revision, Start, Word, words_of};
-pub use line::{Frame, Line, MOST, MOST_HANDLES, Pulled};
+pub use crate::request::{Revision, Start, WireText, trace_of, words_of};
+pub use line::{Frame, MOST, MOST_HANDLES, Pulled, WireConnection};
 
 /// Protocol version; raised when a keeper could no longer be understood by an older or newer side.
 pub const PROTOCOL: u32 = 1;
@@ -22,7 +22,7 @@ pub const PROTOCOL: u32 = 1;
 /// A request to a keeper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Request {
+pub enum KeeperRequest {
     Hello,
     /// Answered by `Started` once the command runs.
     Start(Box<Start>),
@@ -93,7 +93,7 @@ pub enum Request {
     /// Hands a spare to the owner that its record names.
     Claim {
         /// Environment of the caller, for services.
-        around: Vec<(Word, Word)>,
+        around: Vec<(WireText, WireText)>,
         actor: String,
     },
     /// Opens a context for one call, and makes it where it does not exist. Returns `ContextOpened` and the supervisor's ends of its
@@ -145,14 +145,14 @@ pub struct OpenContext {
     pub language: Option<Language>,
     /// `NAME=VALUE` sets a variable in a context that is made.
     #[serde(default)]
-    pub env: Vec<Word>,
+    pub env: Vec<WireText>,
     /// Environment of the caller, of which the policy passes some variables.
     #[serde(default)]
-    pub around: Vec<(Word, Word)>,
+    pub around: Vec<(WireText, WireText)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<Word>,
+    pub cwd: Option<WireText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workdir: Option<Word>,
+    pub workdir: Option<WireText>,
     pub actor: String,
     /// Time to wait for another call.
     #[serde(default)]
@@ -314,7 +314,7 @@ pub struct Froze {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rooted {
     /// Path of the directory inside, and of the host directory that it covers.
-    pub at: Word,
+    pub at: WireText,
     /// Host ids that files created there must belong to.
     pub uid: u32,
     pub gid: u32,
@@ -342,7 +342,7 @@ pub struct Left {
 
 /// An answer: a value or a fault.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct ReplyBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -356,20 +356,20 @@ pub fn value(of: &impl Serialize) -> Frame {
     let value = serde_json::to_value(of).map_err(|e| Fault::internal(e.to_string()));
     value.map_or_else(
         |fault| refusal(&fault),
-        |value| Frame::of(&Answer { value: Some(value), fault: None, exit_status: None }),
+        |value| Frame::of(&ReplyBody { value: Some(value), fault: None, exit_status: None }),
     )
 }
 
 pub fn refusal(fault: &Fault) -> Frame {
-    Frame::of(&Answer { value: None, fault: Some(fault.clone()), exit_status: fault.exit_status })
+    Frame::of(&ReplyBody { value: None, fault: Some(fault.clone()), exit_status: fault.exit_status })
 }
 
 /// Reads the value or the fault of an answer frame.
 pub fn read_answer<T: DeserializeOwned>(frame: &Frame) -> Result<T, Fault> {
-    let answer: Answer = serde_json::from_slice(&frame.json).map_err(|e| misspoken(&e))?;
+    let answer: ReplyBody = serde_json::from_slice(&frame.json).map_err(|e| misspoken(&e))?;
     match answer {
-        Answer { fault: Some(fault), exit_status, .. } => Err(Fault { exit_status, ..fault }),
-        Answer { value, .. } => serde_json::from_value(value.unwrap_or_default()).map_err(|e| misspoken(&e)),
+        ReplyBody { fault: Some(fault), exit_status, .. } => Err(Fault { exit_status, ..fault }),
+        ReplyBody { value, .. } => serde_json::from_value(value.unwrap_or_default()).map_err(|e| misspoken(&e)),
     }
 }
 

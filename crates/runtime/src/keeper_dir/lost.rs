@@ -1,7 +1,7 @@
 //! Sandboxes whose keeper died without clearing its card: the reason of the loss, and the end of their open runs.
 
-use super::place::Place;
-use super::spool::Writer;
+use super::place::KeeperDir;
+use super::spool::SpoolWriter;
 use state::State;
 use state::sandbox::Run;
 use std::path::Path;
@@ -10,7 +10,7 @@ use terms::{Enforcement, EnforcementLevel, Fault, Outcome, PolicyStamp, RunId, V
 
 /// Returns the reason why a sandbox has lost its keeper, if it has.
 pub fn reason(state: &Path, sandbox: &str) -> Option<String> {
-    let card = Place::of(state, sandbox).card()?;
+    let card = KeeperDir::of(state, sandbox).card()?;
     if card.handle().is_some() {
         return None;
     }
@@ -24,7 +24,7 @@ pub fn reason(state: &Path, sandbox: &str) -> Option<String> {
 /// Clears the card of a lost keeper, so that the loss is not reported again.
 pub fn forget(state: &Path, sandbox: &str) {
     if reason(state, sandbox).is_some() {
-        Place::of(state, sandbox).clear();
+        KeeperDir::of(state, sandbox).clear();
     }
 }
 
@@ -51,7 +51,7 @@ fn settle_in(store: &Store, state: &Path, sandbox: &str) -> Result<(), Fault> {
     let why = reason(state, sandbox).unwrap_or_else(|| "its supervisor was killed".to_owned());
     store.write(|tx| {
         for mut run in lost(tx)? {
-            close(&Place::of(state, sandbox), &run.id, sandbox, &why);
+            close(&KeeperDir::of(state, sandbox), &run.id, sandbox, &why);
             run.record.ended_ms = Some(terms::clock::now_ms());
             run.record.verdict = Some(Verdict::Lost);
             tx.change(run)?;
@@ -61,7 +61,7 @@ fn settle_in(store: &Store, state: &Path, sandbox: &str) -> Result<(), Fault> {
 }
 
 /// Writes an end record to the spool of a run whose keeper is gone, where there is a spool.
-pub fn close(place: &Place, run: &str, sandbox: &str, why: &str) {
+pub fn close(place: &KeeperDir, run: &str, sandbox: &str, why: &str) {
     let (dir, Some(id)) = (place.run(run), RunId::parse(run)) else { return };
     if !dir.is_dir() {
         return;
@@ -76,7 +76,7 @@ pub fn close(place: &Place, run: &str, sandbox: &str, why: &str) {
     };
     let document = serde_json::to_vec(&outcome).unwrap_or_default();
     // Best effort: the record tells the same.
-    let _ = Writer::take_up(&dir).and_then(|mut log| match log.is_ended() {
+    let _ = SpoolWriter::take_up(&dir).and_then(|mut log| match log.is_ended() {
         true => Ok(0),
         false => log.end(terms::clock::now_ms(), &document),
     });

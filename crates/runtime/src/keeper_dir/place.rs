@@ -70,13 +70,13 @@ impl Card {
 
 /// The directory of one sandbox's keeper.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct KeeperDir {
     pub dir: PathBuf,
 }
 
-impl Place {
-    pub fn of(state: &Path, sandbox: &str) -> Place {
-        Place { dir: state.join("keepers").join(sandbox) }
+impl KeeperDir {
+    pub fn of(state: &Path, sandbox: &str) -> KeeperDir {
+        KeeperDir { dir: state.join("keepers").join(sandbox) }
     }
 
     pub fn make(&self) -> io::Result<()> {
@@ -174,7 +174,7 @@ impl Place {
         let peer = rustix::net::sockopt::socket_peercred(&socket)?;
         match u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(card.pid) {
             true => Ok(socket),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "somebody else listens there")),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "another process listens there")),
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn only_files_of_its_own_are_read_and_written() {
         let root = std::env::temp_dir().join(terms::id("place", sys::random::id_bytes()));
-        let (place, other) = (Place::of(&root, "sbx_1"), root.join("other"));
+        let (place, other) = (KeeperDir::of(&root, "sbx_1"), root.join("other"));
         place.make().unwrap();
         place.write_card(&Card::own()).unwrap();
         let text = std::fs::read(place.dir.join(CARD)).unwrap();

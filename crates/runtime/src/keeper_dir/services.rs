@@ -1,13 +1,13 @@
 //! States of a sandbox's services, as its keeper wrote them.
 
-use super::place::Place;
+use super::place::KeeperDir;
 use api::{ServiceState, ServiceStatus};
 use state::sandbox::Sandbox;
 use std::path::Path;
 
 /// Returns the present states. A service that was given up stays listed so until the sandbox becomes live again.
 pub fn now(state: &Path, id: &str, sandbox: &Sandbox, live: bool) -> Vec<ServiceStatus> {
-    let told = Place::of(state, id).services();
+    let told = KeeperDir::of(state, id).services();
     let of = |name: &String| {
         let known = told.iter().find(|service| service.name == *name).cloned();
         let unknown =

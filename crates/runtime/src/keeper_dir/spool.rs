@@ -34,7 +34,7 @@ const LAST: u64 = i64::MAX as u64;
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     Stdout,
     Stderr,
     /// Merged output of a terminal.
@@ -45,18 +45,20 @@ pub enum Kind {
     End,
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
-        [Kind::Stdout, Kind::Stderr, Kind::Terminal, Kind::Dropped, Kind::End].into_iter().find(|k| k.byte() == byte)
+impl RecordKind {
+    fn of(byte: u8) -> Option<RecordKind> {
+        [RecordKind::Stdout, RecordKind::Stderr, RecordKind::Terminal, RecordKind::Dropped, RecordKind::End]
+            .into_iter()
+            .find(|k| k.byte() == byte)
     }
 
     fn byte(self) -> u8 {
         match self {
-            Kind::Stdout => 1,
-            Kind::Stderr => 2,
-            Kind::Terminal => 3,
-            Kind::Dropped => 4,
-            Kind::End => 5,
+            RecordKind::Stdout => 1,
+            RecordKind::Stderr => 2,
+            RecordKind::Terminal => 3,
+            RecordKind::Dropped => 4,
+            RecordKind::End => 5,
         }
     }
 }
@@ -65,7 +67,7 @@ impl Kind {
 pub struct Record {
     /// Offset of the record.
     pub offset: u64,
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub at_ms: u64,
     pub bytes: Vec<u8>,
 }
@@ -73,23 +75,25 @@ pub struct Record {
 impl Record {
     /// Builds a record of dropped bytes.
     pub fn dropped_of(offset: u64, at_ms: u64, count: u64) -> Record {
-        Record { offset, kind: Kind::Dropped, at_ms, bytes: count.to_le_bytes().to_vec() }
+        Record { offset, kind: RecordKind::Dropped, at_ms, bytes: count.to_le_bytes().to_vec() }
     }
 
     /// Returns the count of a `Dropped` record.
     pub fn dropped(&self) -> Option<u64> {
-        (self.kind == Kind::Dropped).then(|| self.bytes.as_slice().try_into().ok().map(u64::from_le_bytes)).flatten()
+        (self.kind == RecordKind::Dropped)
+            .then(|| self.bytes.as_slice().try_into().ok().map(u64::from_le_bytes))
+            .flatten()
     }
 }
 
 struct Head {
     length: usize,
-    kind: Kind,
+    kind: RecordKind,
     at_ms: u64,
 }
 
 impl Head {
-    fn write(kind: Kind, at_ms: u64, length: usize) -> [u8; HEAD] {
+    fn write(kind: RecordKind, at_ms: u64, length: usize) -> [u8; HEAD] {
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(length as u32).to_le_bytes());
         head[4] = kind.byte();
@@ -101,7 +105,7 @@ impl Head {
     fn read(bytes: &[u8; HEAD]) -> Option<Head> {
         let [a, b, c, d, kind, 0, 0, 0, time @ ..] = bytes else { return None };
         let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-        let kind = Kind::of(*kind)?;
+        let kind = RecordKind::of(*kind)?;
         (length <= MOST).then(|| Head { length, kind, at_ms: u64::from_le_bytes(*time) })
     }
 }
@@ -128,7 +132,7 @@ fn segments(dir: &Path) -> io::Result<Vec<u64>> {
 
 /// The writer of a log.
 #[derive(Debug)]
-pub struct Writer {
+pub struct SpoolWriter {
     dir: PathBuf,
     segments: Vec<u64>,
     file: File,
@@ -139,28 +143,28 @@ pub struct Writer {
     torn: bool,
 }
 
-impl Writer {
+impl SpoolWriter {
     /// Creates the directory and starts a log in it.
-    pub fn create(dir: &Path) -> io::Result<Writer> {
+    pub fn create(dir: &Path) -> io::Result<SpoolWriter> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let file = open_new(dir, 0)?;
         let (dir, segments) = (dir.to_path_buf(), vec![0]);
-        Ok(Writer { dir, segments, file, next: 0, ended: false, torn: false })
+        Ok(SpoolWriter { dir, segments, file, next: 0, ended: false, torn: false })
     }
 
     /// Resumes a log whose writer is gone, truncating a partial record.
-    pub fn take_up(dir: &Path) -> io::Result<Writer> {
+    pub fn take_up(dir: &Path) -> io::Result<SpoolWriter> {
         let segments = segments(dir)?;
-        let Some(&first) = segments.last() else { return Writer::create(dir) };
+        let Some(&first) = segments.last() else { return SpoolWriter::create(dir) };
         let file = open_own(&dir.join(name(first)), OpenOptions::new().read(true).append(true))?;
-        let mut walk = Walk::new(&file);
+        let mut walk = HeaderWalk::new(&file);
         let (mut whole, mut ended) = (0, false);
         while let Some((at, head)) = walk.next()? {
             whole = at + (HEAD + head.length) as u64;
-            ended = head.kind == Kind::End;
+            ended = head.kind == RecordKind::End;
         }
         file.set_len(whole)?;
-        Ok(Writer { dir: dir.to_path_buf(), segments, file, next: first + whole, ended, torn: false })
+        Ok(SpoolWriter { dir: dir.to_path_buf(), segments, file, next: first + whole, ended, torn: false })
     }
 
     /// Offset of the next record.
@@ -173,7 +177,7 @@ impl Writer {
     }
 
     /// Appends a record of at most `MOST` bytes; returns its offset.
-    pub fn append(&mut self, kind: Kind, at_ms: u64, bytes: &[u8]) -> io::Result<u64> {
+    pub fn append(&mut self, kind: RecordKind, at_ms: u64, bytes: &[u8]) -> io::Result<u64> {
         if bytes.len() > MOST || self.ended || self.torn {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -193,7 +197,7 @@ impl Writer {
             return Err(error);
         }
         self.next += whole;
-        self.ended = kind == Kind::End;
+        self.ended = kind == RecordKind::End;
         Ok(begun)
     }
 
@@ -206,7 +210,7 @@ impl Writer {
 
     /// Appends the last record: the outcome.
     pub fn end(&mut self, at_ms: u64, outcome: &[u8]) -> io::Result<u64> {
-        self.append(Kind::End, at_ms, outcome)
+        self.append(RecordKind::End, at_ms, outcome)
     }
 
     fn roll(&mut self) -> io::Result<()> {
@@ -232,7 +236,7 @@ fn open_segment(dir: &Path, first: u64) -> io::Result<File> {
 fn check_own(dir: &Path) -> io::Result<()> {
     for dir in dir.ancestors().take(3) {
         if !std::fs::symlink_metadata(dir)?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "something else is in the place of its directory"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its directory was replaced by something else"));
         }
     }
     Ok(())
@@ -255,7 +259,7 @@ pub fn records(mut log: &[u8]) -> Vec<Record> {
 }
 
 /// Iterates over record headers, reading the file in pieces.
-struct Walk<'a> {
+struct HeaderWalk<'a> {
     file: &'a File,
     piece: Vec<u8>,
     /// Offset of the piece, and of the next header.
@@ -264,9 +268,9 @@ struct Walk<'a> {
     length: u64,
 }
 
-impl<'a> Walk<'a> {
-    fn new(file: &'a File) -> Walk<'a> {
-        Walk { file, piece: Vec::new(), begins: 0, at: 0, length: u64::MAX }
+impl<'a> HeaderWalk<'a> {
+    fn new(file: &'a File) -> HeaderWalk<'a> {
+        HeaderWalk { file, piece: Vec::new(), begins: 0, at: 0, length: u64::MAX }
     }
 
     /// Returns the next complete record.
@@ -314,7 +318,7 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 
 /// Result of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct SpoolPage {
     pub records: Vec<Record>,
     /// Offset to continue from.
     pub next: u64,
@@ -342,7 +346,7 @@ impl From<io::Error> for Unread {
 
 /// A reader of a log, whether it still grows or not.
 #[derive(Debug)]
-pub struct Reader {
+pub struct SpoolReader {
     dir: PathBuf,
     /// Segment that was read last, by its first offset.
     open: Option<(u64, File)>,
@@ -355,10 +359,10 @@ pub struct Reader {
 /// Retries when segments are deleted between listing and opening.
 const VANISHED: u32 = 16;
 
-impl Reader {
-    pub fn open(dir: &Path) -> io::Result<Reader> {
+impl SpoolReader {
+    pub fn open(dir: &Path) -> io::Result<SpoolReader> {
         check_own(dir)?;
-        Ok(Reader { dir: dir.to_path_buf(), open: None, known: 0, ended: false })
+        Ok(SpoolReader { dir: dir.to_path_buf(), open: None, known: 0, ended: false })
     }
 
     /// Returns the last record of a log.
@@ -366,13 +370,13 @@ impl Reader {
         let mut all = segments(dir)?;
         while let Some(first) = all.pop() {
             let file = open_segment(dir, first)?;
-            let mut walk = Walk::new(&file);
+            let mut walk = HeaderWalk::new(&file);
             let mut last = None;
             while let Some((at, _)) = walk.next()? {
                 last = Some(first + at);
             }
             if let Some(at) = last {
-                let reader = Reader { dir: dir.to_path_buf(), open: Some((first, file)), known: at, ended: false };
+                let reader = SpoolReader { dir: dir.to_path_buf(), open: Some((first, file)), known: at, ended: false };
                 return Ok(reader.record(at)?.map(|(record, _)| record));
             }
         }
@@ -380,23 +384,23 @@ impl Reader {
     }
 
     /// Reads records from an offset on, up to `most` bytes of payload but at least one record, if there is one.
-    pub fn read(&mut self, from: u64, most: usize) -> Result<Page, Unread> {
+    pub fn read(&mut self, from: u64, most: usize) -> Result<SpoolPage, Unread> {
         let (begin, gap) = self.seek(from)?;
-        let mut page = Page { next: begin, gap, ..Page::default() };
+        let mut page = SpoolPage { next: begin, gap, ..SpoolPage::default() };
         self.fill(&mut page, most)?;
         // A reader at the end of an old segment may find that the segments after it were deleted meanwhile.
         if page.records.is_empty() && !page.ended && segments(&self.dir)?.first().is_some_and(|oldest| *oldest > begin)
         {
             self.open = None;
             let (begin, gap) = self.seek(from)?;
-            page = Page { next: begin, gap, ..Page::default() };
+            page = SpoolPage { next: begin, gap, ..SpoolPage::default() };
             self.fill(&mut page, most)?;
         }
         (self.known, self.ended) = (page.next, page.ended);
         Ok(page)
     }
 
-    fn fill(&mut self, page: &mut Page, most: usize) -> Result<(), Unread> {
+    fn fill(&mut self, page: &mut SpoolPage, most: usize) -> Result<(), Unread> {
         page.ended = self.ended && page.next == self.known;
         let mut size = 0;
         while !page.ended && size < most.max(1) {
@@ -411,7 +415,7 @@ impl Reader {
                 break;
             }
             size += record.bytes.len();
-            (page.next, page.ended) = (ends, record.kind == Kind::End);
+            (page.next, page.ended) = (ends, record.kind == RecordKind::End);
             page.records.push(record);
         }
         Ok(())
@@ -478,12 +482,12 @@ impl Reader {
 /// Returns whether a record begins at an offset in a segment, or will; and whether the record before it was the end record. A payload is
 /// written by a guest and may look like a header, so the walk passes all records before the offset.
 fn begins_at(file: &File, place: u64) -> io::Result<Option<bool>> {
-    let mut walk = Walk::new(file);
+    let mut walk = HeaderWalk::new(file);
     let (mut at, mut ended) = (0, false);
     while at < place {
         let Some((begun, head)) = walk.next()? else { return Ok(None) };
         at = begun + (HEAD + head.length) as u64;
-        ended = head.kind == Kind::End;
+        ended = head.kind == RecordKind::End;
     }
     Ok((at == place).then_some(ended))
 }

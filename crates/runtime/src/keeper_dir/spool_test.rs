@@ -16,12 +16,17 @@ impl Drop for Place {
     }
 }
 
-fn kinds() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr), Just(Kind::Terminal), Just(Kind::Dropped)]
+fn kinds() -> impl Strategy<Value = RecordKind> {
+    prop_oneof![
+        Just(RecordKind::Stdout),
+        Just(RecordKind::Stderr),
+        Just(RecordKind::Terminal),
+        Just(RecordKind::Dropped)
+    ]
 }
 
 fn all(dir: &Path, from: u64, most: usize) -> (Vec<Record>, bool) {
-    let mut reader = Reader::open(dir).unwrap();
+    let mut reader = SpoolReader::open(dir).unwrap();
     let (mut found, mut at) = (Vec::new(), from);
     loop {
         let page = reader.read(at, most).unwrap();
@@ -47,7 +52,7 @@ proptest! {
         pick in any::<prop::sample::Index>(),
     ) {
         let place = Place::new();
-        let mut writer = Writer::create(&place.0).unwrap();
+        let mut writer = SpoolWriter::create(&place.0).unwrap();
         let mut want = Vec::new();
         for (kind, at_ms, bytes) in written {
             let offset = writer.append(kind, at_ms, &bytes).unwrap();
@@ -55,13 +60,13 @@ proptest! {
         }
         prop_assert_eq!(all(&place.0, 0, most), (want.clone(), false));
         let offset = writer.end(7, b"{}").unwrap();
-        want.push(Record { offset, kind: Kind::End, at_ms: 7, bytes: b"{}".to_vec() });
-        let last = Reader::last(&place.0).unwrap();
+        want.push(Record { offset, kind: RecordKind::End, at_ms: 7, bytes: b"{}".to_vec() });
+        let last = SpoolReader::last(&place.0).unwrap();
         prop_assert_eq!(last.as_ref(), want.last());
         let from = pick.index(want.len());
         prop_assert_eq!(all(&place.0, want[from].offset, most), (want[from..].to_vec(), true));
         // At the end there are no records, and the log is reported as ended.
-        let page = Reader::open(&place.0).unwrap().read(writer.next(), 10).unwrap();
+        let page = SpoolReader::open(&place.0).unwrap().read(writer.next(), 10).unwrap();
         prop_assert_eq!((page.records.len(), page.ended), (0, true));
     }
 
@@ -73,8 +78,8 @@ proptest! {
         zeros in 0u64..64,
     ) {
         let place = Place::new();
-        let mut writer = Writer::create(&place.0).unwrap();
-        let mut offsets: Vec<u64> = written.iter().map(|bytes| writer.append(Kind::Stdout, 1, bytes).unwrap()).collect();
+        let mut writer = SpoolWriter::create(&place.0).unwrap();
+        let mut offsets: Vec<u64> = written.iter().map(|bytes| writer.append(RecordKind::Stdout, 1, bytes).unwrap()).collect();
         offsets.push(writer.next());
         let cut = cut.index(writer.next() as usize + 1) as u64;
         let file = OpenOptions::new().write(true).open(place.0.join(name(0))).unwrap();
@@ -85,7 +90,7 @@ proptest! {
         // Zeros after the cut may complete a payload, but never yield more records than were started.
         prop_assert!(found.len() == whole || (zeros > 0 && found.len() == whole + 1), "{} of {whole}", found.len());
         prop_assert!(!ended);
-        let mut again = Writer::take_up(&place.0).unwrap();
+        let mut again = SpoolWriter::take_up(&place.0).unwrap();
         let offset = again.end(2, b"lost").unwrap();
         prop_assert_eq!(offset, offsets[found.len()]);
         let (after, ended) = all(&place.0, 0, 1 << 20);
@@ -97,11 +102,11 @@ proptest! {
 #[test]
 fn a_guest_cannot_forge_a_record() {
     let place = Place::new();
-    let mut writer = Writer::create(&place.0).unwrap();
-    let mut forged = Head::write(Kind::End, 0, 2).to_vec();
+    let mut writer = SpoolWriter::create(&place.0).unwrap();
+    let mut forged = Head::write(RecordKind::End, 0, 2).to_vec();
     forged.extend_from_slice(b"{}");
-    writer.append(Kind::Stdout, 0, &forged).unwrap();
-    let mut reader = Reader::open(&place.0).unwrap();
+    writer.append(RecordKind::Stdout, 0, &forged).unwrap();
+    let mut reader = SpoolReader::open(&place.0).unwrap();
     let inside = HEAD as u64;
     assert!(matches!(reader.read(inside, 100), Err(Unread::NoRecord { offset }) if offset == inside));
     assert!(matches!(reader.read(1 << 40, 100), Err(Unread::NoRecord { .. })));
@@ -113,15 +118,15 @@ fn a_guest_cannot_forge_a_record() {
 #[test]
 fn the_oldest_segments_go_and_a_reader_is_told() {
     let place = Place::new();
-    let mut writer = Writer::create(&place.0).unwrap();
-    let mut early = Reader::open(&place.0).unwrap();
+    let mut writer = SpoolWriter::create(&place.0).unwrap();
+    let mut early = SpoolReader::open(&place.0).unwrap();
     let piece = vec![7u8; MOST];
-    writer.append(Kind::Stdout, 0, &piece).unwrap();
+    writer.append(RecordKind::Stdout, 0, &piece).unwrap();
     let seen = early.read(0, 1).unwrap();
     assert_eq!((seen.records.len(), seen.gap), (1, None));
     let a_segment = SEGMENT as usize / (MOST + HEAD);
     for _ in 0..a_segment * (KEPT + 3) {
-        writer.append(Kind::Stdout, 0, &piece).unwrap();
+        writer.append(RecordKind::Stdout, 0, &piece).unwrap();
     }
     let kept = segments(&place.0).unwrap();
     assert_eq!(kept.len(), KEPT);
@@ -134,20 +139,20 @@ fn the_oldest_segments_go_and_a_reader_is_told() {
     }
     assert!(gap.unwrap().1 >= kept[0] && gap.unwrap().0 < kept[0]);
     // A new reader learns of the gap at once.
-    let page = Reader::open(&place.0).unwrap().read(0, 1).unwrap();
+    let page = SpoolReader::open(&place.0).unwrap().read(0, 1).unwrap();
     assert_eq!((page.gap, page.records[0].offset), (Some((0, kept[0])), kept[0]));
-    assert!(writer.append(Kind::Stdout, 0, &[0; MOST + 1]).is_err());
+    assert!(writer.append(RecordKind::Stdout, 0, &[0; MOST + 1]).is_err());
 }
 
 #[test]
 fn a_log_grows_under_its_reader() {
     let place = Place::new();
-    let mut writer = Writer::create(&place.0).unwrap();
-    let mut reader = Reader::open(&place.0).unwrap();
+    let mut writer = SpoolWriter::create(&place.0).unwrap();
+    let mut reader = SpoolReader::open(&place.0).unwrap();
     let mut at = 0;
     for n in 0..100u64 {
         assert!(reader.read(at, 100).unwrap().records.is_empty());
-        writer.append(Kind::Dropped, n, &n.to_le_bytes()).unwrap();
+        writer.append(RecordKind::Dropped, n, &n.to_le_bytes()).unwrap();
         let page = reader.read(at, 100).unwrap();
         assert_eq!(page.records[0].dropped(), Some(n));
         at = page.next;
@@ -160,14 +165,15 @@ fn a_log_grows_under_its_reader() {
 fn what_is_not_of_a_log_is_not_read_and_not_written() {
     let (place, other) = (Place::new(), Place::new());
     for dir in [&place.0, &other.0] {
-        let mut writer = Writer::create(dir).unwrap();
-        writer.append(Kind::Stdout, 1, b"said").unwrap();
+        let mut writer = SpoolWriter::create(dir).unwrap();
+        writer.append(RecordKind::Stdout, 1, b"said").unwrap();
     }
     let (segment, foreign) = (place.0.join(name(0)), other.0.join(name(0)));
     let whole = std::fs::read(&foreign).unwrap();
     assert_eq!(all(&place.0, 0, 10).0.len(), 1, "the control");
-    let read = |dir: &Path| Reader::open(dir).map_err(Unread::from).and_then(|mut reader| reader.read(0, 100));
-    let is_shut = |dir: &Path| read(dir).is_err() && Writer::take_up(dir).is_err() && Reader::last(dir).is_err();
+    let read = |dir: &Path| SpoolReader::open(dir).map_err(Unread::from).and_then(|mut reader| reader.read(0, 100));
+    let is_shut =
+        |dir: &Path| read(dir).is_err() && SpoolWriter::take_up(dir).is_err() && SpoolReader::last(dir).is_err();
     std::fs::remove_file(&segment).unwrap();
     std::os::unix::fs::symlink(&foreign, &segment).unwrap();
     assert!(is_shut(&place.0), "a link in the place of a segment");
@@ -180,16 +186,16 @@ fn what_is_not_of_a_log_is_not_read_and_not_written() {
     std::fs::remove_file(&place.0).unwrap();
     assert_eq!(std::fs::read(&foreign).unwrap(), whole, "nothing was written there");
     // Numbers beyond any log's offsets, and more segments than any log has.
-    let mut writer = Writer::create(&place.0).unwrap();
-    writer.append(Kind::Stdout, 1, b"said").unwrap();
+    let mut writer = SpoolWriter::create(&place.0).unwrap();
+    writer.append(RecordKind::Stdout, 1, b"said").unwrap();
     for first in [u64::MAX, u64::MAX - 7, 1 << 63] {
         std::fs::write(place.0.join(name(first)), &whole).unwrap();
     }
     assert_eq!(all(&place.0, 0, 10).0.len(), 1);
-    assert!(Writer::take_up(&place.0).unwrap().next() == writer.next());
+    assert!(SpoolWriter::take_up(&place.0).unwrap().next() == writer.next());
     std::fs::write(place.0.join(name(LAST)), &whole).unwrap();
-    assert_eq!(Reader::last(&place.0).unwrap().unwrap().offset, LAST);
-    assert_eq!(Writer::take_up(&place.0).unwrap().next(), LAST + whole.len() as u64);
+    assert_eq!(SpoolReader::last(&place.0).unwrap().unwrap().offset, LAST);
+    assert_eq!(SpoolWriter::take_up(&place.0).unwrap().next(), LAST + whole.len() as u64);
     // Bytes behind the end of a segment are ignored, however long the file is.
     std::fs::remove_file(place.0.join(name(LAST))).unwrap();
     OpenOptions::new().write(true).open(&segment).unwrap().set_len(1 << 40).unwrap();

@@ -19,7 +19,7 @@ const MAX_OPEN: usize = 16;
 const MAX_ASKED: u64 = 256;
 /// Bound on waiters for the answer to one question.
 const MAX_WAITERS: usize = 256;
-/// Time that an answer for once holds where guests ask again as a matter of course (`Subject::is_repeated`).
+/// Time that an answer for once holds where guests ask again as a matter of course (`QuestionSubject::is_repeated`).
 const ONCE: Duration = Duration::from_secs(30);
 /// Time that an answer for once holds for programs: a shell that is refused one tries the next name in PATH, which often is another name of
 /// the same program.
@@ -27,24 +27,24 @@ const ONCE_FOR_PROGRAMS: Duration = Duration::from_secs(3);
 
 /// The questions of one guest. Cheap to clone; all clones are the same table.
 #[derive(Clone)]
-pub struct Questions(Arc<Shared>);
+pub struct Questions(Arc<SharedTable>);
 
-struct Shared {
+struct SharedTable {
     patience: Duration,
-    table: Mutex<Table>,
+    table: Mutex<QuestionTable>,
     /// Readable once a question was asked, answered or withdrawn.
     changed: Option<OwnedFd>,
 }
 
 #[derive(Default)]
-struct Table {
-    open: BTreeMap<u64, Open>,
+struct QuestionTable {
+    open: BTreeMap<u64, PendingQuestion>,
     asked: u64,
-    answers: BTreeMap<Subject, Given>,
+    answers: BTreeMap<QuestionSubject, Given>,
 }
 
-struct Open {
-    subject: Subject,
+struct PendingQuestion {
+    subject: QuestionSubject,
     question: Question,
     deadline: Instant,
     waiters: BTreeMap<u64, AnswerCallback>,
@@ -58,8 +58,8 @@ struct Given {
 
 /// Subject of a question, by which answers are told apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
-    Network(approval::Subject),
+enum QuestionSubject {
+    Network(approval::AskedAccess),
     /// A file, socket or program of the host.
     Local {
         rule: String,
@@ -68,31 +68,31 @@ enum Subject {
     },
 }
 
-impl Subject {
+impl QuestionSubject {
     fn op(&self) -> &'static str {
         match self {
-            Subject::Network(subject) => subject.op().name(),
-            Subject::Local { op, .. } => op,
+            QuestionSubject::Network(subject) => subject.op().name(),
+            QuestionSubject::Local { op, .. } => op,
         }
     }
 
     fn target(&self) -> String {
         match self {
-            Subject::Network(subject) => subject.target(),
-            Subject::Local { target, .. } => target.clone(),
+            QuestionSubject::Network(subject) => subject.target(),
+            QuestionSubject::Local { target, .. } => target.clone(),
         }
     }
 
     fn rule(&self) -> &str {
         match self {
-            Subject::Network(subject) => &subject.rule,
-            Subject::Local { rule, .. } => rule,
+            QuestionSubject::Network(subject) => &subject.rule,
+            QuestionSubject::Local { rule, .. } => rule,
         }
     }
 
-    fn covers(&self, other: &Subject, whole: bool) -> bool {
+    fn covers(&self, other: &QuestionSubject, whole: bool) -> bool {
         match (self, other) {
-            (Subject::Network(given), Subject::Network(other)) => given.covers(other, whole),
+            (QuestionSubject::Network(given), QuestionSubject::Network(other)) => given.covers(other, whole),
             _ => self == other,
         }
     }
@@ -100,28 +100,28 @@ impl Subject {
     /// Returns how long an answer for once holds beyond its present waiters.
     fn lingers(&self) -> Option<Duration> {
         match self {
-            Subject::Network(subject) => subject.is_repeated().then_some(ONCE),
-            Subject::Local { op: "exec", .. } => Some(ONCE_FOR_PROGRAMS),
-            Subject::Local { .. } => None,
+            QuestionSubject::Network(subject) => subject.is_repeated().then_some(ONCE),
+            QuestionSubject::Local { op: "exec", .. } => Some(ONCE_FOR_PROGRAMS),
+            QuestionSubject::Local { .. } => None,
         }
     }
 }
 
 /// A waiter for the answer to a question. Dropping the last waiter withdraws the question.
-struct Waiter {
+struct QuestionWaiter {
     questions: Questions,
     /// Number of the question, and key of this waiter in it.
     number: u64,
     place: u64,
 }
 
-impl approval::Waiter for Waiter {
+impl approval::AnswerWaiter for QuestionWaiter {
     fn expire(&mut self) {
         self.questions.expire(self.number);
     }
 }
 
-impl Drop for Waiter {
+impl Drop for QuestionWaiter {
     fn drop(&mut self) {
         let mut table = self.questions.table();
         let Some(open) = table.open.get_mut(&self.number) else { return };
@@ -136,24 +136,25 @@ impl Drop for Waiter {
 
 /// A question as it was put to the table: new, or joined.
 struct Put {
-    waiter: Waiter,
+    waiter: QuestionWaiter,
     deadline: Instant,
     is_new: bool,
     actor: Option<Actor>,
 }
 
 impl Approvals for Questions {
-    fn known(&self, subject: &approval::Subject, whole: bool) -> Option<bool> {
-        self.given(&Subject::Network(subject.clone()), whole)
+    fn known(&self, subject: &approval::AskedAccess, whole: bool) -> Option<bool> {
+        self.given(&QuestionSubject::Network(subject.clone()), whole)
     }
 
     fn ask(
         &self,
-        subject: &approval::Subject,
+        subject: &approval::AskedAccess,
         actor: &mut dyn FnMut() -> Option<Actor>,
         reply: AnswerCallback,
     ) -> Result<approval::OpenQuestion, String> {
-        let Put { waiter, deadline, is_new, actor } = self.put(Subject::Network(subject.clone()), actor, reply)?;
+        let Put { waiter, deadline, is_new, actor } =
+            self.put(QuestionSubject::Network(subject.clone()), actor, reply)?;
         Ok(approval::OpenQuestion { deadline, is_new, actor, waiter: Box::new(waiter) })
     }
 
@@ -164,20 +165,20 @@ impl Approvals for Questions {
 
 /// An asker outside the network, which polls for its answer.
 struct LocalWaiter {
-    waiter: Waiter,
+    waiter: QuestionWaiter,
     deadline: Instant,
     answer: Receiver<bool>,
 }
 
 impl enclosure::Waiting for LocalWaiter {
-    fn heard(&mut self) -> Option<enclosure::Answer> {
+    fn heard(&mut self) -> Option<enclosure::QuestionAnswer> {
         match self.answer.try_recv() {
-            Ok(true) => Some(enclosure::Answer::Allow),
-            Ok(false) => Some(enclosure::Answer::Deny),
+            Ok(true) => Some(enclosure::QuestionAnswer::Allow),
+            Ok(false) => Some(enclosure::QuestionAnswer::Deny),
             Err(TryRecvError::Empty) if Instant::now() < self.deadline => None,
             Err(_) => {
-                approval::Waiter::expire(&mut self.waiter);
-                Some(enclosure::Answer::Nobody)
+                approval::AnswerWaiter::expire(&mut self.waiter);
+                Some(enclosure::QuestionAnswer::Nobody)
             }
         }
     }
@@ -188,7 +189,7 @@ impl Questions {
     pub fn new(patience: Duration) -> Questions {
         let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         let patience = patience.clamp(LEAST_PATIENCE, MOST_PATIENCE);
-        Questions(Arc::new(Shared { patience, table: Mutex::default(), changed }))
+        Questions(Arc::new(SharedTable { patience, table: Mutex::default(), changed }))
     }
 
     /// Lists open questions, the oldest first; there are never many.
@@ -219,7 +220,7 @@ impl Questions {
     /// Asks about a file, socket or program of the host. `Err` is the reason for which no person is asked.
     pub(super) fn ask_about(&self, question: enclosure::Question<'_>) -> Result<enclosure::Begun, String> {
         let enclosure::Question { op, target, rule, actor } = question;
-        let subject = Subject::Local { rule: rule.to_owned(), op, target: target.to_owned() };
+        let subject = QuestionSubject::Local { rule: rule.to_owned(), op, target: target.to_owned() };
         if let Some(allow) = self.given(&subject, true) {
             return Ok(enclosure::Begun::Known(allow));
         }
@@ -254,7 +255,7 @@ impl Questions {
     }
 
     /// Returns the answer that was given before and still holds.
-    fn given(&self, subject: &Subject, whole: bool) -> Option<bool> {
+    fn given(&self, subject: &QuestionSubject, whole: bool) -> Option<bool> {
         let now = Instant::now();
         let mut table = self.table();
         table.answers.retain(|_, given| given.until.is_none_or(|until| until > now));
@@ -266,13 +267,13 @@ impl Questions {
     /// Opens a question, or joins the waiters for the same answer.
     fn put(
         &self,
-        subject: Subject,
+        subject: QuestionSubject,
         actor: &mut dyn FnMut() -> Option<Actor>,
         reply: AnswerCallback,
     ) -> Result<Put, String> {
         let now = Instant::now();
         let mut table = self.table();
-        let same = |open: &Open| open.subject == subject && open.deadline > now;
+        let same = |open: &PendingQuestion| open.subject == subject && open.deadline > now;
         let joined = table.open.iter().find(|(_, open)| same(open)).map(|(number, _)| *number);
         let is_new = joined.is_none();
         let mut found = None;
@@ -286,7 +287,7 @@ impl Questions {
                 found = actor();
                 let question = self.question(number, &subject, found.as_ref());
                 let deadline = now + self.0.patience;
-                table.open.insert(number, Open { subject, question, deadline, waiters: BTreeMap::new() });
+                table.open.insert(number, PendingQuestion { subject, question, deadline, waiters: BTreeMap::new() });
                 number
             }
         };
@@ -301,10 +302,10 @@ impl Questions {
         if is_new {
             self.notify();
         }
-        Ok(Put { waiter: Waiter { questions: self.clone(), number, place }, deadline, is_new, actor: found })
+        Ok(Put { waiter: QuestionWaiter { questions: self.clone(), number, place }, deadline, is_new, actor: found })
     }
 
-    fn question(&self, number: u64, subject: &Subject, actor: Option<&Actor>) -> Question {
+    fn question(&self, number: u64, subject: &QuestionSubject, actor: Option<&Actor>) -> Question {
         let asked_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let (pid, exe) = actor.map(|actor| (actor.pid, actor.exe.clone())).unzip();
         Question {
@@ -332,7 +333,7 @@ impl Questions {
         self.notify();
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, QuestionTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -346,12 +347,15 @@ mod test {
         Questions::new(Duration::from_secs(60))
     }
 
-    fn connect(host: usize) -> approval::Subject {
+    fn connect(host: usize) -> approval::AskedAccess {
         let at = ([1, 1, 1, host as u8], 80).into();
-        approval::Subject { rule: "net.rules[0]".to_owned(), access: Access::Connect { proto: "tcp", host: None, at } }
+        approval::AskedAccess {
+            rule: "net.rules[0]".to_owned(),
+            access: Access::Connect { proto: "tcp", host: None, at },
+        }
     }
 
-    fn ask(questions: &Questions, subject: &approval::Subject) -> Result<approval::OpenQuestion, String> {
+    fn ask(questions: &Questions, subject: &approval::AskedAccess) -> Result<approval::OpenQuestion, String> {
         Approvals::ask(questions, subject, &mut || None, Box::new(drop))
     }
 
@@ -415,7 +419,7 @@ mod test {
         let asked = questions.open().remove(0);
         assert_eq!((asked.op.as_str(), asked.pid, asked.exe.as_deref()), ("fs.read", Some(7), Some("/bin/sh")));
         questions.answer(asked.number, QuestionDecision::Deny, Remember::Once).unwrap();
-        assert_eq!(waiting.heard(), Some(enclosure::Answer::Deny));
+        assert_eq!(waiting.heard(), Some(enclosure::QuestionAnswer::Deny));
         // A file is asked about each time; a program that was refused is not asked about under its next name in PATH.
         assert!(matches!(local(&questions, "fs.read", "/etc/a"), enclosure::Begun::Waits { .. }));
         let _held = local(&questions, "exec", "/bin/b");

@@ -5,7 +5,7 @@
 use super::place::Spot;
 use super::view::View;
 use super::{RunRequest, mode};
-use policy::{Action, Grant, Kind, Perms, Plan, Resolved};
+use policy::{Action, Grant, HostFileType, Perms, Plan, Resolved};
 use state::Caller;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, Phase};
@@ -39,7 +39,7 @@ pub(super) fn settle(
     let mut denied = resolved;
     for place in &hidden.places {
         let spoken = denied.with_fs(Action::Deny, place, Perms::ALL, RULE);
-        denied = spoken.ok_or_else(|| refuse(format!("{}: its name is no UTF-8", place.display())))?;
+        denied = spoken.ok_or_else(|| refuse(format!("{}: its name is not UTF-8", place.display())))?;
     }
     mode::settle(denied, request, spot, view)
 }
@@ -109,7 +109,10 @@ impl Hidden<'_> {
             let entry = entry.map_err(unseen)?;
             if kept.len() == MOST_BESIDE {
                 let what = grant.path.display();
-                return Err(refuse(format!("{}: {what} holds the state directory and too much beside it", grant.rule)));
+                return Err(refuse(format!(
+                    "{}: {what} contains the state directory and more than can be hidden",
+                    grant.rule
+                )));
             }
             // A rule from above does not reach into a private /tmp.
             if !grant.covers(&entry.path()) {
@@ -117,8 +120,8 @@ impl Hidden<'_> {
             }
             let kind = entry.file_type().map_err(unseen)?;
             let kind = match () {
-                () if kind.is_dir() => Kind::Dir,
-                () if kind.is_file() => Kind::File,
+                () if kind.is_dir() => HostFileType::Dir,
+                () if kind.is_file() => HostFileType::File,
                 // Links lead to paths with rules of their own; sockets and devices are not granted by way of a directory.
                 () => continue,
             };
@@ -130,5 +133,5 @@ impl Hidden<'_> {
 
 fn refuse(message: String) -> Fault {
     let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Planning);
-    fault.hint("no guest has anything of the state directory; keep it apart, or set COFFERDAM_STATE to another place")
+    fault.hint("guests never see the state directory; keep it apart, or set COFFERDAM_STATE to another directory")
 }

@@ -60,7 +60,7 @@ struct LayerShare {
 }
 
 struct Round {
-    stage: Stage,
+    stage: MeterStage,
     /// Unlinked open files before the walk.
     nameless: NamelessFiles,
     descent: Descent,
@@ -74,7 +74,7 @@ struct Round {
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+enum MeterStage {
     FirstLook,
     Walk,
     LastLook,
@@ -136,7 +136,7 @@ impl Meter {
         let mut later = self.trees.iter().rev().map(Dir::try_clone).collect::<io::Result<Vec<Dir>>>()?;
         let first = later.pop().ok_or(io::ErrorKind::NotFound)?;
         let (descent, before) = (Descent::at(&first)?, self.free());
-        let (stage, nameless) = (Stage::FirstLook, NamelessFiles::new());
+        let (stage, nameless) = (MeterStage::FirstLook, NamelessFiles::new());
         let (unvisited, found, spent) = (Vec::new(), (0, 0), Duration::ZERO);
         Ok(Round { stage, nameless, descent, later, unvisited, found, before, spent })
     }
@@ -145,18 +145,18 @@ impl Meter {
     fn go_on(&mut self, round: &mut Round, until: Instant) -> io::Result<Option<Measured>> {
         loop {
             match round.stage {
-                Stage::FirstLook => {
+                MeterStage::FirstLook => {
                     let Some(files) = self.look_for_nameless(until) else { return Ok(None) };
-                    (round.nameless, round.stage) = (files, Stage::Walk);
+                    (round.nameless, round.stage) = (files, MeterStage::Walk);
                     round.unvisited = vec![round.descent.here().names()?];
                 }
-                Stage::Walk => {
+                MeterStage::Walk => {
                     if !round.walk(until)? {
                         return Ok(None);
                     }
-                    round.stage = Stage::LastLook;
+                    round.stage = MeterStage::LastLook;
                 }
-                Stage::LastLook => {
+                MeterStage::LastLook => {
                     let files = self.look_for_nameless(until);
                     return Ok(files.map(|files| round.finish(&files)));
                 }

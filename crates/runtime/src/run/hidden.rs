@@ -7,7 +7,7 @@ use super::{RunPlan, RunRequest};
 use crate::Node;
 use crate::policies;
 use enclosure::LocalHost;
-use policy::{Action, Host, Kind, Perm, Plan, Policy, Resolved};
+use policy::{Action, Host, HostFileType, Perm, Plan, Policy, Resolved};
 use rustix::fs::Access;
 use state::{Caller, sandbox};
 use std::ffi::{OsStr, OsString};
@@ -84,13 +84,13 @@ impl Words {
     }
 
     /// Lists files and directories of the host that the caller may read, each by its real path and once.
-    fn named(&self, argv: &[OsString], caller: &Caller, host: &LocalHost) -> Vec<(PathBuf, Kind)> {
-        let mut named: Vec<(PathBuf, Kind)> = Vec::new();
+    fn named(&self, argv: &[OsString], caller: &Caller, host: &LocalHost) -> Vec<(PathBuf, HostFileType)> {
+        let mut named: Vec<(PathBuf, HostFileType)> = Vec::new();
         let paths = argv.iter().skip(1).flat_map(|word| paths_in(word, &caller.home));
         for path in paths.take(MOST_PATHS) {
             let Some(found) = host.look(&self.cwd.join(path)) else { continue };
             let own = OWN.iter().any(|own| found.real.starts_with(own));
-            let plain = matches!(found.kind, Kind::File | Kind::Dir);
+            let plain = matches!(found.kind, HostFileType::File | HostFileType::Dir);
             let new = !named.iter().any(|(path, _)| *path == found.real);
             if new && plain && !own && rustix::fs::access(&found.real, Access::READ_OK).is_ok() {
                 named.push((found.real, found.kind));
@@ -131,8 +131,8 @@ fn path_of(text: &[u8], home: &Path) -> PathBuf {
 }
 
 /// Returns a path that a rule hides. A directory that leads to a granted path exists inside.
-fn judge(resolved: &Resolved, plan: &Plan, path: PathBuf, kind: Kind) -> Option<Hidden> {
-    let perm = if kind == Kind::Dir { Perm::ReadDir } else { Perm::ReadFile };
+fn judge(resolved: &Resolved, plan: &Plan, path: PathBuf, kind: HostFileType) -> Option<Hidden> {
+    let perm = if kind == HostFileType::Dir { Perm::ReadDir } else { Perm::ReadFile };
     let decision = resolved.fs(&path, perm);
     let leads = plan.grants.iter().any(|grant| grant.path.starts_with(&path));
     let hides = decision.action == Action::Deny && !leads;

@@ -1,11 +1,11 @@
 //! The sandbox's own home: the directories of the layers that hold it, its mount points, and what programs of it look
 //! like from outside.
 
-use super::layer::Held;
+use super::layer::LockedWorkspace;
 use super::view::View;
 use api::{Driver, FileKind, Rel};
 use enclosure::{Cache, OwnHome, Point};
-use policy::{Grant, Kind, Perms, Plan, Policy};
+use policy::{Grant, HostFileType, Perms, Plan, Policy};
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use state::Caller;
@@ -28,7 +28,7 @@ const CACHES: [(&str, &str); 6] = [
     ("go/pkg/mod", "go"),
 ];
 
-impl Held {
+impl LockedWorkspace {
     /// Returns the directories that the enclosure mounts as the sandbox's home.
     pub(super) fn own_home(&self, plan: &Plan, has_network: bool) -> Result<OwnHome, Fault> {
         let place = |layer: &Layer| self.state.join("layers").join(&layer.id);
@@ -72,7 +72,7 @@ impl Held {
     /// on the file system of the workspace's own base.
     fn is_base(&self, at: &Path, plan: &Plan) -> Option<std::fs::Metadata> {
         let changes = |g: &Grant| !g.perms.and(Perms::CHANGES).is_empty();
-        let whole = |g: &&Grant| g.path == at && g.kind == Kind::Dir && g.perms.and(Perms::READ) == Perms::READ;
+        let whole = |g: &&Grant| g.path == at && g.kind == HostFileType::Dir && g.perms.and(Perms::READ) == Perms::READ;
         let grant = plan.grants.iter().find(whole).filter(|g| !changes(g))?;
         let mut others = plan.grants.iter().map(|g| &g.path).filter(|path| **path != grant.path);
         let mut within =
@@ -121,7 +121,7 @@ fn furnish(home: &Dir, at: &Path, point: Point) -> io::Result<()> {
 fn in_the_way(path: &Path, error: &io::Error) -> Fault {
     let path = path.display();
     let message =
-        format!("{path}: the sandbox's own home has something else there, so that the host's cannot be shown: {error}");
+        format!("{path}: the sandbox's own home has something else there, so the host's cannot be mounted: {error}");
     let hint = "`cofferdam reject --home` empties the home of the sandbox; or leave out the rule that shows the path";
     Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Preparation)
 }
@@ -139,7 +139,7 @@ pub(super) struct HomePrograms {
 }
 
 impl HomePrograms {
-    pub fn of(plan: &Plan, held: Option<&Held>) -> Result<Option<HomePrograms>, Fault> {
+    pub fn of(plan: &Plan, held: Option<&LockedWorkspace>) -> Result<Option<HomePrograms>, Fault> {
         let (Some(at), Some(held)) = (plan.private.home(), held) else { return Ok(None) };
         let merged = workspace::home::merged(&held.stack);
         let Some(stack) = merged.map_err(|e| Fault::internal(format!("the home: {e}")))? else { return Ok(None) };
@@ -152,7 +152,7 @@ impl HomePrograms {
     }
 
     /// Finds a program by its path in the home. The second value tells whether its file is the home's own.
-    pub fn find(&self, path: &Path) -> Option<((PathBuf, Kind, u32), bool)> {
+    pub fn find(&self, path: &Path) -> Option<((PathBuf, HostFileType, u32), bool)> {
         let found = self.has(path).then(|| self.view.find(path)).flatten()?;
         let own = self.has(&found.0);
         Some((found, own))

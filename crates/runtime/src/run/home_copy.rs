@@ -48,19 +48,19 @@ pub fn copy_in(
         return Ok(Vec::new());
     }
     if caller.reach != Reach::All {
-        return without_home(policy, "the home of the daemon's user is not for this credential");
+        return without_home(policy, "this credential may not read the home of the daemon's user");
     }
     let mut paths: Vec<(PathBuf, &Labelled<RulePath>)> = Vec::new();
     for path in wanted {
         let below =
-            path.rule.below_home().ok_or_else(|| Fault::internal(format!("{} is no path to copy", path.rule)))?;
+            path.rule.below_home().ok_or_else(|| Fault::internal(format!("{} is not a path to copy", path.rule)))?;
         if !paths.iter().any(|(known, _)| *known == below) {
             paths.push((below, path));
         }
     }
     let unmade = |e: io::Error| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("the home in layer {}: {e}", layer.id));
-        fault.hint("see to the space and the permissions of the state directory").phase(Phase::Preparation)
+        fault.hint("check space and permissions of the state directory").phase(Phase::Preparation)
     };
     let into = layer.make_home(HomePart::Brought).map_err(unmade)?;
     let home = Dir::open_canonical(&caller.home).map_err(|e| {
@@ -81,7 +81,7 @@ pub fn copy_in(
         match found.map_err(|e| failed(path, &e))? {
             true => notes.extend(notes_on(path, &brought)),
             false if path.label == FLAG => {
-                let message = format!("{FLAG} {}: there is no such file or directory", path.rule);
+                let message = format!("{FLAG} {}: no such file or directory", path.rule);
                 let hint = "name a file or directory of the home that exists";
                 return Err(Fault::invalid(message).hint(hint).phase(Phase::Preparation));
             }

@@ -5,7 +5,7 @@ use super::home::HomePrograms;
 use super::view::View;
 use crate::network::Planned;
 use enclosure::TRUST_VARIABLES;
-use policy::{Action, Kind, Resolved};
+use policy::{Action, HostFileType, Resolved};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -125,7 +125,7 @@ impl Inside {
             let in_home = self.home.as_ref().and_then(|home| home.find(candidate));
             let (found, own) = in_home.map_or_else(|| (self.view.find(candidate), false), |(f, own)| (Some(f), own));
             let Some((real, kind, mode)) = found else { continue };
-            if kind != Kind::File || mode & 0o111 == 0 {
+            if kind != HostFileType::File || mode & 0o111 == 0 {
                 found_plain.get_or_insert((candidate, kind));
                 continue;
             }
@@ -147,8 +147,10 @@ impl Inside {
         let shown = name.to_string_lossy();
         if let Some((path, kind)) = found_plain {
             let (what, hint) = match kind {
-                Kind::File => ("", format!("let it be executed (chmod +x), or name its interpreter: sh {shown}")),
-                Kind::Dir => (" but a directory", "name a program in it".to_owned()),
+                HostFileType::File => {
+                    ("", format!("make it executable (chmod +x), or name its interpreter: sh {shown}"))
+                }
+                HostFileType::Dir => (" but a directory", "name a program in it".to_owned()),
                 _ => ("", "name a program".to_owned()),
             };
             let message = format!("{}: not an executable file{what}", path.display());
@@ -181,7 +183,7 @@ fn env_item(item: &OsStr, around: &[(OsString, OsString)]) -> Result<(OsString, 
 fn where_looked(name: &OsStr, candidates: &[PathBuf]) -> String {
     const MOST: usize = 8;
     if name.as_bytes().contains(&b'/') {
-        return format!("there is nothing at {}", candidates[0].display());
+        return format!("{} does not exist", candidates[0].display());
     }
     let dirs = candidates.iter().filter_map(|at| at.parent()).map(|dir| dir.display().to_string());
     let shown: Vec<String> = dirs.take(MOST).collect();

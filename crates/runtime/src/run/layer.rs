@@ -24,7 +24,7 @@ pub(crate) enum Owner {
 }
 
 /// A locked workspace.
-pub(crate) struct Held {
+pub(crate) struct LockedWorkspace {
     pub owner: Owner,
     /// The state directory.
     pub state: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Held {
 }
 
 /// Makes a workspace over a directory.
-pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, Fault> {
+pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<LockedWorkspace, Fault> {
     let (state, dir) = state::directory::prepare(caller)?;
     let unusable = |e: &io::Error| unusable(&state, e);
     let base = Dir::open(at).map_err(|e| no_base(at, &e))?;
@@ -65,7 +65,7 @@ pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<Held, 
     let note = repository::seed(at, &layer, caller);
     let stack = Stack { base, driver, layers: vec![layer], since };
     let owner = Owner::Run(options.clone());
-    Ok(Held { owner, state, layers, at: at.to_path_buf(), stack, account, note, _lock: lock })
+    Ok(LockedWorkspace { owner, state, layers, at: at.to_path_buf(), stack, account, note, _lock: lock })
 }
 
 /// Adds the hint that a run can also do without a workspace.
@@ -79,7 +79,7 @@ pub(super) fn take(
     state: &state::State,
     sandbox: Kept<Sandbox>,
     caller: &Caller,
-) -> Result<Option<(Held, Kept<Sandbox>)>, Fault> {
+) -> Result<Option<(LockedWorkspace, Kept<Sandbox>)>, Fault> {
     let stack = state::sandbox::stack(state, &sandbox)?;
     let broken = |e: io::Error| Fault::internal(format!("the workspace of {}: {e}", sandbox.id)).subject(&sandbox.id);
     state::directory::check_apart(&state.dir, &state.path, &stack.base, &sandbox.record.base)?;
@@ -101,10 +101,13 @@ pub(super) fn take(
     let layers = Layers { dir: state.layers.dir.try_clone().map_err(broken)? };
     let at = sandbox.record.base.clone();
     let owner = Owner::Sandbox(Box::new(sandbox.clone()));
-    Ok(Some((Held { state: state.path.clone(), layers, at, stack, account, owner, note: None, _lock: lock }, sandbox)))
+    Ok(Some((
+        LockedWorkspace { state: state.path.clone(), layers, at, stack, account, owner, note: None, _lock: lock },
+        sandbox,
+    )))
 }
 
-impl Held {
+impl LockedWorkspace {
     /// Returns the overlay or tree that the enclosure mounts over the directory.
     pub fn over(&self) -> Over {
         let place = |layer: &Layer| self.state.join("layers").join(&layer.id);
@@ -138,7 +141,7 @@ fn check_name(state: &Path, name: &str) -> Result<(), Fault> {
     match Store::open(state)?.read(|tx| tx.get_named::<Sandbox>(name))? {
         None => Ok(()),
         Some(other) => {
-            let message = format!("there is a sandbox named {name:?} already: {}", other.id);
+            let message = format!("a sandbox named {name:?} exists already: {}", other.id);
             let fault = Fault::new(ErrorKind::Conflict, message).subject(&other.id).phase(Phase::Admission);
             Err(fault.hint("choose another name, or run in it with --sandbox"))
         }
@@ -150,7 +153,7 @@ fn unusable(state: &Path, error: &io::Error) -> Fault {
     let lacking = [Errno::NOSYS, Errno::PERM].map(Errno::raw_os_error);
     match error.raw_os_error().filter(|errno| lacking.contains(errno)) {
         Some(_) => {
-            let message = format!("{}: this host does not let us work in it by handles: {error}", state.display());
+            let message = format!("{}: this host does not allow work on it by file handles: {error}", state.display());
             let hint = "`cofferdam doctor` shows what this host offers; --read-only needs no state directory";
             Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Preparation)
         }
@@ -159,6 +162,6 @@ fn unusable(state: &Path, error: &io::Error) -> Fault {
 }
 
 fn no_base(at: &Path, error: &io::Error) -> Fault {
-    let message = format!("{}: no workspace can be laid over it: {error}", at.display());
+    let message = format!("{}: cannot lay a workspace over it: {error}", at.display());
     Fault::invalid(message).hint("it must be a directory that you may read").phase(Phase::Admission)
 }

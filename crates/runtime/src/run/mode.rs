@@ -2,8 +2,8 @@
 //! --direct whatever the policy lets be changed.
 
 use super::RunRequest;
-use super::layer::{self, Held};
-use super::place::{Fresh, Place, Spot};
+use super::layer::{self, LockedWorkspace};
+use super::place::{ChangeDestination, Fresh, Spot};
 use super::record::Tracked;
 use super::view::View;
 use enclosure::Workspace;
@@ -45,16 +45,18 @@ pub(super) fn settle(
     let in_parts =
         changed.or(asked.map(|place| (&place.rule, &place.path))).map(|(rule, path)| in_parts(dir, rule, path));
     match (&request.place, contradiction) {
-        (Place::ReadOnly, Some(fault)) => Err(fault),
-        (Place::Direct, _) if in_parts.is_none() => {
-            let message = format!("--direct: the policy lets nothing be changed in {}", dir.display());
+        (ChangeDestination::ReadOnly, Some(fault)) => Err(fault),
+        (ChangeDestination::Direct, _) if in_parts.is_none() => {
+            let message = format!("--direct: the policy allows no changes in {}", dir.display());
             let hint =
                 "allow it with --write or `-p workspace-write`; or leave --direct out, and changes go to a workspace";
             // A contradiction between flag and policy, as with --read-only; no command was refused.
             Err(Fault::invalid(message).hint(hint).phase(Phase::Planning))
         }
         // The directory cannot be shown as a whole, and parts of it would be changed on the host.
-        (Place::Fresh(_) | Place::Sandbox(_), _) if spot.layered => in_parts.map_or(Ok((resolved, first, false)), Err),
+        (ChangeDestination::Fresh(_) | ChangeDestination::Sandbox(_), _) if spot.layered => {
+            in_parts.map_or(Ok((resolved, first, false)), Err)
+        }
         _ => Ok((resolved, first, false)),
     }
 }
@@ -64,9 +66,8 @@ pub fn check_readable(resolved: &Resolved, dir: &Path) -> Result<(), Fault> {
     if [Perm::ReadDir, Perm::ReadFile].into_iter().all(|perm| resolved.fs(dir, perm).allowed()) {
         return Ok(());
     }
-    let message = format!("{}: the policy does not let it be read, so there is nothing to work on", dir.display());
-    let hint =
-        "name a policy beside it that does, e.g. `default`; or allow it with --read, or name a directory below it";
+    let message = format!("{}: the policy does not allow reading it, so no command can work on it", dir.display());
+    let hint = "add a policy that does, e.g. `default`; or allow it with --read, or name a directory below it";
     Err(Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning))
 }
 
@@ -78,15 +79,16 @@ pub fn check_read_only(resolved: &Resolved, plan: &Plan, dir: &Path) -> Result<(
 
 fn in_parts(dir: &Path, rule: &str, path: &Path) -> Fault {
     let (dir, path) = (dir.display(), path.display());
-    let message =
-        format!("{rule} lets {path} be changed, but not all of {dir} be read: no workspace can hold the changes");
+    let message = format!(
+        "{rule} allows changes to {path}, but {dir} may not be read as a whole: no workspace can hold the changes"
+    );
     let hint =
         "allow the directory with `--read .`, and changes go to a workspace; or let them reach the host with --direct";
     Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Planning)
 }
 
-fn is_named(place: &Place) -> bool {
-    matches!(place, Place::Sandbox(_) | Place::Fresh(Fresh { dir: Some(_), .. }))
+fn is_named(place: &ChangeDestination) -> bool {
+    matches!(place, ChangeDestination::Sandbox(_) | ChangeDestination::Fresh(Fresh { dir: Some(_), .. }))
 }
 
 /// Builds the fault where a policy lets a path be changed. A path that a flag names is as explicit as the mode, and passes.
@@ -94,20 +96,20 @@ fn contradicts(resolved: &Resolved, grant: &Grant) -> Option<Fault> {
     let changes = Perm::ALL.into_iter().filter(|perm| grant.perms.and(Perms::CHANGES).contains(*perm));
     let mut rules = changes.flat_map(|perm| resolved.fs(&grant.path, perm).matches);
     let rule = rules.find(|m| m.action != Action::Deny && !m.rule.starts_with("--"))?.rule;
-    let message = format!("--read-only: {rule} lets {} be changed", grant.path.display());
+    let message = format!("--read-only: {rule} allows changes to {}", grant.path.display());
     let hint = "leave --read-only out, and changes go to a workspace; or change the directory itself with --direct";
     Some(Fault::invalid(message).hint(hint).phase(Phase::Planning))
 }
 
 fn only_read(place: &AskedPlace) -> Fault {
     let (rule, path) = (&place.rule, place.path.display());
-    let message = format!("--read-only: {rule} lets {path} be changed once somebody was asked");
+    let message = format!("--read-only: {rule} asks about changes to {path}");
     Fault::invalid(message).hint("leave --read-only out, and changes go to a workspace").phase(Phase::Planning)
 }
 
 fn unspeakable(dir: &Path) -> Fault {
-    let why = if dir.to_str().is_some() { "holds a control character" } else { "is no UTF-8" };
-    let message = format!("{}: its name {why}, and no rule can be about it", dir.display());
+    let why = if dir.to_str().is_some() { "contains a control character" } else { "is not UTF-8" };
+    let message = format!("{}: its name {why}, and no rule can name it", dir.display());
     Fault::invalid(message).hint("rename it, or run with --read-only").phase(Phase::Planning)
 }
 
@@ -125,8 +127,7 @@ fn asked_changes<'a>(plan: &'a Plan, dir: &Path) -> Option<&'a AskedPlace> {
 
 pub(super) fn no_namespaces() -> Fault {
     let message = "a workspace needs namespaces, and this host allows none";
-    let hint =
-        "run with --read-only, or with --direct where the policy allows it (`cofferdam doctor` says what is missing)";
+    let hint = "run with --read-only, or with --direct where the policy allows it (`cofferdam doctor` shows why)";
     Fault::new(ErrorKind::UnsupportedHost, message).hint(hint).phase(Phase::Planning)
 }
 
@@ -134,15 +135,15 @@ pub(super) fn no_namespaces() -> Fault {
 pub(super) fn track(
     request: &RunRequest,
     caller: &Caller,
-    held: Option<Held>,
+    held: Option<LockedWorkspace>,
     spot: &Spot,
     (run_id, effective, argv): (&RunId, &Policy, &[OsString]),
     limits: Limits,
 ) -> Result<Tracked, Fault> {
     let (held, new) = match (held, &request.place) {
         (Some(held), _) => (held, false),
-        (None, Place::Fresh(options)) => (layer::make(&spot.dir, options, caller)?, true),
-        (None, _) => return Err(Fault::internal("a workspace that nobody asked for")),
+        (None, ChangeDestination::Fresh(options)) => (layer::make(&spot.dir, options, caller)?, true),
+        (None, _) => return Err(Fault::internal("a workspace was planned without a request")),
     };
     let base = rustix::fs::fstat(&held.stack.base).map_err(|e| Fault::internal(e.to_string()))?;
     let policy = serde_json::from_str(&effective.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
@@ -161,7 +162,7 @@ pub(super) fn track(
     Ok(Tracked::new(held, record, run_id.as_str().to_owned(), command, caller))
 }
 
-impl Held {
+impl LockedWorkspace {
     /// Returns the host as the guest will see it.
     pub(super) fn view(&self) -> Result<View, Fault> {
         let copied = self.stack.try_clone().map_err(|e| Fault::internal(e.to_string()))?;

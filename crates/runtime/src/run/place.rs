@@ -1,7 +1,7 @@
 //! The directory that a command works on, and the destination of its changes there.
 
 use super::RunRequest;
-use super::layer::Held;
+use super::layer::LockedWorkspace;
 use super::repository;
 use api::Driver;
 use state::Caller;
@@ -10,7 +10,7 @@ use terms::{Fault, Phase};
 
 /// Destination of changes to the directory that a command works in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum ChangeDestination {
     /// As the rules say.
     #[default]
     Plain,
@@ -71,13 +71,13 @@ pub(super) struct Spot {
     /// Notes for the caller about the choice.
     pub notes: Vec<String>,
     /// The sandbox's workspace, locked.
-    pub held: Option<Held>,
+    pub held: Option<LockedWorkspace>,
 }
 
 /// Chooses the location of a run outside of a sandbox.
 pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Fault> {
     let named = match &request.place {
-        Place::Fresh(fresh) => fresh.dir.as_deref(),
+        ChangeDestination::Fresh(fresh) => fresh.dir.as_deref(),
         _ => None,
     };
     if named.is_some_and(|dir| dir.as_os_str().is_empty()) {
@@ -96,7 +96,7 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Faul
     };
     // With --workdir outside and no --workspace, the working directory becomes the workspace.
     let dir = if named.is_none() && !cwd.starts_with(&dir) { cwd.clone() } else { dir };
-    let fresh = matches!(request.place, Place::Fresh(_));
+    let fresh = matches!(request.place, ChangeDestination::Fresh(_));
     let private = fresh && named.is_none() && OWN.iter().any(|own| dir == Path::new(own));
     let layered = fresh && !private;
     // A run that starts in a repository works on all of it.
@@ -112,7 +112,7 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Faul
 /// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.
 fn ask_for_choice(dir: &Path, home: &Path) -> Fault {
     let which = if dir == home { "is the home directory" } else { "holds the home directory" };
-    let message = format!("{} {which}; a run does not work on all of it unasked", dir.display());
+    let message = format!("{} {which}; a run covers it only if it is named", dir.display());
     let hint = "change to a project; or choose: -w DIR works on DIR, --read-only changes nothing, --direct changes the host \
                 where the policy allows it";
     Fault::invalid(message).hint(hint).phase(Phase::Admission)

@@ -4,17 +4,17 @@ use super::aside;
 use super::home::HomePrograms;
 use super::home_copy;
 use super::inside::{self, Inside};
-use super::layer::Held;
+use super::layer::LockedWorkspace;
 use super::mode;
 use super::phases::Timer;
-use super::place::{self, Place, Spot};
+use super::place::{self, ChangeDestination, Spot};
 use super::record::Tracked;
 use super::repository;
 use super::request::{Learn, RunRequest};
 use super::sandboxed;
 use super::view::View;
 use crate::Node;
-use crate::network::{self, Purpose, Wanted};
+use crate::network::{self, BrokerRequest, Purpose};
 use crate::policies::{self, Effective};
 use crate::publish;
 use crate::questions::{PATIENCE, Person, Questions};
@@ -39,12 +39,12 @@ pub struct RunPlan {
     pub policy: Rc<Policy>,
     /// The directory that the command works on.
     pub(super) dir: PathBuf,
-    pub(super) network: Option<Wanted>,
+    pub(super) network: Option<BrokerRequest>,
     pub(super) publish: Vec<Published>,
     /// The workspace that takes the command's changes, with the record of the run.
     pub(super) tracked: Option<Tracked>,
     /// The workspace of a resident that writes nothing to it: locked all the same.
-    pub(super) unwritten: Option<Held>,
+    pub(super) unwritten: Option<LockedWorkspace>,
     /// Context of commands that a resident will start.
     pub(super) inside: Option<Inside>,
     pub(super) timer: Timer,
@@ -72,7 +72,7 @@ impl RunPlan {
     pub fn new(node: &Node, caller: &Caller, request: &RunRequest, ground: Groundwork) -> Result<RunPlan, Refused> {
         crate::secrets::refuse_brought(&request.secrets)?;
         terms::check_amounts(&request.limits, request.cpus)?;
-        if let Place::Sandbox(word) = &request.place {
+        if let ChangeDestination::Sandbox(word) = &request.place {
             return sandboxed::plan(node, request, word, caller, ground);
         }
         let effective = policies::effective(&request.policies, &request.flags, caller)?;
@@ -108,7 +108,7 @@ impl RunPlan {
             policies::drop_workspace(&mut effective);
             let dir = spot.dir.display();
             warnings.push(format!(
-                "{dir} is the guest's own inside, and nothing of the host's shows there; -w {dir} works on the host's"
+                "{dir} belongs to the guest inside and shows nothing of the host; -w {dir} works on the host's"
             ));
         }
         let program = argv.as_ref().map(|argv| argv[0].as_os_str());
@@ -131,7 +131,7 @@ impl RunPlan {
             Driver::Landlock => resolved,
         };
         let held = spot.held.take();
-        let view = held.as_ref().map_or(Ok(View::default()), Held::view)?;
+        let view = held.as_ref().map_or(Ok(View::default()), LockedWorkspace::view)?;
         let counts_bytes = resolved.needs_network().is_some() || !request.publish.is_empty();
         let (resolved, mut plan, layered) = aside::settle(resolved, request, &spot, &view, caller)?;
         if layered && enforced.driver != Driver::Namespaces {
@@ -283,7 +283,7 @@ impl RunPlan {
 }
 
 /// Returns the tightest of the policy's limits and the requested ones, without those that the policy may degrade where this host cannot
-/// enforce them; these are added to what is missing.
+/// enforce them; these are added to the missing ones.
 fn settle_limits(
     request: &RunRequest,
     resolved: &Resolved,

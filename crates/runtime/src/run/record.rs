@@ -1,10 +1,10 @@
 //! Records of runs that work on a workspace: the sandbox that keeps the changes, the run, and the journal.
 
 use super::disk_meter;
-use super::layer::{Held, Owner};
+use super::layer::{LockedWorkspace, Owner};
 use super::phases::Timer;
 use super::place::{Fresh, Keep};
-use super::registration::{DELAY, Entries, Registration, withdraw};
+use super::registration::{DELAY, Registration, RegistrationEntries, withdraw};
 use api::{Driver, JournalStep, Lifecycle};
 use enclosure::{Gauge, Lasting};
 use serde_json::json;
@@ -17,7 +17,7 @@ use workspace::{Dir, HomePart, sight};
 
 /// A run and the workspace that it writes to, from its start to its end.
 pub(super) struct Tracked {
-    pub held: Held,
+    pub held: LockedWorkspace,
     /// Record of the sandbox that would be made of the workspace.
     record: Sandbox,
     run_id: String,
@@ -33,7 +33,13 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    pub fn new(held: Held, record: Sandbox, run_id: String, command: Vec<String>, caller: &Caller) -> Tracked {
+    pub fn new(
+        held: LockedWorkspace,
+        record: Sandbox,
+        run_id: String,
+        command: Vec<String>,
+        caller: &Caller,
+    ) -> Tracked {
         let (actor, id) = (caller.user.clone(), terms::id("sbx", sys::random::id_bytes()));
         let registration = Registration::default();
         Tracked { held, record, run_id, command, actor, settled: false, id, registration, timer: None }
@@ -57,9 +63,9 @@ impl Tracked {
         }
     }
 
-    fn entries(&self, options: &Fresh) -> Result<Entries, Fault> {
+    fn entries(&self, options: &Fresh) -> Result<RegistrationEntries, Fault> {
         let fail = |e: std::io::Error| Fault::internal(e.to_string());
-        Ok(Entries {
+        Ok(RegistrationEntries {
             state: self.held.state.clone(),
             layers: workspace::Layers { dir: self.held.layers.dir.try_clone().map_err(fail)? },
             id: self.id.clone(),
@@ -71,8 +77,8 @@ impl Tracked {
         })
     }
 
-    fn written(&self, sandbox: &str) -> Written<'_> {
-        Written {
+    fn written(&self, sandbox: &str) -> RunWriter<'_> {
+        RunWriter {
             sandbox: sandbox.to_owned(),
             run: &self.run_id,
             command: &self.command,
@@ -136,7 +142,7 @@ impl Tracked {
             Some(Ok(id)) => outcome.sandbox = Some(id),
             // The changes are safe in their layer, and the outcome is the command's; only the record is missing.
             Some(Err(fault)) => {
-                let said = format!("the run could not be written down: {fault}; `cofferdam gc` takes its changes up");
+                let said = format!("the run could not be recorded: {fault}; `cofferdam gc` recovers its changes");
                 outcome.message = Some(match outcome.message.take() {
                     Some(before) => format!("{before}; {said}"),
                     None => said,
@@ -185,7 +191,7 @@ impl Tracked {
         &self,
         options: &Fresh,
         (version, keeps): (u64, bool),
-        end: impl FnOnce(&Written<'_>, &Tx<'_>) -> Result<(), Fault>,
+        end: impl FnOnce(&RunWriter<'_>, &Tx<'_>) -> Result<(), Fault>,
     ) -> Option<Result<String, Fault>> {
         let done = Store::open(&self.held.state).and_then(|store| {
             store.write(|tx| {
@@ -248,7 +254,7 @@ impl Tracked {
 }
 
 /// Writer of a run's record (`Run`) and of its entries in the journal, within a transaction.
-pub(crate) struct Written<'a> {
+pub(crate) struct RunWriter<'a> {
     pub sandbox: String,
     pub run: &'a str,
     pub command: &'a [String],
@@ -262,7 +268,7 @@ pub(crate) struct Written<'a> {
     pub timer: Option<&'a Timer>,
 }
 
-impl Written<'_> {
+impl RunWriter<'_> {
     pub fn begin(&self, tx: &Tx<'_>) -> Result<(), Fault> {
         // Read again under the lock: the sandbox may have been stopped or removed since it was found.
         let now: Kept<Sandbox> = tx.get(&self.sandbox)?.ok_or_else(|| state::sandbox::unknown(&self.sandbox))?;
@@ -386,14 +392,13 @@ pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
     let live = runs.into_iter().filter(|run| run.record.ended_ms.is_none()).max_by_key(|run| run.record.started_ms);
     let who = match &live {
         Some(run) => format!("{} (pid {}) is running in it", run.id, run.record.pid),
-        None => "another process has it".to_owned(),
+        None => "another process uses it".to_owned(),
     };
     let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is busy: {who}")).phase(Phase::Admission);
     let named = state.store.read(|tx| tx.get::<Sandbox>(sandbox)).ok().flatten().and_then(|kept| kept.record.name);
     let word = named.as_deref().unwrap_or(sandbox.get(..SHORT).unwrap_or(sandbox));
     let hint = format!(
-        "wait for it, end it with `cofferdam stop {word}`, or look on with `cofferdam diff {word}`; several commands at a time run in \
-         a sandbox that is live (`cofferdam create`, `start --live`, `exec`)"
+        "wait for it, end it with `cofferdam stop {word}`, or see its changes with `cofferdam diff {word}`; only a live sandbox runs several commands at a time (`cofferdam create`, `start --live`, `exec`)"
     );
     fault.hint(hint).subject(sandbox)
 }

@@ -2,7 +2,7 @@
 //! find it. A run that is kept in any case is registered before its start. Every other one is registered on a thread once it has lasted for
 //! `DELAY`; a shorter one leaves a record only if it leaves changes, and opens no database otherwise.
 
-use super::record::Written;
+use super::record::RunWriter;
 use api::JournalStep;
 use serde_json::json;
 use state::conflicted::Conflicted;
@@ -20,7 +20,7 @@ use workspace::Layers;
 pub(super) const DELAY: Duration = Duration::from_millis(150);
 
 /// Journal entries and records of a registration.
-pub(super) struct Entries {
+pub(super) struct RegistrationEntries {
     pub state: PathBuf,
     pub layers: Layers,
     /// Id of the sandbox.
@@ -32,7 +32,7 @@ pub(super) struct Entries {
     pub actor: String,
 }
 
-impl Entries {
+impl RegistrationEntries {
     /// Writes the records; returns the version of the sandbox's. Does not wait for the disk: the end of the run does, and a layer without
     /// a record is taken up by `gc`.
     pub fn write(self) -> Result<u64, Fault> {
@@ -40,8 +40,8 @@ impl Entries {
         for id in &self.sandbox.layers {
             self.layers.get(id).and_then(|layer| self.layers.settle_names(&layer)).map_err(unnamed)?;
         }
-        let Entries { state, id, sandbox, run_id, command, started_ms, actor, .. } = self;
-        let written = Written {
+        let RegistrationEntries { state, id, sandbox, run_id, command, started_ms, actor, .. } = self;
+        let written = RunWriter {
             sandbox: id.clone(),
             run: &run_id,
             command: &command,
@@ -71,14 +71,14 @@ pub(super) struct Registration {
 
 impl Registration {
     /// Registers a run before its start.
-    pub fn write(&mut self, entries: Entries) -> Result<(), Fault> {
+    pub fn write(&mut self, entries: RegistrationEntries) -> Result<(), Fault> {
         self.done = Some(entries.write()?);
         Ok(())
     }
 
     /// Returns the call that registers the run on a thread. Without a thread, or where the state cannot be written, the run is recorded at
     /// its end.
-    pub fn later(&self, entries: Entries) -> impl FnOnce() + 'static {
+    pub fn later(&self, entries: RegistrationEntries) -> impl FnOnce() + 'static {
         let writing = Rc::clone(&self.writing);
         move || {
             let thread = std::thread::Builder::new().name("register".into());
@@ -96,7 +96,7 @@ impl Registration {
 }
 
 /// Removes the records of a run that leaves nothing. Returns whether its layer belongs to no other record and may go, too.
-pub(super) fn withdraw(tx: &Tx<'_>, written: &Written<'_>, layer: &str) -> Result<bool, Fault> {
+pub(super) fn withdraw(tx: &Tx<'_>, written: &RunWriter<'_>, layer: &str) -> Result<bool, Fault> {
     let id = &written.sandbox;
     let Some(kept) = tx.get::<Sandbox>(id)? else { return Ok(false) };
     tx.remove::<Sandbox>(id)?;

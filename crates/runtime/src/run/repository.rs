@@ -1,7 +1,7 @@
 //! The git repository that a run works in: its top, where the caller stands below it, and the parts of a linked work tree
 //! or submodule that lie outside of the workspace.
 
-use super::place::{Place, Spot};
+use super::place::{ChangeDestination, Spot};
 use policy::{Action, Perms, Resolved};
 use state::Caller;
 use state::reach::Reach;
@@ -35,8 +35,13 @@ pub fn note(top: &Path, dir: &Path) -> String {
 
 /// Shows what git needs of a work tree whose `.git` is a file: its objects, next to the git directory that the workspace
 /// has of its own; or the whole git directory, where nothing can be changed. A file that is not followed is a note.
-pub(super) fn show(resolved: Resolved, spot: &Spot, place: &Place, caller: &Caller) -> (Resolved, Option<String>) {
-    let (dir, read_only) = (&spot.dir, matches!(place, Place::ReadOnly));
+pub(super) fn show(
+    resolved: Resolved,
+    spot: &Spot,
+    place: &ChangeDestination,
+    caller: &Caller,
+) -> (Resolved, Option<String>) {
+    let (dir, read_only) = (&spot.dir, matches!(place, ChangeDestination::ReadOnly));
     // What was shown when the sandbox was made is shown again, and a guest cannot make itself such a sandbox.
     let meant = match &spot.held {
         Some(held) => git::is_seeded(&held.stack),
@@ -53,7 +58,7 @@ pub(super) fn show(resolved: Resolved, spot: &Spot, place: &Place, caller: &Call
     let shown = if read_only { linked.git_directory().to_owned() } else { linked.objects() };
     match resolved.clone().with_fs(Action::Allow, &shown, Perms::READ, RULE) {
         Some(resolved) => (resolved, None),
-        None => (resolved, Some(not_followed(&format!("{}: no rule can be about it", shown.display())))),
+        None => (resolved, Some(not_followed(&format!("{}: no rule can name it", shown.display())))),
     }
 }
 

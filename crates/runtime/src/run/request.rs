@@ -1,8 +1,8 @@
 //! A run as it is requested: by flags of the command line, a document over HTTP, or a keeper for its sandbox. Decides nothing.
 
-use super::place::Place;
-use crate::policies::{Flag, Source};
-use crate::watch::Watch;
+use super::place::ChangeDestination;
+use crate::policies::{Flag, RequestedPolicy};
+use crate::watch::WatchOptions;
 use enclosure::Stdio;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct RunRequest {
     pub command: Vec<OsString>,
     /// Text to run with `sh -c`.
     pub shell: Option<OsString>,
-    pub policies: Vec<Source>,
+    pub policies: Vec<RequestedPolicy>,
     pub flags: Vec<Flag>,
     pub limits: Limits,
     pub cpus: Option<f64>,
@@ -24,7 +24,7 @@ pub struct RunRequest {
     pub env: Vec<OsString>,
     /// The directory in which the command starts, relative to the one that it works on.
     pub workdir: Option<PathBuf>,
-    pub place: Place,
+    pub place: ChangeDestination,
     /// Ports of the guest to publish on the host, each `[ADDRESS:]HOST:GUEST`.
     pub publish: Vec<String>,
     /// Sources of secrets, each `NAME=env:VAR|file:PATH|cmd:COMMAND`.
@@ -40,9 +40,9 @@ pub struct RunRequest {
 
 impl RunRequest {
     /// Returns the watch mode that the command relies on.
-    pub fn watch(&self) -> Watch {
+    pub fn watch(&self) -> WatchOptions {
         let ask_timeout_ms = self.ask_timeout.and_then(|time| u64::try_from(time.as_millis()).ok());
-        Watch { report_reads: self.report_reads, ask_timeout_ms }
+        WatchOptions { report_reads: self.report_reads, ask_timeout_ms }
     }
 }
 

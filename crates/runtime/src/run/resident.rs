@@ -1,9 +1,9 @@
 //! The resident of a live sandbox: a guest planned as for a run in it, but without a command; and the planning of commands in it.
 
 use super::inside::{self, Inside};
-use super::layer::Held;
+use super::layer::LockedWorkspace;
 use super::phases::Timer;
-use super::place::Place;
+use super::place::ChangeDestination;
 use super::{Beside, Refused, RunPlan, RunRequest, Stdio, sandboxed};
 use crate::Node;
 use crate::events::EventFile;
@@ -13,7 +13,7 @@ use crate::questions::Questions;
 use crate::request;
 use crate::roster::Roster;
 use crate::secrets::Secrets;
-use crate::watch::Watch;
+use crate::watch::WatchOptions;
 use api::SecretValue;
 use enclosure::{Groundwork, PlannedCommand, Residence, Streams};
 use policy::Resolved;
@@ -37,7 +37,7 @@ pub(crate) struct ResidentPlan {
 pub(crate) struct Premises {
     pub sandbox: Kept<Sandbox>,
     /// Watch mode of all its commands; fixed when it was planned.
-    watch: Watch,
+    watch: WatchOptions,
     resolved: Resolved,
     inside: Inside,
     limits: Limits,
@@ -65,7 +65,8 @@ impl ResidentPlan {
     pub fn new(node: &Node, caller: &Caller, sandbox: &str, ground: Groundwork) -> Result<ResidentPlan, Refused> {
         let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
         let stdio = Stdio { capture: true, ..Stdio::default() };
-        let request = RunRequest { place: Place::Sandbox(sandbox.to_owned()), stdio, ..RunRequest::default() };
+        let request =
+            RunRequest { place: ChangeDestination::Sandbox(sandbox.to_owned()), stdio, ..RunRequest::default() };
         let (mut request, effective, spot, kept) =
             sandboxed::take_up(node, &request, sandbox, caller, sandboxed::Stopped::Taken)?;
         let ready = is_spare(node, &kept.id, caller)?;
@@ -86,7 +87,7 @@ impl ResidentPlan {
         let level = if missing.is_empty() { EnforcementLevel::Full } else { EnforcementLevel::Partial };
         let ask_timeout_ms = Some(plan.patience.as_millis() as u64);
         let premises = Premises {
-            watch: Watch { report_reads: request.report_reads, ask_timeout_ms },
+            watch: WatchOptions { report_reads: request.report_reads, ask_timeout_ms },
             resolved: spec.policy.clone(),
             inside,
             limits: spec.limits,
@@ -155,7 +156,7 @@ impl ResidentPlan {
 /// The lock on a live sandbox's workspace.
 pub(crate) struct Holding {
     tracked: Option<super::Tracked>,
-    _unwritten: Option<Held>,
+    _unwritten: Option<LockedWorkspace>,
 }
 
 impl Holding {
@@ -170,7 +171,7 @@ impl Premises {
     pub fn plan(&self, start: &request::Start) -> Result<(RunId, PlannedCommand), Fault> {
         check_limits(&start.limits, &self.sandbox.id)?;
         start.watch.check(&self.watch, &self.sandbox.id)?;
-        let words = |what: &str, words: &[request::Word]| -> Result<Vec<OsString>, Fault> {
+        let words = |what: &str, words: &[request::WireText]| -> Result<Vec<OsString>, Fault> {
             words.iter().map(|word| text(what, word)).collect()
         };
         let shell = start.shell.as_ref().map(|word| text("shell", word)).transpose()?;
@@ -180,12 +181,12 @@ impl Premises {
             around.push((text("around", name)?, text("around", value)?));
         }
         let run_id = match &start.run {
-            Some(id) => RunId::parse(id).ok_or_else(|| bad("run", &format!("{id:?} is no id of a run")))?,
+            Some(id) => RunId::parse(id).ok_or_else(|| bad("run", &format!("{id:?} is not a run id")))?,
             None => RunId::from_random(sys::random::id_bytes()),
         };
         let env = self.inside.environment(&words("env", &start.env)?, &around, &self.resolved, &run_id)?;
         let base = &self.sandbox.record.base;
-        let path = |what: &str, word: &Option<request::Word>| -> Result<Option<PathBuf>, Fault> {
+        let path = |what: &str, word: &Option<request::WireText>| -> Result<Option<PathBuf>, Fault> {
             word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
         };
         let (workdir, cwd) = (path("workdir", &start.workdir)?, path("cwd", &start.cwd)?);
@@ -213,7 +214,7 @@ impl Premises {
         let context = policy::Context { home: "/".into(), workspace: "/".into(), toolchains: Vec::new() };
         let resolved = policy::resolve(&effective, &context).map_err(Fault::from)?;
         if let Some(what) = self.shape.lacks(&Shape::of(&resolved)?) {
-            return Err(self.must_stop(&format!("was built without {what}")));
+            return Err(self.must_stop(&format!("was started without {what}")));
         }
         self.put_limits(resolved.limits().tightest(revision.limits), revision.cpus, residence)?;
         if let Some(handle) = self.rules_handle.as_ref().and_then(|rules_handle| rules_handle.borrow().clone()) {
@@ -229,7 +230,7 @@ impl Premises {
         let limits = if self.adjustable { adjusted(limits) } else { limits };
         let (now, cpus_now) = (self.limits, self.sandbox.record.cpus);
         if fixed(&limits) != fixed(&now) {
-            let what = "of its limits only memory, processes, wall time, output and processors can be changed";
+            let what = "only its limits on memory, processes, wall time, output and processors can be changed";
             return Err(self.must_stop(what));
         }
         let group = |limits: &Limits, cpus| (limits.max_memory_mb, limits.max_processes, cpus);
@@ -237,11 +238,11 @@ impl Premises {
             || (limits.max_processes.is_none() && now.max_processes.is_some())
             || (cpus.is_none() && cpus_now.is_some());
         if taken_away {
-            return Err(self.must_stop("a limit that holds can be changed, but not taken away"));
+            return Err(self.must_stop("an existing limit can be changed, but not removed"));
         }
         let changes_group = group(&limits, cpus) != group(&now, cpus_now);
         if changes_group && !residence.change_limits(&limits, &enclosure::Cpus(cpus))? {
-            return Err(self.must_stop("was built without what holds this limit"));
+            return Err(self.must_stop("was started without support for this limit"));
         }
         (self.limits, self.sandbox.record.cpus) = (limits, cpus);
         Ok(())
@@ -313,10 +314,10 @@ fn is_spare(node: &Node, id: &str, caller: &Caller) -> Result<bool, Fault> {
     state.store.read(|tx| Ok(state::pool::as_kept(tx, id)?.is_some()))
 }
 
-fn text(what: &str, word: &request::Word) -> Result<OsString, Fault> {
-    let text = word.text().ok_or_else(|| bad(what, "is not spelled as it should be"))?;
+fn text(what: &str, word: &request::WireText) -> Result<OsString, Fault> {
+    let text = word.text().ok_or_else(|| bad(what, "is not in canonical form"))?;
     match text.as_encoded_bytes().contains(&0) {
-        true => Err(bad(what, "holds a zero byte")),
+        true => Err(bad(what, "contains a zero byte")),
         false => Ok(text),
     }
 }
@@ -361,7 +362,7 @@ fn check_limits(asked: &Limits, sandbox: &str) -> Result<(), Fault> {
         true => Ok(()),
         false => {
             let message =
-                format!("{sandbox} is live: of limits, one command in it can have wall time and output alone");
+                format!("{sandbox} is live: a single command in it can only have limits on wall time and output");
             let hint = "give the others to `cofferdam create`, or stop the sandbox and run the command by itself";
             Err(Fault::new(ErrorKind::Conflict, message).hint(hint).subject(sandbox).phase(Phase::Admission))
         }

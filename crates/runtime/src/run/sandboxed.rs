@@ -114,8 +114,8 @@ fn check_narrows(request: &RunRequest) -> Result<(), Fault> {
         (false, _) => "a policy",
         (true, true) => "a rule that allows something",
     };
-    let message = format!("{what} is given with a sandbox, which has its own; here rules can only deny");
-    let hint = "leave it out, or make a sandbox that has it: `cofferdam create --policy …`";
+    let message = format!("{what} is given for a command in a sandbox; there, flags can only deny");
+    let hint = "leave it out, or create a sandbox with it: `cofferdam create --policy …`";
     Err(Fault::invalid(message).hint(hint).phase(Phase::Admission))
 }
 

@@ -2,7 +2,7 @@
 
 use api::{FileKind, Rel};
 use enclosure::LocalHost;
-use policy::{Host, Kind, Link, ResolvedPath};
+use policy::{Host, HostFileType, ResolvedPath, Symlink};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -44,7 +44,7 @@ impl View {
     }
 
     /// Returns the canonical path, the kind and the permission bits of a path's target.
-    pub fn find(&self, path: &Path) -> Option<(PathBuf, Kind, u32)> {
+    pub fn find(&self, path: &Path) -> Option<(PathBuf, HostFileType, u32)> {
         let ResolvedPath { real, kind, .. } = self.look(path)?;
         let mode = match self.over.as_ref().and_then(|over| Some((over, over.inside(&real)?))) {
             Some((over, rel)) => over.stack.meta(&rel).ok()??.meta.mode,
@@ -62,7 +62,7 @@ impl View {
 
 impl Over {
     /// Resolves a path one component at a time, through the workspace where it leads there; the last component need not exist.
-    fn resolve(&self, path: &Path) -> Option<(PathBuf, Vec<Link>)> {
+    fn resolve(&self, path: &Path) -> Option<(PathBuf, Vec<Symlink>)> {
         let mut rest: VecDeque<OsString> = parts(path);
         let (mut at, mut links) = (PathBuf::from("/"), Vec::new());
         while let Some(name) = rest.pop_front() {
@@ -80,7 +80,7 @@ impl Over {
                     }
                     let link = at.clone();
                     at.pop();
-                    links.push(Link { at: link, target });
+                    links.push(Symlink { at: link, target });
                 }
                 _ => {}
             }
@@ -116,16 +116,16 @@ impl Over {
         }
     }
 
-    fn kind(&self, path: &Path) -> Option<Kind> {
+    fn kind(&self, path: &Path) -> Option<HostFileType> {
         let kind = match self.inside(path) {
             Some(rel) => self.stack.meta(&rel).ok()??.meta.kind,
             None => FileKind::of_mode(std::fs::symlink_metadata(path).ok()?.mode()),
         };
         Some(match kind {
-            FileKind::Dir => Kind::Dir,
-            FileKind::File => Kind::File,
-            FileKind::Socket => Kind::Socket,
-            _ => Kind::Other,
+            FileKind::Dir => HostFileType::Dir,
+            FileKind::File => HostFileType::File,
+            FileKind::Socket => HostFileType::Socket,
+            _ => HostFileType::Other,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Secrets of a run that another node carries out: the words in a sandbox's record, and the values that are read here and sent along. No
 //! value is ever part of a record.
 
-use super::{OpenedSource, Source, check, fault, kept_only, open_source, read_open, read_word};
+use super::{OpenedSource, SecretSource, check, fault, kept_only, open_source, read_open, read_word};
 use api::SecretValue;
 use state::{Caller, Reach};
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use terms::{ErrorKind, Fault, Phase};
 pub fn check_recorded(words: &[String], policy: &policy::Policy, reach: &Reach) -> Result<(), Fault> {
     for word in words {
         let (name, source) = read_word(word)?;
-        if !matches!(source, Source::Kept { .. } | Source::Brought) {
+        if !matches!(source, SecretSource::Kept { .. } | SecretSource::Brought) {
             return Err(kept_only(name));
         }
         if !policy.secrets.iter().any(|secret| secret.rule.name == name) {
@@ -21,7 +21,9 @@ pub fn check_recorded(words: &[String], policy: &policy::Policy, reach: &Reach) 
             return Err(fault.hint("leave it out").phase(Phase::Admission));
         }
         match &source {
-            Source::Kept { name: kept, .. } if kept != name && !reach.decides() => return Err(another(name, kept)),
+            SecretSource::Kept { name: kept, .. } if kept != name && !reach.decides() => {
+                return Err(another(name, kept));
+            }
             _ => {}
         }
     }
@@ -29,8 +31,7 @@ pub fn check_recorded(words: &[String], policy: &policy::Policy, reach: &Reach) 
 }
 
 fn another(name: &str, kept: &str) -> Fault {
-    let message =
-        format!("secrets: {name}=store:{kept}: with this credential no other secret is sent in the place of {name}");
+    let message = format!("secrets: {name}=store:{kept}: this credential may not use another stored secret as {name}");
     let hint = format!("leave it out, or write {name}=store:{name}; an operator may name another");
     Fault::new(ErrorKind::PolicyDenied, message).hint(hint).phase(Phase::Admission)
 }
@@ -42,8 +43,8 @@ pub fn brought(name: &str) -> String {
 
 /// Refuses secrets that come with a command, for runs outside of a live sandbox.
 pub fn refuse_brought(words: &[String]) -> Result<(), Fault> {
-    match words.iter().map(|word| read_word(word)).find(|read| matches!(read, Ok((_, Source::Brought)))) {
-        Some(Ok((name, _))) => Err(fault(name, "nobody brings it here").hint("name where it comes from")),
+    match words.iter().map(|word| read_word(word)).find(|read| matches!(read, Ok((_, SecretSource::Brought)))) {
+        Some(Ok((name, _))) => Err(fault(name, "no value was provided").hint("name its source")),
         _ => Ok(()),
     }
 }
@@ -61,19 +62,19 @@ pub enum Carried {
 pub fn told(word: &str, caller: &Caller) -> Result<(String, Option<(String, String)>), Fault> {
     refuse_brought(&[word.to_owned()])?;
     let (name, source) = read_word(word)?;
-    let line = |source: &Source| (name.to_owned(), format!("{name}: {source}"));
+    let line = |source: &SecretSource| (name.to_owned(), format!("{name}: {source}"));
     Ok(match named_here(source, caller) {
-        Source::Kept { .. } => (word.to_owned(), None),
+        SecretSource::Kept { .. } => (word.to_owned(), None),
         source => (brought(name), Some(line(&source))),
     })
 }
 
 /// Resolves a source relative to the caller.
-fn named_here(source: Source, caller: &Caller) -> Source {
+fn named_here(source: SecretSource, caller: &Caller) -> SecretSource {
     let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
     match source {
-        Source::Env { variable, .. } => Source::Env { is_set: is_set(&variable), variable },
-        Source::File(path) => Source::File(caller.cwd.join(path)),
+        SecretSource::Env { variable, .. } => SecretSource::Env { is_set: is_set(&variable), variable },
+        SecretSource::File(path) => SecretSource::File(caller.cwd.join(path)),
         other => other,
     }
 }
@@ -83,7 +84,7 @@ pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
     refuse_brought(&[word.to_owned()])?;
     let (name, source) = read_word(word)?;
     let source = match named_here(source, caller) {
-        Source::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
+        SecretSource::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
         other => other,
     };
     let value = match open_source(name, &source, &caller.cwd)? {

@@ -38,7 +38,8 @@ fn set_checked(node: &Node, caller: &Caller, name: &str, value: &[u8]) -> Result
     let names = names(&state)?;
     let existed = names.iter().any(|known| known.name == name);
     if !existed && names.len() >= MOST {
-        let fault = Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} secrets, which is the most"));
+        let fault =
+            Fault::new(ErrorKind::LimitExceeded, format!("there are {MOST} secrets already, which is the maximum"));
         return Err(fault.retry(Retry::Later).hint("remove some with `cofferdam secret rm`").phase(Phase::Admission));
     }
     note(&state, caller, "secret_set", JournalStep::Intent, name)?;
@@ -152,5 +153,5 @@ fn note(state: &State, caller: &Caller, verb: &str, step: JournalStep, name: &st
 fn unusable(state: &State, error: &io::Error) -> Fault {
     let message = format!("{}: {error}", state.path.join(PLACE).display());
     let fault = Fault::new(ErrorKind::Unavailable, message).phase(Phase::Application);
-    fault.hint("the state directory must be writable and have space")
+    fault.hint("the state directory must be writable, with space left")
 }

@@ -8,9 +8,9 @@ use std::fmt;
 pub struct ByName<T>(pub T);
 
 /// Visits the fields of a struct; accepts only a map.
-struct Fields<V>(V);
+struct MapOnlyVisitor<V>(V);
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Fields<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for MapOnlyVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,7 +22,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Fields<V> {
     }
 }
 
-impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for Fields<V> {
+impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for MapOnlyVisitor<V> {
     type Value = V::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<V::Value, D::Error> {
@@ -60,7 +60,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for ByName<D> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_map(Fields(visitor))
+        self.0.deserialize_map(MapOnlyVisitor(visitor))
     }
 
     fn is_human_readable(&self) -> bool {
@@ -180,7 +180,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for ByName<A> {
     }
 
     fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, A::Error> {
-        self.0.newtype_variant_seed(Fields(visitor))
+        self.0.newtype_variant_seed(MapOnlyVisitor(visitor))
     }
 }
 

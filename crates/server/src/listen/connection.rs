@@ -44,30 +44,30 @@ pub struct Connections(Arc<Inner>);
 struct Inner {
     most: usize,
     each: usize,
-    open: Mutex<HashMap<Source, usize>>,
+    open: Mutex<HashMap<ConnectionSource, usize>>,
     count: watch::Sender<usize>,
 }
 
 /// Source of a connection, as it is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Source {
+enum ConnectionSource {
     User(Option<u32>),
     Address(IpAddr),
 }
 
 /// A stream that a listener accepts.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+pub trait ListenerStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// Resolves when data has arrived, without reading it.
     fn data_arrives(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-impl Stream for UnixStream {
+impl ListenerStream for UnixStream {
     async fn data_arrives(&self) -> io::Result<()> {
         self.async_io(Interest::READABLE, || peek(self)).await
     }
 }
 
-impl Stream for TcpStream {
+impl ListenerStream for TcpStream {
     async fn data_arrives(&self) -> io::Result<()> {
         self.async_io(Interest::READABLE, || peek(self)).await
     }
@@ -95,10 +95,10 @@ impl Connections {
     }
 
     /// Serves a connection to its end; above the limit it gets a refusal and is closed.
-    pub fn take(&self, stream: impl Stream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
+    pub fn take(&self, stream: impl ListenerStream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
         let from = match &peer {
-            Peer::Unix { uid } => Source::User(*uid),
-            Peer::Tcp { address } => Source::Address(counting_address(address.ip())),
+            Peer::Unix { uid } => ConnectionSource::User(*uid),
+            Peer::Tcp { address } => ConnectionSource::Address(counting_address(address.ip())),
         };
         let Some(slot) = self.slot(from) else {
             // An uncounted connection may take no time: it gets what the kernel buffers and nothing more.
@@ -126,18 +126,19 @@ impl Connections {
         });
     }
 
-    fn slot(&self, from: Source) -> Option<Slot> {
+    fn slot(&self, from: ConnectionSource) -> Option<ConnectionSlot> {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all = *self.0.count.borrow();
         let each = open.entry(from).or_default();
         // However many connections come over the network, the daemon's own user gets in.
-        let most = if matches!(from, Source::User(_)) { self.0.most + Settings::RESERVED } else { self.0.most };
+        let most =
+            if matches!(from, ConnectionSource::User(_)) { self.0.most + Settings::RESERVED } else { self.0.most };
         if all >= most || *each >= self.0.each {
             return None;
         }
         *each += 1;
         self.0.count.send_replace(all + 1);
-        Some(Slot { of: self.clone(), from })
+        Some(ConnectionSlot { of: self.clone(), from })
     }
 }
 
@@ -152,12 +153,12 @@ fn counting_address(address: IpAddr) -> IpAddr {
 }
 
 /// The slot of an open connection.
-struct Slot {
+struct ConnectionSlot {
     of: Connections,
-    from: Source,
+    from: ConnectionSource,
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.of.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(each) = open.get_mut(&self.from) {
@@ -170,7 +171,7 @@ impl Drop for Slot {
     }
 }
 
-async fn refuse(mut stream: impl Stream) {
+async fn refuse(mut stream: impl ListenerStream) {
     let refusal = Refusal::limit(
         StatusCode::SERVICE_UNAVAILABLE,
         LimitKind::Connections,
@@ -180,7 +181,7 @@ async fn refuse(mut stream: impl Stream) {
     let _ = timeout(Duration::from_secs(1), stream.write_all(&raw_response(refusal))).await;
 }
 
-async fn serve_tls(stream: impl Stream, tls: TlsAcceptor, slot: Slot, peer: Peer, front: Front) {
+async fn serve_tls(stream: impl ListenerStream, tls: TlsAcceptor, slot: ConnectionSlot, peer: Peer, front: Front) {
     if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         serve_http(stream, slot, peer, front).await;
     }
@@ -188,7 +189,7 @@ async fn serve_tls(stream: impl Stream, tls: TlsAcceptor, slot: Slot, peer: Peer
 
 async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    slot: Slot,
+    slot: ConnectionSlot,
     peer: Peer,
     front: Front,
 ) {
@@ -256,11 +257,11 @@ struct Wire<S> {
     /// Discards the rest of the request after the response.
     linger: Option<Linger>,
     /// Held for the connection's lifetime, also after an upgrade to another protocol.
-    _slot: Slot,
+    _slot: ConnectionSlot,
 }
 
 impl<S> Wire<S> {
-    fn new(stream: S, slot: Slot, busy: Arc<AtomicBool>, last_request: Arc<LastRequest>) -> Wire<S> {
+    fn new(stream: S, slot: ConnectionSlot, busy: Arc<AtomicBool>, last_request: Arc<LastRequest>) -> Wire<S> {
         Wire { stream, busy, replacement: None, write_timeout: None, last_request, linger: None, _slot: slot }
     }
 

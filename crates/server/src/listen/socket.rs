@@ -10,7 +10,7 @@ use tokio::net::UnixListener;
 /// Longest path in a socket address (`sun_path`).
 const MAX_PATH: usize = 107;
 
-pub struct Socket {
+pub struct DaemonSocket {
     pub listener: UnixListener,
     path: PathBuf,
     /// Device and inode, so that only our own file is removed at the end.
@@ -72,8 +72,8 @@ fn take_lock(path: &Path, file: &OwnedFd, how: FlockOperation) -> Result<(), Fau
     }
 }
 
-impl Socket {
-    pub fn bind(setting: &str, path: &Path) -> Result<Socket, Fault> {
+impl DaemonSocket {
+    pub fn bind(setting: &str, path: &Path) -> Result<DaemonSocket, Fault> {
         check(setting, path)?;
         let held = lock_exclusive(&lock_path(path))?;
         let cannot = |e: std::io::Error| {
@@ -89,7 +89,7 @@ impl Socket {
         rustix::net::listen(&listener, super::BACKLOG).map_err(|e| cannot(e.into()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
         let meta = std::fs::symlink_metadata(path).map_err(cannot)?;
-        Ok(Socket { listener, path: path.to_owned(), id: (meta.dev(), meta.ino()), _lock: held })
+        Ok(DaemonSocket { listener, path: path.to_owned(), id: (meta.dev(), meta.ino()), _lock: held })
     }
 }
 
@@ -111,7 +111,7 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
     UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
 }
 
-impl Drop for Socket {
+impl Drop for DaemonSocket {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id);
         if ours {

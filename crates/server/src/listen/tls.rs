@@ -11,7 +11,7 @@ use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{self, InconsistentKeys, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
 /// The result of reading certificate and key.
 pub struct Tls {
@@ -40,7 +40,7 @@ pub fn read((cert, key): &(PathBuf, PathBuf), names: &SettingNames) -> Result<Tl
     let mut config = config.map_err(|e| match e {
         rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             let why = format!("it is not the key of the certificate in {}", cert.display());
-            bad(&names.tls_key, key, &why, "give the key and the certificate that were made together")
+            bad(&names.tls_key, key, &why, "give the key that belongs to the certificate")
         }
         e => bad(&names.tls_key, key, &e.to_string(), HINT),
     })?;
@@ -79,9 +79,9 @@ fn signs_others(certificate: &CertificateDer<'static>) -> bool {
     let (Ok(()), Ok(name)) = (roots.add(certificate.clone()), ServerName::try_from("localhost")) else { return false };
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider())).build();
-    // The library has no error variant for this case.
-    verifier.is_ok_and(|verifier| {
-        let seen = verifier.verify_server_cert(certificate, &[], &name, &[], UnixTime::now());
-        seen.is_err_and(|e| e.to_string().contains("CaUsedAsEndEntity"))
-    })
+    let Ok(verifier) = verifier else { return false };
+    let seen = verifier.verify_server_cert(certificate, &[], &name, &[], UnixTime::now());
+    // rustls has no variant for this case, and hands on the error of the library below it.
+    let Err(rustls::Error::InvalidCertificate(CertificateError::Other(other))) = seen else { return false };
+    matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }

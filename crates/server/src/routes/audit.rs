@@ -6,7 +6,7 @@ use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{JournalChecked, JournalPage, JournalStep, Scope};
 use axum::extract::State;
-use node::audit::{self, Wanted};
+use node::audit::{self, JournalFilter};
 use node::{Caller, Node};
 use serde::Deserialize;
 use terms::{Fault, PROTOCOL_VERSION, Phase};
@@ -28,7 +28,7 @@ pub struct JournalQuery {
     /// Maximum number of entries [default: 100].
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// Only entries after this number: `next` of the previous page.
+    /// Only entries after this number; `next` of the previous page.
     after: Option<u64>,
     /// The last entries instead of the first; can be combined with `sandbox` and `limit` only.
     last: Option<bool>,
@@ -60,7 +60,7 @@ async fn read_journal(
         let verb = move |node: &Node, caller: &Caller| audit::last(node, caller, subject.as_deref(), most);
         return shared.answer_whole(&principal, verb).await;
     }
-    let wanted = Wanted { subject, verb, actor, step };
+    let wanted = JournalFilter { subject, verb, actor, step };
     let verb = move |node: &Node, caller: &Caller| audit::page(node, caller, after.unwrap_or(0), wanted, most);
     shared.answer_whole(&principal, verb).await
 }

@@ -138,7 +138,7 @@ fn size_of(event: &CodeEvent) -> usize {
 
 fn too_much(events: &CallEvents) -> Refusal {
     let started = &events.started;
-    let message = format!("the call in the context {:?} says more than fits one document", started.context);
+    let message = format!("the output of the call in the context {:?} does not fit one document", started.context);
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(terms::LimitKind::OutputBytes);
     let fault = fault.subject(&started.sandbox).phase(Phase::Execution);
     fault.hint("ask for text/event-stream, which has no bound").into()

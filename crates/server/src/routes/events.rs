@@ -4,7 +4,7 @@
 use crate::extract::{Query, single};
 use crate::feed::JournalListener;
 use crate::refuse::Refusal;
-use crate::tasks::{Kind, Task};
+use crate::tasks::{Task, TaskKind};
 use crate::{Principal, Shared};
 use api::{JournalEntry, Scope};
 use axum::extract::State;
@@ -12,7 +12,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use http::{HeaderMap, HeaderName};
-use node::audit::{Tail, Wanted};
+use node::audit::{JournalFilter, Tail};
 use node::{Caller, Node};
 use serde::Deserialize;
 use std::collections::VecDeque;
@@ -57,14 +57,15 @@ async fn follow_events(
 ) -> Result<Response, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(query.from);
-    let task = shared.tasks().admit(Kind::EventStream, &principal.tenant)?;
-    let wanted = Wanted { subject: query.sandbox, verb: query.verb, ..Wanted::default() };
+    let task = shared.tasks().admit(TaskKind::EventStream, &principal.tenant)?;
+    let wanted = JournalFilter { subject: query.sandbox, verb: query.verb, ..JournalFilter::default() };
     // Subscribed before the tail is opened, so that entries in between are sent.
     let listener =
         shared.feeds().listen(shared.node().clone(), &principal.tenant, shared.caller(&principal), shared.tasks());
     let tail =
         shared.verb(&principal, move |node: &Node, caller: &Caller| Tail::open(node, caller, from, wanted)).await?;
-    let follower = Follower { shared, principal, listener, tail: Some(tail), ready: VecDeque::new(), _task: task };
+    let follower =
+        JournalFollower { shared, principal, listener, tail: Some(tail), ready: VecDeque::new(), _task: task };
     let alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(follower.events()).keep_alive(alive).into_response())
 }
@@ -79,7 +80,7 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     text.parse().map(Some).map_err(|_| refuse().into())
 }
 
-struct Follower {
+struct JournalFollower {
     shared: Shared,
     principal: Principal,
     listener: JournalListener,
@@ -89,7 +90,7 @@ struct Follower {
     _task: Task,
 }
 
-impl Follower {
+impl JournalFollower {
     fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(self, |mut this| async move {
             let event = this.next().await?;

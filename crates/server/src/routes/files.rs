@@ -143,7 +143,7 @@ async fn stat(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListQuery {
+struct ListFilesQuery {
     /// Levels of directories to list; 1 is the directory itself [default: 1, at most 1000].
     depth: Option<u32>,
     /// Maximum number of entries [default: 1000, at most 10000].
@@ -154,16 +154,16 @@ struct ListQuery {
 
 /// Lists a directory, in byte order of the names.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/files/list", tag = "files",
-    params(("id" = String, Path), query::PathQuery, ListQuery), responses((status = 200, body = Document<FileListing>),
+    params(("id" = String, Path), query::PathQuery, ListFilesQuery), responses((status = 200, body = Document<FileListing>),
     (status = 409, description = "Not a directory.", body = Fault)))]
 async fn ls(
     State(shared): State<Shared>,
     principal: Principal,
     Path(id): Path<String>,
-    WithPath { path, rest }: WithPath<ListQuery>,
+    WithPath { path, rest }: WithPath<ListFilesQuery>,
 ) -> Result<Answer<FileListing>, Refusal> {
     may_read(&principal)?;
-    let request = list::Ask {
+    let request = list::ListOptions {
         depth: rest.depth.map_or(1, |n| n as usize),
         limit: rest.limit.map_or(list::PAGE, |n| n as usize),
         after: rest.after,
@@ -204,7 +204,7 @@ async fn find(
     may_read(&principal)?;
     let permit = shared.search_permit(&principal).await?;
     let cancel = CancelOnDrop::default();
-    let request = search::Ask {
+    let request = search::SearchOptions {
         globs,
         content: rest.content,
         fixed: rest.fixed,
@@ -306,7 +306,7 @@ async fn duplicate(
     principal.require_scope(Scope::Agent)?;
     let act = move |root: &Root| {
         let (from, to) = (root.path(&bytes_of("from", &request.from)?)?, root.path(&bytes_of("to", &request.to)?)?);
-        let how = copy::Ask { recursive: request.recursive, replace: request.replace };
+        let how = copy::CopyOptions { recursive: request.recursive, replace: request.replace };
         let copied = copy::copy(root, &from, &to, &how)?;
         let body = json!({ "from": from, "to": to, "files": copied.files, "bytes": copied.bytes });
         Ok((copied, body))

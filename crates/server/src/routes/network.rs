@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use node::keeper::journal::{self, Page, Spot};
+use node::keeper::journal::{self, JournalPage, Spot};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -50,8 +50,14 @@ async fn follow_network(
     Query(query): Query<NetworkQuery>,
 ) -> Result<Response, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
-    let mut follower =
-        Follower { shared, principal, id, spot: Spot::before(query.from), ready: VecDeque::new(), is_over: false };
+    let mut follower = NetworkFollower {
+        shared,
+        principal,
+        id,
+        spot: Spot::before(query.from),
+        ready: VecDeque::new(),
+        is_over: false,
+    };
     // Read before the stream starts, so that a failure is a refusal.
     let page = follower.page().await?;
     follower.take(page, query.follow);
@@ -62,7 +68,7 @@ async fn follow_network(
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-struct Follower {
+struct NetworkFollower {
     shared: Shared,
     principal: Principal,
     id: String,
@@ -71,13 +77,13 @@ struct Follower {
     is_over: bool,
 }
 
-impl Follower {
-    async fn page(&self) -> Result<Page, Refusal> {
+impl NetworkFollower {
+    async fn page(&self) -> Result<JournalPage, Refusal> {
         let (id, spot) = (self.id.clone(), self.spot.clone());
         self.shared.verb(&self.principal, move |node, caller| journal::read(node, caller, &id, spot)).await
     }
 
-    fn take(&mut self, page: Page, follows: bool) {
+    fn take(&mut self, page: JournalPage, follows: bool) {
         let is_last = page.over || (!follows && !page.more);
         self.spot = page.spot;
         for (behind, line) in page.lines {

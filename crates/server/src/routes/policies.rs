@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use http_body_util::{LengthLimitError, Limited};
-use node::policies::{self, PathLookup, Source};
+use node::policies::{self, PathLookup, RequestedPolicy};
 use node::{Caller, Node, Reach};
 use std::ffi::OsStr;
 use terms::{ErrorKind, Fault, LimitKind, PROTOCOL_VERSION, Phase};
@@ -42,7 +42,7 @@ async fn list_policies(principal: Principal) -> Result<Answer<PolicyList>, Refus
 async fn show_policy(principal: Principal, Path(name): Path<String>) -> Result<Answer<Policy>, Refusal> {
     principal.require_any_scope(&READ_SCOPES)?;
     let unknown = |fault: Fault| Fault { error_kind: ErrorKind::NotFound, ..fault };
-    let loaded = policies::load(&Source::Preset(name.clone())).map_err(unknown)?;
+    let loaded = policies::load(&RequestedPolicy::Preset(name.clone())).map_err(unknown)?;
     let policy = serde_json::from_str(&loaded.document.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     Ok(Answer::whole(&Policy { protocol_version: PROTOCOL_VERSION, name, policy }))
 }
@@ -75,7 +75,7 @@ async fn check_policy(
     })?;
     let verb = move |_: &Node, caller: &Caller| {
         let loaded = policies::parse_text(&text, if toml { "request.toml" } else { "request.json" }).map_err(hinted)?;
-        caller.reach.check_document(&Source::Text(String::new()), &loaded.document)?;
+        caller.reach.check_document(&RequestedPolicy::Text(String::new()), &loaded.document)?;
         let checked = policies::check(&loaded.document, caller).map_err(hinted)?;
         // Notes reveal which paths exist on the host, so that only callers with the whole host get them.
         let of_host = if caller.reach == Reach::All { checked.notes } else { Vec::new() };
@@ -109,7 +109,7 @@ async fn explain_policy(
             return Err(fault.hint("give one that begins with a slash, or none"));
         }
         let dir = std::path::Path::new(dir);
-        let several: Vec<Source> = request.policies.iter().cloned().map(Source::from).collect();
+        let several: Vec<RequestedPolicy> = request.policies.iter().cloned().map(RequestedPolicy::from).collect();
         match (&request.sandbox, &request.preset, &request.policy) {
             (None, None, None) if !several.is_empty() => policies::explain_sources(what, &several, dir, look, caller),
             _ if !several.is_empty() => Err(too_many()),
@@ -117,11 +117,11 @@ async fn explain_policy(
                 policies::explain_sandbox(node, caller, what, sandbox, look)
             }
             (None, preset, None) => {
-                let source = Source::Preset(preset.clone().unwrap_or_else(|| "default".to_owned()));
+                let source = RequestedPolicy::Preset(preset.clone().unwrap_or_else(|| "default".to_owned()));
                 policies::explain_sources(what, &[source], dir, look, caller)
             }
             (None, None, Some(policy)) => {
-                policies::explain_sources(what, &[Source::Text(policy.to_string())], dir, look, caller)
+                policies::explain_sources(what, &[RequestedPolicy::Text(policy.to_string())], dir, look, caller)
             }
             _ => Err(too_many()),
         }

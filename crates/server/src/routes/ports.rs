@@ -9,7 +9,7 @@ mod confine;
 use self::confine::Redirect;
 use crate::gate;
 use crate::refuse::{FromGuest, Refusal};
-use crate::tasks::{Kind, Task};
+use crate::tasks::{Task, TaskKind};
 use crate::{Principal, Shared};
 use api::Scope;
 use axum::body::Body;
@@ -133,7 +133,7 @@ async fn proxy(shared: Shared, principal: Principal, place: PortPath, request: R
         let Some(from_client) = from_client else {
             return Err(port_fault(&id, port, "it switches protocols without an upgrade request"));
         };
-        let task = shared.tasks().admit(Kind::PortTunnel, &principal.tenant)?;
+        let task = shared.tasks().admit(TaskKind::PortTunnel, &principal.tenant)?;
         shared.tasks().spawn(tunnel(shared.clone(), principal, task, from_client, from_guest));
     }
     let place = confine::GuestOrigin { prefix: &prefix, port, path: &own, host: &host, names: shared.hosts() };

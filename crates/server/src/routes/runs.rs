@@ -6,10 +6,10 @@ mod output;
 
 use crate::admission::StartPermit;
 use crate::answer::Answer;
-use crate::extract::{Cursor, Json, Key, Paging, Path, Query, broken_body};
+use crate::extract::{Cursor, IdempotencyKey, Json, Paging, Path, Query, broken_body};
 use crate::refuse::Refusal;
 use crate::run_listener::{Input, Listener, PIECE};
-use crate::tasks::{Kind, Task};
+use crate::tasks::{Task, TaskKind};
 use crate::{Principal, Shared};
 use api::{
     Document, LiveRunList, RunCreate, RunInputTaken, RunList, RunRemoved, RunSignal, RunSignalled, RunStatus, Scope,
@@ -49,7 +49,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListQuery {
+struct ListRunsQuery {
     /// Maximum number of items [default: 100, at most 1000].
     limit: Option<u32>,
     /// `next` of the previous page.
@@ -59,20 +59,20 @@ struct ListQuery {
     running: bool,
 }
 
-fn list_page(query: ListQuery, all: Vec<RunStatus>) -> Result<Answer<RunList>, Refusal> {
+fn list_page(query: ListRunsQuery, all: Vec<RunStatus>) -> Result<Answer<RunList>, Refusal> {
     let page = Paging { limit: query.limit, after: query.after };
     let (runs, next) = page.cut(all, Cursor::Timed("run_"), |run| Cursor::timed(run.started_ms, &run.run))?;
     Ok(Answer::ok(RunList { runs, next }))
 }
 
 /// Lists the runs of a sandbox, the newest first.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/runs", tag = "runs", params(("id" = String, Path), ListQuery),
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/runs", tag = "runs", params(("id" = String, Path), ListRunsQuery),
     responses((status = 200, body = Document<RunList>)))]
 async fn list_of(
     State(shared): State<Shared>,
     principal: Principal,
     Path(id): Path<String>,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<ListRunsQuery>,
 ) -> Result<Answer<RunList>, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let running = query.running;
@@ -80,11 +80,11 @@ async fn list_of(
 }
 
 /// Lists the runs of all sandboxes, the newest first.
-#[utoipa::path(get, path = "/v1/runs", tag = "runs", params(ListQuery), responses((status = 200, body = Document<RunList>)))]
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", params(ListRunsQuery), responses((status = 200, body = Document<RunList>)))]
 async fn list(
     State(shared): State<Shared>,
     principal: Principal,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<ListRunsQuery>,
 ) -> Result<Answer<RunList>, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let running = query.running;
@@ -117,7 +117,7 @@ async fn create(
     principal: Principal,
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<RunCreate>,
 ) -> Result<Answer<RunStatus>, Refusal> {
     principal.require_scope(Scope::Agent)?;
@@ -158,10 +158,10 @@ async fn create(
 
 /// Admits a request that waits.
 fn admit_wait(shared: &Shared, principal: &Principal, wait: Option<WaitParam>) -> Result<Option<Task>, Refusal> {
-    wait.map(|_| shared.tasks().admit(Kind::Wait, &principal.tenant)).transpose()
+    wait.map(|_| shared.tasks().admit(TaskKind::Wait, &principal.tenant)).transpose()
 }
 
-/// Waits for a value; none when the time is over or the daemon shuts down.
+/// Waits for a value; none when the time is over or the daemon is shutting down.
 async fn in_time<T>(time: Duration, waiting: oneshot::Receiver<T>, shared: &Shared) -> Option<T> {
     tokio::select! {
         come = tokio::time::timeout(time, waiting) => come.ok()?.ok(),

@@ -1,7 +1,7 @@
 //! Sandboxes: creates, lists, inspects, changes, starts, stops, removes and collects them.
 
 use crate::answer::Answer;
-use crate::extract::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
+use crate::extract::{Cursor, IdempotencyKey, IfMatch, Json, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{
@@ -16,7 +16,7 @@ use node::create::{CreateSandbox, claim, make};
 use node::gc::{collect, plan};
 use node::keeper::suspend::{resume as wake, suspend as rest};
 use node::list::{covering as covers, describe, inspect, list as list_all};
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::quota::AddedUsage;
 use node::remove;
 use node::sandbox::Which;
@@ -50,7 +50,7 @@ fn which(id: String, version: IfMatch) -> Which {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListQuery {
+struct ListSandboxesQuery {
     /// Maximum number of items [default: 100, at most 1000].
     limit: Option<u32>,
     /// `next` of the previous page.
@@ -58,18 +58,19 @@ struct ListQuery {
     /// Include warm sandboxes, and the remains of removed ones.
     #[serde(default)]
     removed: bool,
-    /// With the last command, what waits for review and the size of each, as far as they can be told in a few seconds.
+    /// Include the last command, the changes to review and the disk usage of each, as far as they can be
+    /// computed in a few seconds.
     #[serde(default)]
     details: bool,
 }
 
 /// Lists sandboxes, the newest first.
-#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListQuery),
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListSandboxesQuery),
     responses((status = 200, body = Document<SandboxList>)))]
 async fn list(
     State(shared): State<Shared>,
     principal: Principal,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<ListSandboxesQuery>,
 ) -> Result<Answer<SandboxList>, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let mut rows = shared.verb(&principal, move |node, caller| list_all(node, caller, query.removed)).await?;
@@ -107,7 +108,7 @@ async fn covering(
 }
 
 /// Converts a request into what the verb takes; a directory must be given by its absolute path.
-pub(super) fn create_request(create: SandboxCreate, key: Key) -> Result<CreateSandbox, Fault> {
+pub(super) fn create_request(create: SandboxCreate, key: IdempotencyKey) -> Result<CreateSandbox, Fault> {
     let relative = create.dir.as_ref().filter(|dir| !dir.is_absolute());
     if let Some(dir) = relative {
         let fault = Fault::invalid(format!("dir {:?}: not an absolute path", dir.display())).phase(Phase::Admission);
@@ -120,7 +121,7 @@ pub(super) fn create_request(create: SandboxCreate, key: Key) -> Result<CreateSa
         reserve: create.reserve.into_iter().map(Into::into).collect(),
         sharing: create.sharing,
         template: create.template,
-        policies: create.policies.into_iter().map(Source::from).collect(),
+        policies: create.policies.into_iter().map(RequestedPolicy::from).collect(),
         flags: Vec::new(),
         limits: create.limits,
         cpus: create.cpus,
@@ -144,7 +145,7 @@ pub(super) fn create_request(create: SandboxCreate, key: Key) -> Result<CreateSa
 async fn create(
     State(shared): State<Shared>,
     principal: Principal,
-    key: Key,
+    key: IdempotencyKey,
     Json(body): Json<SandboxCreate>,
 ) -> Result<Answer<SandboxCreated>, Refusal> {
     principal.require_scope(Scope::Agent)?;
@@ -319,7 +320,8 @@ async fn stop(
     Ok(Answer::ok(moved).version(version))
 }
 
-/// Suspends a sandbox: freezes its processes, or ends them in order and keeps what starts them again. The response has the tier that was
+/// Suspends a sandbox: freezes its processes, or ends them in order and keeps what starts them again. The response
+/// has the tier that was
 /// reached.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/suspend", tag = "sandboxes", request_body = SandboxSuspend,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version.")),

@@ -3,7 +3,7 @@
 mod any;
 
 use crate::answer::Answer;
-use crate::extract::{Cursor, IfMatch, Json, Key, Paging, Path, Query};
+use crate::extract::{Cursor, IdempotencyKey, IfMatch, Json, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared, spooled, upload};
 use api::{
@@ -13,7 +13,7 @@ use api::{
 use axum::extract::{Request, State};
 use axum::response::Response;
 use node::idempotency::Once;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::portable::{self, ImportOptions};
 use node::quota::AddedUsage;
 use node::sandbox::Which;
@@ -90,7 +90,7 @@ async fn take_snapshot(
     principal: Principal,
     Path(id): Path<String>,
     version: IfMatch,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<SnapshotTake>,
 ) -> Result<Answer<SnapshotTaken>, Refusal> {
     principal.require_scope(Scope::Agent)?;
@@ -123,7 +123,7 @@ pub(super) async fn needs_snapshot(shared: &Shared, principal: &Principal, word:
 pub(super) fn once(
     shared: &Shared,
     principal: &Principal,
-    Key(key): Key,
+    IdempotencyKey(key): IdempotencyKey,
     verb: &str,
     asked: &impl Serialize,
 ) -> Result<Option<Once>, Refusal> {
@@ -177,7 +177,9 @@ async fn restore_sandbox(
     let restored = match since {
         // Later changes are kept as a snapshot, which counts.
         ChangesSince::Keep => {
-            shared.create_within_quota(&principal, vec![AddedUsage::Snapshots(1)], &Key::default(), verb).await?
+            shared
+                .create_within_quota(&principal, vec![AddedUsage::Snapshots(1)], &IdempotencyKey::default(), verb)
+                .await?
         }
         ChangesSince::Discard => shared.verb(&principal, verb).await?,
     };
@@ -200,7 +202,7 @@ async fn fork_sandbox(
     State(shared): State<Shared>,
     principal: Principal,
     Path(id): Path<String>,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<SandboxFork>,
 ) -> Result<Answer<SandboxForked>, Refusal> {
     principal.require_scope(Scope::Agent)?;
@@ -241,14 +243,15 @@ pub struct Export {
     snapshot: Option<String>,
 }
 
-fn sources(query: &ImportQuery) -> Result<Vec<Source>, Fault> {
-    let names = query.policy.iter().flat_map(|names| names.split(',')).map(|name| Source::Preset(name.to_owned()));
+fn sources(query: &ImportQuery) -> Result<Vec<RequestedPolicy>, Fault> {
+    let names =
+        query.policy.iter().flat_map(|names| names.split(',')).map(|name| RequestedPolicy::Preset(name.to_owned()));
     let documents = query.documents.as_deref().unwrap_or("[]");
     let documents: Vec<PolicySource> = serde_json::from_str(documents).map_err(|e| {
         let fault = Fault::invalid(format!("the query: documents: {e}")).phase(Phase::Admission);
         fault.hint("give a JSON list of policies")
     })?;
-    Ok(names.chain(documents.into_iter().map(Source::from)).collect())
+    Ok(names.chain(documents.into_iter().map(RequestedPolicy::from)).collect())
 }
 
 /// Imports an exported file as a new sandbox. The file is untrusted: it is unpacked into a layer and nowhere else.
@@ -261,7 +264,7 @@ async fn import_workspace(
     State(shared): State<Shared>,
     principal: Principal,
     Query(query): Query<ImportQuery>,
-    key: Key,
+    key: IdempotencyKey,
     request: Request,
 ) -> Result<Answer<SandboxImported>, Refusal> {
     principal.require_scope(Scope::Agent)?;

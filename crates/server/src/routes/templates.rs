@@ -4,12 +4,12 @@ mod prepare;
 
 use super::snapshots::{PageQuery, needs_snapshot, once};
 use crate::answer::Answer;
-use crate::extract::{Cursor, Json, Key, Path, Query};
+use crate::extract::{Cursor, IdempotencyKey, Json, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{Removed, Scope, Template, TemplateCreate, TemplateCreated, TemplateList, TemplateWarm, TemplateWarmed};
 use axum::extract::State;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::quota::AddedUsage;
 use node::templates;
 use node::warm;
@@ -52,7 +52,7 @@ async fn list_templates(
 async fn create_template(
     State(shared): State<Shared>,
     principal: Principal,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<TemplateCreate>,
 ) -> Result<Answer<TemplateCreated>, Refusal> {
     principal.require_scope(Scope::Operator)?;
@@ -115,7 +115,7 @@ async fn warm_template(
 ) -> Result<Answer<TemplateWarmed>, Refusal> {
     principal.require_scope(Scope::Operator)?;
     let TemplateWarm { keep, policies, limits, cpus } = request;
-    let policies = policies.into_iter().map(Source::from).collect();
+    let policies = policies.into_iter().map(RequestedPolicy::from).collect();
     let request = warm::KeepSpares { template: name, keep, policies, flags: Vec::new(), limits, cpus };
     let set = shared.verb(&principal, move |node, caller| warm::set(node, caller, &request)).await?;
     shared.taken().notify_one();

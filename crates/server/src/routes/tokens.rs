@@ -1,7 +1,7 @@
 //! Tokens: creates, lists and revokes them. For operators only.
 
 use crate::answer::Answer;
-use crate::extract::{Cursor, Json, Key, Paging, Path, Query};
+use crate::extract::{Cursor, IdempotencyKey, Json, Paging, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{Document, Scope, TokenCreate, TokenCreated, TokenList, TokenRevoked};
@@ -31,7 +31,7 @@ fn require_operator(principal: &Principal) -> Result<(), Refusal> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListQuery {
+struct ListTokensQuery {
     /// Maximum number of items [default: 100, at most 1000].
     limit: Option<u32>,
     /// `next` of the previous page.
@@ -39,12 +39,12 @@ struct ListQuery {
 }
 
 /// Lists all tokens, without their secrets; the newest first.
-#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(ListQuery),
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(ListTokensQuery),
     responses((status = 200, body = Document<TokenList>)))]
 async fn list(
     State(shared): State<Shared>,
     principal: Principal,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<ListTokensQuery>,
 ) -> Result<Answer<TokenList>, Refusal> {
     require_operator(&principal)?;
     let all = shared.verb(&principal, tokens::list).await?;
@@ -59,7 +59,7 @@ async fn list(
 async fn create(
     State(shared): State<Shared>,
     principal: Principal,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<TokenCreate>,
 ) -> Result<Answer<TokenCreated>, Refusal> {
     require_operator(&principal)?;

@@ -44,7 +44,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = RecordedFields::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(fields);
@@ -52,10 +52,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = RecordedFields::default();
         event.record(&mut fields);
         for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(of_span) = span.extensions().get::<Fields>() {
+            if let Some(of_span) = span.extensions().get::<RecordedFields>() {
                 fields.add(of_span);
             }
         }
@@ -74,14 +74,14 @@ fn level(level: Level) -> LogLevel {
 
 /// Fields of an event or a span, in their order.
 #[derive(Default)]
-struct Fields {
+struct RecordedFields {
     message: String,
     named: Vec<(&'static str, Value)>,
 }
 
-impl Fields {
+impl RecordedFields {
     /// Adds the fields of an enclosing span; inner fields of the same name win.
-    fn add(&mut self, around: &Fields) {
+    fn add(&mut self, around: &RecordedFields) {
         for (name, value) in &around.named {
             if !self.named.iter().any(|(known, _)| known == name) {
                 self.named.push((name, value.clone()));
@@ -94,7 +94,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for RecordedFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         match field.name() {

@@ -61,7 +61,7 @@ impl Histogram {
 
 /// A request that was answered.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct AnsweredRequest {
     pub method: &'static str,
     /// The route template, never the path.
     pub route: String,
@@ -94,8 +94,8 @@ impl Metrics {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub fn request(&self, request: &Request) {
-        let Request { method, route, status, took, refused } = request;
+    pub fn request(&self, request: &AnsweredRequest) {
+        let AnsweredRequest { method, route, status, took, refused } = request;
         locked(&self.requests, |all| bounded(all, (*method, route.clone(), *status), |n: &mut u64| *n += 1));
         locked(&self.latencies, |all| {
             bounded(all, (*method, route.clone()), |spread: &mut Histogram| spread.add(took.as_secs_f64()));

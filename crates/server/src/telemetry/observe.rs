@@ -2,8 +2,8 @@
 
 use super::Telemetry;
 use super::layer::Null;
-use super::metrics::Request;
-use super::trace::{Attribute, Context, Kind, Span, now_ns, within};
+use super::metrics::AnsweredRequest;
+use super::trace::{Attribute, Context, Span, SpanKind, now_ns, within};
 use http::{HeaderMap, Method, StatusCode};
 use std::time::Instant;
 use terms::Fault;
@@ -60,7 +60,7 @@ impl ObservedRequest {
         let refused = end.fault.map(|f| (f.error_kind.name(), f.limit_kind.map_or("", |kind| kind.name())));
         let took = self.began.elapsed();
         let (method, status) = (self.method, end.status.as_u16());
-        self.telemetry.metrics().request(&Request { method, route: route.into(), status, took, refused });
+        self.telemetry.metrics().request(&AnsweredRequest { method, route: route.into(), status, took, refused });
         self.log(end, route);
         self.span(end, route);
     }
@@ -108,7 +108,7 @@ impl ObservedRequest {
             id: self.context.span,
             parent: self.parent,
             name: format!("{} {route}", self.method),
-            kind: Kind::Server,
+            kind: SpanKind::Server,
             start_ns: self.start_ns,
             end_ns: self.start_ns + self.began.elapsed().as_nanos() as u64,
             attributes,

@@ -3,9 +3,9 @@
 //! phase.
 
 use super::send::Spans;
-use super::trace::{Attribute, Context, Kind, Span};
+use super::trace::{Attribute, Context, Span, SpanKind};
 use api::{JournalEntry, JournalStep};
-use node::audit::{Tail, Wanted};
+use node::audit::{JournalFilter, Tail};
 use node::figures::Figures;
 use node::run::Phases;
 use node::{Caller, Node};
@@ -38,7 +38,7 @@ impl Runs {
         spans: Option<&Spans>,
     ) -> Option<u64> {
         if !self.tails.contains_key(tenant) {
-            let wanted = || Wanted { verb: Some("run".into()), ..Wanted::default() };
+            let wanted = || JournalFilter { verb: Some("run".into()), ..JournalFilter::default() };
             // A position that no longer exists or is too old counts as none.
             let tail = Tail::open(node, caller, from, wanted()).or_else(|_| Tail::open(node, caller, None, wanted()));
             self.tails.insert(tenant.to_owned(), tail.ok()?);
@@ -99,7 +99,7 @@ fn span_tree(entry: &JournalEntry) -> Vec<Span> {
         id,
         parent,
         name: name.to_owned(),
-        kind: Kind::Internal,
+        kind: SpanKind::Internal,
         start_ns: ns(phases.begun_us + from_us),
         end_ns: ns(phases.begun_us + from_us + us),
         attributes: Vec::new(),

@@ -22,7 +22,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the last spans at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-enum Item {
+enum SpanMessage {
     Span(Box<Span>),
     Flush(oneshot::Sender<()>),
 }
@@ -30,14 +30,14 @@ enum Item {
 /// The queue of spans. Cheap to clone.
 #[derive(Clone)]
 pub struct Spans {
-    queue: mpsc::Sender<Item>,
+    queue: mpsc::Sender<SpanMessage>,
     metrics: Arc<Metrics>,
 }
 
 impl Spans {
     /// Queues a span without waiting; drops and counts it when the queue is full.
     pub fn put(&self, span: Span) {
-        if self.queue.try_send(Item::Span(Box::new(span))).is_err() {
+        if self.queue.try_send(SpanMessage::Span(Box::new(span))).is_err() {
             self.metrics.spans_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -46,7 +46,7 @@ impl Spans {
     pub async fn flush(&self) {
         let (done, sent) = oneshot::channel();
         let flush = async {
-            if self.queue.send(Item::Flush(done)).await.is_ok() {
+            if self.queue.send(SpanMessage::Flush(done)).await.is_ok() {
                 let _ = sent.await;
             }
         };
@@ -66,7 +66,7 @@ where
     Spans { queue, metrics }
 }
 
-async fn send_spans(collector: Collector, mut waiting: mpsc::Receiver<Item>, metrics: Arc<Metrics>) {
+async fn send_spans(collector: Collector, mut waiting: mpsc::Receiver<SpanMessage>, metrics: Arc<Metrics>) {
     let mut state = ExportState::default();
     while let Some(first) = waiting.recv().await {
         let (spans, flushed) = collect_batch(first, &mut waiting).await;
@@ -84,14 +84,17 @@ async fn send_spans(collector: Collector, mut waiting: mpsc::Receiver<Item>, met
 }
 
 /// Gathers the spans of one batch.
-async fn collect_batch(first: Item, waiting: &mut mpsc::Receiver<Item>) -> (Vec<Span>, Vec<oneshot::Sender<()>>) {
+async fn collect_batch(
+    first: SpanMessage,
+    waiting: &mut mpsc::Receiver<SpanMessage>,
+) -> (Vec<Span>, Vec<oneshot::Sender<()>>) {
     let (mut spans, mut flushed) = (Vec::new(), Vec::new());
-    let mut take = |item: Item, spans: &mut Vec<Span>| match item {
-        Item::Span(span) => {
+    let mut take = |item: SpanMessage, spans: &mut Vec<Span>| match item {
+        SpanMessage::Span(span) => {
             spans.push(*span);
             false
         }
-        Item::Flush(done) => {
+        SpanMessage::Flush(done) => {
             flushed.push(done);
             true
         }

@@ -10,7 +10,7 @@ pub struct Span {
     pub id: [u8; 8],
     pub parent: Option<[u8; 8]>,
     pub name: String,
-    pub kind: Kind,
+    pub kind: SpanKind,
     pub start_ns: u64,
     pub end_ns: u64,
     pub attributes: Vec<(&'static str, Attribute)>,
@@ -19,7 +19,7 @@ pub struct Span {
 
 /// Span kind, with the numbers of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     Internal = 1,
     Server = 2,
 }

@@ -1,6 +1,6 @@
 //! Configuration file: read whole; unknown keys are refused by name and line.
 
-use super::{KEYS, Key, Origin, Setting};
+use super::{ConfigKey, KEYS, Setting, ValueOrigin};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -34,14 +34,14 @@ fn check_owner(path: &Path, file: &File) -> Result<(), Fault> {
     let meta = file.metadata().map_err(|e| unreadable(path, &e.to_string()))?;
     let us = rustix::process::geteuid().as_raw();
     if !meta.is_file() {
-        return Err(unreadable(path, "it is no plain file"));
+        return Err(unreadable(path, "it is not a regular file"));
     }
     if meta.uid() != us && meta.uid() != 0 {
         return Err(unreadable(path, "it belongs to another user"));
     }
     match meta.mode() & 0o022 {
         0 => Ok(()),
-        _ => Err(unreadable(path, "others may write to it; `chmod go-w` it")),
+        _ => Err(unreadable(path, "other users can write to it; run `chmod go-w` on it")),
     }
 }
 
@@ -53,7 +53,7 @@ fn unreadable(path: &Path, why: &str) -> Fault {
 fn parse(path: &Path, text: &str) -> Result<Vec<Setting>, Fault> {
     let document = DeTable::parse(text).map_err(|e| {
         let line = e.span().map_or(1, |span| line_of(text, span.start));
-        at(path, line, &format!("no TOML: {}", e.message()))
+        at(path, line, &format!("not valid TOML: {}", e.message()))
     })?;
     let mut found = Vec::new();
     walk(&Within { path, text, above: "" }, document.get_ref(), &mut found)?;
@@ -75,7 +75,7 @@ fn walk(within: &Within<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> R
         match (known(&full), section(&full), value.get_ref()) {
             (Some(key), _, value) => {
                 let value = key.kind.of_toml(value).map_err(|why| wrong(&format!("{full} {why}")).hint(key.about))?;
-                let origin = Origin::File { file: within.path.to_owned(), line };
+                let origin = ValueOrigin::File { file: within.path.to_owned(), line };
                 found.push(Setting { key: full, value, origin });
             }
             (None, Some(_), DeValue::Table(below)) => {
@@ -84,7 +84,7 @@ fn walk(within: &Within<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> R
             (None, Some(section), _) => {
                 return Err(wrong(&format!("{full} is a section, not a value")).hint(format!("write [{section}]")));
             }
-            (None, None, _) => return Err(wrong(&format!("there is no key {full}")).hint(nearest(&full))),
+            (None, None, _) => return Err(wrong(&format!("unknown key {full}")).hint(nearest(&full))),
         }
     }
     Ok(())
@@ -110,13 +110,13 @@ fn form_of(full: &str) -> (String, &str) {
 }
 
 /// Returns the key that a name in a file means.
-pub fn known(full: &str) -> Option<&'static Key> {
+pub fn known(full: &str) -> Option<&'static ConfigKey> {
     let (form, _) = form_of(full);
     KEYS.iter().find(|key| key.name == form)
 }
 
 /// Returns the keys below a section.
-fn inside(full: &str) -> impl Iterator<Item = &'static Key> {
+fn inside(full: &str) -> impl Iterator<Item = &'static ConfigKey> {
     let prefix = format!("{}.", form_of(full).0);
     KEYS.iter().filter(move |key| key.name.starts_with(&prefix))
 }
@@ -131,7 +131,7 @@ fn section(full: &str) -> Option<String> {
 fn nearest(full: &str) -> String {
     let lower = full.to_ascii_lowercase();
     if lower != full && (known(&lower).is_some() || section(&lower).is_some()) {
-        return format!("names are lower case, those of tenants, too: {lower}");
+        return format!("write names, including those of tenants, in lower case: {lower}");
     }
     let above = full.rsplit_once('.').map_or("", |(above, _)| above);
     let Some(section) = section(above) else {
@@ -163,7 +163,7 @@ mod tests {
                  [limits.ceiling], [keep], [quota], [tenant.NAME.quota], [tenant.NAME.limits.default] and [tenant.NAME.limits.ceiling]",
             ),
             ("serve = 1", "/c.toml:1: serve is a section, not a value"),
-            ("[serve]\ngrace = 30\n", "/c.toml:2: serve.grace is an integer where a text like \"30s\" is due"),
+            ("[serve]\ngrace = 30\n", "/c.toml:2: serve.grace is an integer, but a string like \"30s\" is expected"),
             ("[serve]\n\n\nmax_body = \"9q\"\n", "/c.toml:4: serve.max_body is \"9q\": unknown unit"),
             ("[serve]\nsocket = \"here\"\n", "which is not absolute"),
             ("[serve]\nmax_connections = 0\n", "use 1 to"),
@@ -185,7 +185,7 @@ mod tests {
             ("[tenant]\nt = 1\n", "tenant.t is a section, not a value | write [tenant.t.quota]"),
             ("[limits]\nceiling = 1\n", "limits.ceiling is a section, not a value | write [limits.ceiling]"),
             ("[tenant.\"a.b\".quota]\nruns = 1\n", "there is no key tenant.a.b"),
-            ("[warm]\nmax = -1\n", "/c.toml:2: warm.max is no whole number from 1 on"),
+            ("[warm]\nmax = -1\n", "/c.toml:2: warm.max is not a whole number of at least 1"),
             ("[quota]\ncpus = 0.0\n", "/c.toml:2: quota.cpus is 0; use 0.01 to 1000000000"),
         ] {
             assert!(refused(text).contains(want), "{text:?}: {}", refused(text));

@@ -1,12 +1,12 @@
 //! Table of configuration keys. Flags, environment variables, listings and the reference page are made from it.
 
 use super::Value;
-use Kind::{Count, Number, Path, Size, Switch, Text, Texts, Time, Word};
+use ValueKind::{Count, Number, Path, Size, Switch, Text, Texts, Time, Word};
 use std::sync::LazyLock;
 
 /// Notation of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// An absolute path.
     Path,
     Text,
@@ -24,10 +24,10 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct ConfigKey {
     /// Dotted name in the file: `serve.socket`.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Default in the notation of `kind`; `None` means unset.
     pub default: Option<&'static str>,
     /// The flag of `serve` that sets it, without dashes.
@@ -38,21 +38,21 @@ pub struct Key {
 }
 
 /// Key without a default, a flag or a second variable.
-const fn key(name: &'static str, kind: Kind, about: &'static str) -> Key {
-    Key { name, kind, default: None, flag: None, also: None, about }
+const fn key(name: &'static str, kind: ValueKind, about: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, default: None, flag: None, also: None, about }
 }
 
-impl Key {
-    const fn default(self, text: &'static str) -> Key {
-        Key { default: Some(text), ..self }
+impl ConfigKey {
+    const fn default(self, text: &'static str) -> ConfigKey {
+        ConfigKey { default: Some(text), ..self }
     }
 
-    const fn flag(self, flag: &'static str) -> Key {
-        Key { flag: Some(flag), ..self }
+    const fn flag(self, flag: &'static str) -> ConfigKey {
+        ConfigKey { flag: Some(flag), ..self }
     }
 
-    const fn also(self, variable: &'static str) -> Key {
-        Key { also: Some(variable), ..self }
+    const fn also(self, variable: &'static str) -> ConfigKey {
+        ConfigKey { also: Some(variable), ..self }
     }
 }
 
@@ -60,7 +60,7 @@ impl Key {
 pub const TENANT: &str = "tenant.*.";
 
 #[rustfmt::skip]
-const SERVICE: &[Key] = &[
+const SERVICE: &[ConfigKey] = &[
     key("serve.socket", Path, "Unix socket to listen on; if unset, cofferdam.sock in the state directory").flag("socket"),
     key("serve.listen", Text,
         "Also listen on this ADDRESS:PORT, for tokens; loopback only, unless listen_anywhere is set").flag("listen"),
@@ -88,14 +88,14 @@ const SERVICE: &[Key] = &[
     key("telemetry.service_name", Text, "Service name in traces and metrics").default("cofferdam").also("OTEL_SERVICE_NAME"),
     key("telemetry.interval", Time, "Interval between two exports of metrics").default("15s"),
     key("run.continue", Switch,
-        "Let `cofferdam run` go on in the sandbox of the directory that was used last, as with --continue, where there is one").default("false"),
+        "Make `cofferdam run` continue in the last used sandbox of the directory, if there is one, as with --continue").default("false"),
     key("warm.max", Count, "Maximum spares in the pools of all templates, on the whole node").default("8"),
     key("limits.total_disk", Size, "Disk limit for all layers of a state directory together; applies to every run, with or without a daemon"),
     key("limits.total_files", Count, "Maximum files, directories and links in all layers of a state directory together"),
 ];
 
 #[rustfmt::skip]
-const RECORDS: &[Key] = &[
+const RECORDS: &[ConfigKey] = &[
     key("keep.runs", Count,
         "Maximum records of ended runs; the oldest are collected first. The last 64 of each existing sandbox always stay").default("10000"),
     key("keep.runs_for", Time, "Maximum age of records of ended runs").default("30d"),
@@ -116,7 +116,7 @@ const RECORDS: &[Key] = &[
 ];
 
 #[rustfmt::skip]
-const TENANT_QUOTAS: &[Key] = &[
+const TENANT_QUOTAS: &[ConfigKey] = &[
     key("tenant.*.quota.sandboxes", Count, "Maximum sandboxes of the tenant"),
     key("tenant.*.quota.live_sandboxes", Count, "Maximum live sandboxes of the tenant"),
     key("tenant.*.quota.memory", Size, "Maximum sum of the memory limits of the tenant's live sandboxes"),
@@ -147,7 +147,7 @@ macro_rules! limits {
     };
 }
 
-const PARTS: &[&[Key]] = &[
+const PARTS: &[&[ConfigKey]] = &[
     SERVICE,
     limits!("limits.default", "Default", "", ""),
     limits!(
@@ -163,14 +163,14 @@ const PARTS: &[&[Key]] = &[
 ];
 
 /// Every key, in the order of listings.
-pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| PARTS.concat());
+pub static KEYS: LazyLock<Vec<ConfigKey>> = LazyLock::new(|| PARTS.concat());
 
 /// Returns the key of a name, including keys per tenant.
-pub fn of(name: &str) -> Option<&'static Key> {
+pub fn of(name: &str) -> Option<&'static ConfigKey> {
     super::file::known(name)
 }
 
-impl Key {
+impl ConfigKey {
     /// Returns the name of the environment variable: `COFFERDAM_SERVE_SOCKET`.
     pub fn variable(&self) -> String {
         format!("COFFERDAM_{}", self.name.replace('.', "_").to_ascii_uppercase())

@@ -1,6 +1,6 @@
 //! Sections of the configuration as types, and checks across several values.
 
-use super::{Config, Origin, Value};
+use super::{Config, Value, ValueOrigin};
 use crate::Caller;
 use crate::bounds::{BuiltIn, Configured};
 use crate::total::Total;
@@ -152,7 +152,7 @@ impl Config {
                 Some(Value::Text(text)) => text.as_str(),
                 _ => "",
             };
-            let fault = self.wrong("serve.listen", &format!("is {given:?}, which is no ADDRESS:PORT"));
+            let fault = self.wrong("serve.listen", &format!("is {given:?}, which is not ADDRESS:PORT"));
             fault.hint("write e.g. 127.0.0.1:7070 or [::1]:7070")
         })?;
         serve.tls = match (serve.tls_cert.take(), serve.tls_key.take()) {
@@ -163,7 +163,7 @@ impl Config {
                     Some(_) => ("serve.tls_cert", "serve.tls_key", "key"),
                     None => ("serve.tls_key", "serve.tls_cert", "certificate"),
                 };
-                return Err(self.wrong(given, &format!("has no {what} beside it")).hint(format!("set {other}, too")));
+                return Err(self.wrong(given, &format!("is set without {what}")).hint(format!("set {other}, too")));
             }
         };
         Ok(serve)
@@ -237,10 +237,10 @@ impl Config {
     /// Returns the name under which a value was set, for the start of a fault's message.
     pub fn named(&self, key: &str) -> String {
         match self.find(key).map(|setting| &setting.origin) {
-            Some(Origin::Flag { flag }) => format!("--{flag}"),
-            Some(Origin::Environment { variable }) => variable.clone(),
-            Some(origin @ Origin::File { .. }) => format!("{origin}: {key}"),
-            Some(Origin::Default | Origin::BuiltIn { .. }) | None => key.to_owned(),
+            Some(ValueOrigin::Flag { flag }) => format!("--{flag}"),
+            Some(ValueOrigin::Environment { variable }) => variable.clone(),
+            Some(origin @ ValueOrigin::File { .. }) => format!("{origin}: {key}"),
+            Some(ValueOrigin::Default | ValueOrigin::BuiltIn { .. }) | None => key.to_owned(),
         }
     }
 
@@ -256,21 +256,21 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     let serve = config.serve()?;
     for (key, given) in [("serve.tls_cert", serve.tls.is_some()), ("serve.listen_anywhere", serve.listen_anywhere)] {
         if given && serve.listen.is_none() {
-            let fault = config.wrong(key, "is given, and serve.listen is not");
-            return Err(fault.hint("say where to listen, e.g. --listen 127.0.0.1:7070"));
+            let fault = config.wrong(key, "is given without serve.listen");
+            return Err(fault.hint("add an address to listen on, e.g. --listen 127.0.0.1:7070"));
         }
     }
     if let Some(host) = serve.allow_hosts.iter().find(|host| !is_host(host)) {
-        let fault = config.wrong("serve.allow_hosts", &format!("has {host:?}, which is no name of a host"));
+        let fault = config.wrong("serve.allow_hosts", &format!("has {host:?}, which is not a host name"));
         return Err(fault.hint("give a name, or a name and a port: box.example:7070"));
     }
     if serve.listen.is_some_and(|at| !at.ip().is_loopback()) {
         if !serve.listen_anywhere {
-            let fault = config.wrong("serve.listen", "is an address that others can reach");
+            let fault = config.wrong("serve.listen", "is an address that other machines can reach");
             return Err(fault.hint("use a loopback address, or set serve.listen_anywhere and TLS"));
         }
         if serve.tls.is_none() {
-            let fault = config.wrong("serve.listen_anywhere", "needs TLS, or tokens would be read on the way");
+            let fault = config.wrong("serve.listen_anywhere", "needs TLS, because others could read tokens on the way");
             return Err(fault.hint("set serve.tls_cert and serve.tls_key"));
         }
     }
@@ -308,18 +308,18 @@ fn check_telemetry(config: &Config) -> Result<(), Fault> {
     let split = endpoint.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
     let authority = split.and_then(|(_, rest)| rest.split('/').next()).filter(|host| !host.is_empty());
     let Some((scheme, authority)) = split.map(|(scheme, _)| scheme).zip(authority) else {
-        let fault = of("telemetry.otlp_endpoint", &format!("is {endpoint:?}, which is no http:// or https:// URL"));
+        let fault = of("telemetry.otlp_endpoint", &format!("is {endpoint:?}, which is not an http:// or https:// URL"));
         return Err(fault.hint("write e.g. http://127.0.0.1:4318 or https://collector.example:4318"));
     };
     if authority.contains('@') || endpoint.contains(['?', '#']) {
-        let fault = of("telemetry.otlp_endpoint", "holds more than a host, a port and a path");
-        return Err(fault.hint("what proves who we are stands in telemetry.otlp_headers_file"));
+        let fault = of("telemetry.otlp_endpoint", "has more than a host, a port and a path");
+        return Err(fault.hint("put credentials into telemetry.otlp_headers_file"));
     }
     if scheme == "http" && telemetry.ca.is_some() {
-        return Err(of(ca, "is for TLS, and the collector is spoken to without").hint("write https:// in the endpoint"));
+        return Err(of(ca, "is for TLS, but the endpoint is http://").hint("write https:// in the endpoint"));
     }
     if scheme == "http" && telemetry.headers.is_some() && !is_loopback(authority) {
-        let fault = of(headers, "would be read on the way to the collector");
+        let fault = of(headers, "would be sent to the collector unencrypted");
         return Err(fault.hint("write https:// in the endpoint, or send to a collector on loopback"));
     }
     Ok(())
@@ -335,24 +335,24 @@ fn is_loopback(authority: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KEYS, Kind, Setting};
+    use super::super::{KEYS, Setting, ValueKind};
     use super::*;
 
     /// Every key set to a value of its kind, tenants' included, is read into the type of its section.
     #[test]
     fn every_section_is_read_whatever_its_keys_are_set_to() {
-        let value = |kind: Kind| match kind {
-            Kind::Path | Kind::Text => Value::Text("/x".into()),
-            Kind::Word(words) => Value::Text(words[words.len() - 1].into()),
-            Kind::Texts => Value::Texts(vec!["a".into()]),
-            Kind::Switch => Value::Switch(true),
-            Kind::Count | Kind::Size | Kind::Time => Value::Count(7),
-            Kind::Number => Value::Number(7.0),
+        let value = |kind: ValueKind| match kind {
+            ValueKind::Path | ValueKind::Text => Value::Text("/x".into()),
+            ValueKind::Word(words) => Value::Text(words[words.len() - 1].into()),
+            ValueKind::Texts => Value::Texts(vec!["a".into()]),
+            ValueKind::Switch => Value::Switch(true),
+            ValueKind::Count | ValueKind::Size | ValueKind::Time => Value::Count(7),
+            ValueKind::Number => Value::Number(7.0),
         };
-        let setting = |key: &super::super::Key| Setting {
+        let setting = |key: &super::super::ConfigKey| Setting {
             key: key.name.replace('*', "blue"),
             value: if key.name == "serve.listen" { Value::Text("[::1]:7".into()) } else { value(key.kind) },
-            origin: Origin::Default,
+            origin: ValueOrigin::Default,
         };
         let config = Config { file: None, settings: KEYS.iter().map(setting).collect() };
         let serve = config.serve().unwrap();

@@ -1,6 +1,6 @@
 //! Configuration values: parsed from TOML and from text, and formatted.
 
-use super::Kind;
+use super::ValueKind;
 use serde::Serialize;
 use terms::{COUNTS, quantity};
 use toml::de::DeValue;
@@ -21,10 +21,10 @@ pub enum Value {
 const LONGEST: usize = 4096;
 const MOST: usize = 256;
 
-impl Kind {
+impl ValueKind {
     /// Parses the texts of a flag or a variable. A list may be one text with commas.
     pub fn of_texts(self, texts: &[&str]) -> Result<Value, String> {
-        if self == Kind::Texts {
+        if self == ValueKind::Texts {
             let items = texts.iter().flat_map(|text| text.split(',')).map(str::trim).filter(|item| !item.is_empty());
             return list(items.map(str::to_owned).collect());
         }
@@ -36,21 +36,25 @@ impl Kind {
             return Err(format!("is longer than {LONGEST} bytes"));
         }
         match self {
-            Kind::Path if !text.starts_with('/') => Err(format!("is {text:?}, which is not absolute")),
-            Kind::Text if text.is_empty() => Err("is empty".into()),
-            Kind::Path | Kind::Text => Ok(Value::Text(text.into())),
-            Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.into())),
-            Kind::Word(words) => Err(format!("is {text:?}; use {}", words.join(", "))),
-            Kind::Texts => list(vec![text.into()]),
-            Kind::Switch => match text {
+            ValueKind::Path if !text.starts_with('/') => Err(format!("is {text:?}, which is not absolute")),
+            ValueKind::Text if text.is_empty() => Err("is empty".into()),
+            ValueKind::Path | ValueKind::Text => Ok(Value::Text(text.into())),
+            ValueKind::Word(words) if words.contains(&text) => Ok(Value::Text(text.into())),
+            ValueKind::Word(words) => Err(format!("is {text:?}; use {}", words.join(", "))),
+            ValueKind::Texts => list(vec![text.into()]),
+            ValueKind::Switch => match text {
                 "true" | "1" => Ok(Value::Switch(true)),
                 "false" | "0" => Ok(Value::Switch(false)),
                 _ => Err(format!("is {text:?}; use true or false")),
             },
-            Kind::Count => text.parse().map_err(|_| format!("is {text:?}, which is no whole number")).and_then(count),
-            Kind::Number => text.parse().map_err(|_| format!("is {text:?}, which is no number")).and_then(number),
-            Kind::Size => quantity::size(text).map(Value::Count).map_err(|why| format!("is {why}")),
-            Kind::Time => quantity::time(text).map(Value::Count).map_err(|why| format!("is {why}")),
+            ValueKind::Count => {
+                text.parse().map_err(|_| format!("is {text:?}, which is not a whole number")).and_then(count)
+            }
+            ValueKind::Number => {
+                text.parse().map_err(|_| format!("is {text:?}, which is not a number")).and_then(number)
+            }
+            ValueKind::Size => quantity::size(text).map(Value::Count).map_err(|why| format!("is {why}")),
+            ValueKind::Time => quantity::time(text).map(Value::Count).map_err(|why| format!("is {why}")),
         }
     }
 
@@ -61,38 +65,39 @@ impl Kind {
             u64::from_str_radix(integer.as_str(), integer.radix()).ok()
         };
         match (self, value) {
-            (Kind::Texts, DeValue::Array(items)) => {
+            (ValueKind::Texts, DeValue::Array(items)) => {
                 let texts = items.iter().map(|item| item.get_ref().as_str().map(str::to_owned));
-                list(texts.collect::<Option<_>>().ok_or("is a list that holds more than texts")?)
+                list(texts.collect::<Option<_>>().ok_or("is a list with items other than strings")?)
             }
-            (Kind::Switch, DeValue::Boolean(on)) => Ok(Value::Switch(*on)),
-            (Kind::Count | Kind::Size, DeValue::Integer(_)) => {
-                whole(value).ok_or("is no whole number from 1 on".into()).and_then(count)
+            (ValueKind::Switch, DeValue::Boolean(on)) => Ok(Value::Switch(*on)),
+            (ValueKind::Count | ValueKind::Size, DeValue::Integer(_)) => {
+                whole(value).ok_or("is not a whole number of at least 1".into()).and_then(count)
             }
-            (Kind::Number, DeValue::Integer(_)) => {
-                whole(value).ok_or("is no number above 0".into()).and_then(|n| number(n as f64))
+            (ValueKind::Number, DeValue::Integer(_)) => {
+                whole(value).ok_or("is not a number above 0".into()).and_then(|n| number(n as f64))
             }
-            (Kind::Number, DeValue::Float(float)) => {
-                float.as_str().parse().map_err(|_| "is no number above 0".into()).and_then(number)
+            (ValueKind::Number, DeValue::Float(float)) => {
+                float.as_str().parse().map_err(|_| "is not a number above 0".into()).and_then(number)
             }
-            (Kind::Path | Kind::Text | Kind::Word(_) | Kind::Size | Kind::Time, DeValue::String(text)) => {
-                self.of_text(text)
-            }
-            _ => Err(format!("is {} where {} is due", article(value.type_str()), self.due())),
+            (
+                ValueKind::Path | ValueKind::Text | ValueKind::Word(_) | ValueKind::Size | ValueKind::Time,
+                DeValue::String(text),
+            ) => self.of_text(text),
+            _ => Err(format!("is {}, but {} is expected", article(value.type_str()), self.due())),
         }
     }
 
     /// Describes the expected type.
     fn due(self) -> &'static str {
         match self {
-            Kind::Path => "an absolute path",
-            Kind::Text | Kind::Word(_) => "a text",
-            Kind::Texts => "a list of texts",
-            Kind::Switch => "true or false",
-            Kind::Count => "a whole number",
-            Kind::Number => "a number",
-            Kind::Size => "a number of bytes, or a text like \"64m\",",
-            Kind::Time => "a text like \"30s\"",
+            ValueKind::Path => "an absolute path",
+            ValueKind::Text | ValueKind::Word(_) => "a text",
+            ValueKind::Texts => "a list of strings",
+            ValueKind::Switch => "true or false",
+            ValueKind::Count => "a whole number",
+            ValueKind::Number => "a number",
+            ValueKind::Size => "a number of bytes, or a string like \"64m\",",
+            ValueKind::Time => "a string like \"30s\"",
         }
     }
 
@@ -100,8 +105,10 @@ impl Kind {
     pub fn show(self, value: &Value) -> String {
         match (self, value) {
             (_, Value::Unset) => "(unset)".into(),
-            (Kind::Time, Value::Count(ms)) => spelled(*ms, &[(3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")]),
-            (Kind::Size, Value::Count(bytes)) => {
+            (ValueKind::Time, Value::Count(ms)) => {
+                spelled(*ms, &[(3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")])
+            }
+            (ValueKind::Size, Value::Count(bytes)) => {
                 spelled(*bytes, &[(1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k"), (1, "")])
             }
             (_, Value::Switch(on)) => on.to_string(),

@@ -5,8 +5,8 @@ use rusqlite::{Error, ErrorCode, ffi};
 use std::path::Path;
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-const FULL: &str = "the disk is full: `cofferdam rm` and `cofferdam gc` free space; where there is no room left even for that, remove \
-                    something else from it";
+const FULL: &str =
+    "the disk is full: free space with `cofferdam rm` and `cofferdam gc`; if they fail too, remove other files first";
 
 /// Makes a fault of an error on a file.
 pub fn of(path: &Path, error: &Error) -> Fault {
@@ -22,7 +22,7 @@ pub fn of(path: &Path, error: &Error) -> Fault {
             unavailable("the state directory must be the caller's own and writable")
         }
         (Some(ErrorCode::SystemIoFailure), _) => {
-            unavailable("the disk refused to read or to keep it; look at `dmesg`, then ask again")
+            unavailable("the disk failed to read or write; check `dmesg`, then repeat")
         }
         // A table or a column is missing, or holds a value that the store never writes.
         _ => Fault::internal(message).hint(REBUILD),
@@ -35,7 +35,7 @@ pub fn uncreated(path: &Path, error: &Error) -> Fault {
     let fault = of(path, error);
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => fault.hint(
-            "the disk is full, and nothing is recorded on it yet: free some space; `cofferdam gc` then takes up the workspaces that are left",
+            "the disk is full, and nothing is recorded on it yet: free some space; then `cofferdam gc` recovers the remaining workspaces",
         ),
         _ => fault,
     }

@@ -20,7 +20,7 @@ const RESTART_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The log, with relaxed commits in it.
 #[derive(Debug)]
-struct Log {
+struct WalFile {
     /// `store.db-wal`; SQLite syncs it before it moves its pages to `store.db`.
     log: PathBuf,
     file: PathBuf,
@@ -69,11 +69,11 @@ impl Sqlite {
         }
         self.last_pending.set(None);
         let log = self.path.with_extension("db-wal");
-        Some(Box::new(Log { log, file: self.path.clone(), checkpoint_due: self.checkpoint_due.take() }))
+        Some(Box::new(WalFile { log, file: self.path.clone(), checkpoint_due: self.checkpoint_due.take() }))
     }
 }
 
-impl PendingSync for Log {
+impl PendingSync for WalFile {
     fn sync(&self) -> Result<(), Fault> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let synced = rustix::fs::open(&self.log, flags, Mode::empty()).and_then(rustix::fs::fdatasync);

@@ -1,15 +1,15 @@
 //! Rows of the table `journal`.
 
 use super::fault;
-use crate::backend::{EntryQuery, EntryRow, EntryVisitor, Link, Order};
+use crate::backend::{ChainLink, EntryQuery, EntryRow, EntryVisitor, Order};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Result, params, params_from_iter};
 use std::ops::ControlFlow;
 use terms::Fault;
 
-pub fn last(db: &Connection) -> Result<Option<Link>> {
+pub fn last(db: &Connection) -> Result<Option<ChainLink>> {
     let sql = "SELECT seq, hash FROM journal ORDER BY seq DESC LIMIT 1";
-    db.query_row(sql, [], |row| Ok(Link { seq: row.get::<_, i64>(0)? as u64, hash: row.get(1)? })).optional()
+    db.query_row(sql, [], |row| Ok(ChainLink { seq: row.get::<_, i64>(0)? as u64, hash: row.get(1)? })).optional()
 }
 
 pub fn append(db: &Connection, row: &EntryRow) -> std::result::Result<(), Fault> {

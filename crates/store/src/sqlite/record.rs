@@ -1,7 +1,7 @@
 //! Rows of the table `record`.
 
 use super::fault;
-use crate::backend::{Filter, Query, RecordFields, RecordRow, Timed, Written};
+use crate::backend::{Filter, RecordFields, RecordQuery, RecordRow, Timed, WriteOutcome};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Result, params, params_from_iter};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use terms::Fault;
 
 pub fn select(
     db: &Connection,
-    query: &Query<'_>,
+    query: &RecordQuery<'_>,
     visit: &mut dyn FnMut(RecordRow) -> std::result::Result<(), Fault>,
 ) -> std::result::Result<(), Fault> {
     let (condition, texts) = condition(query.filter);
@@ -120,32 +120,32 @@ fn kinds(db: &Connection) -> Result<Vec<String>> {
     }
 }
 
-pub fn insert(db: &Connection, row: &RecordFields<'_>) -> Result<Written> {
+pub fn insert(db: &Connection, row: &RecordFields<'_>) -> Result<WriteOutcome> {
     let RecordFields { kind, id, name, scope, body } = row;
     let sql = "INSERT INTO record (kind, id, version, name, scope, body) VALUES (?1, ?2, 1, ?3, ?4, ?5)";
     unless_taken(db.execute(sql, params![kind, id, name, scope, body]))
 }
 
-pub fn update(db: &Connection, row: &RecordFields<'_>, expected: u64) -> Result<Written> {
+pub fn update(db: &Connection, row: &RecordFields<'_>, expected: u64) -> Result<WriteOutcome> {
     let RecordFields { kind, id, name, scope, body } = row;
     let params = params![kind, id, expected as i64, name, scope, body];
     // Indexed columns are nearly always unchanged; without them in the SET clause fewer pages are written.
     let sql = "UPDATE record SET version = version + 1, body = ?6
                WHERE kind = ?1 AND id = ?2 AND version = ?3 AND name IS ?4 AND scope IS ?5";
     if db.execute(sql, params)? > 0 {
-        return Ok(Written::Done);
+        return Ok(WriteOutcome::Done);
     }
     let sql = "UPDATE record SET version = version + 1, name = ?4, scope = ?5, body = ?6
                WHERE kind = ?1 AND id = ?2 AND version = ?3";
     unless_taken(db.execute(sql, params))
 }
 
-fn unless_taken(done: Result<usize>) -> Result<Written> {
+fn unless_taken(done: Result<usize>) -> Result<WriteOutcome> {
     match done {
-        Ok(0) => Ok(Written::Stale),
-        Ok(_) => Ok(Written::Done),
+        Ok(0) => Ok(WriteOutcome::Stale),
+        Ok(_) => Ok(WriteOutcome::Done),
         Err(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::ConstraintViolation => {
-            Ok(Written::Taken)
+            Ok(WriteOutcome::Taken)
         }
         Err(e) => Err(e),
     }

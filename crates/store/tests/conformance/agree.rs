@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::fmt::Debug;
 use std::ops::ControlFlow;
-use store::backend::{Access, Backend, EntryQuery, EntryRow, Filter, KeyRow, Order, Query, RecordFields, Transaction};
+use store::backend::{
+    Access, Backend, EntryQuery, EntryRow, Filter, KeyRow, Order, RecordFields, RecordQuery, Transaction,
+};
 use terms::Fault;
 
 /// Few and similar texts, so that they meet.
@@ -183,7 +185,7 @@ fn apply(tx: &dyn Transaction, operation: &Operation) -> String {
                 Filter::Open,
             ];
             let mut rows = Vec::new();
-            let query = Query { kind: KINDS[*kind], filter: filters[*filter], limit: *limit };
+            let query = RecordQuery { kind: KINDS[*kind], filter: filters[*filter], limit: *limit };
             let done = tx.select(&query, &mut |row| {
                 rows.push(row);
                 Ok(())

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use store::backend::{
-    Access, Backend, Durability, EntryQuery, EntryRow, EntryVisitor, Filter, KeyRow, Link, Order, PendingSync, Query,
-    RecordFields, RecordRow, Timed, Transaction, Written,
+    Access, Backend, ChainLink, Durability, EntryQuery, EntryRow, EntryVisitor, Filter, KeyRow, Order, PendingSync,
+    RecordFields, RecordQuery, RecordRow, Timed, Transaction, WriteOutcome,
 };
 use terms::{ErrorKind, Fault, Retry};
 
@@ -205,7 +205,11 @@ fn bounded<T>(mut all: Vec<T>, limit: Option<u32>) -> Vec<T> {
 }
 
 impl Transaction for MemoryTransaction<'_> {
-    fn select(&self, query: &Query<'_>, visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>) -> Result<(), Fault> {
+    fn select(
+        &self,
+        query: &RecordQuery<'_>,
+        visit: &mut dyn FnMut(RecordRow) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let found = self.of_kind(query.kind, |id, row| {
             let found = || RecordRow { id: id.to_owned(), version: row.version, body: row.body.clone() };
             matches(query.filter, id, row).then(found)
@@ -248,26 +252,26 @@ impl Transaction for MemoryTransaction<'_> {
         Ok(counts)
     }
 
-    fn insert(&self, row: &RecordFields<'_>) -> Result<Written, Fault> {
+    fn insert(&self, row: &RecordFields<'_>) -> Result<WriteOutcome, Fault> {
         self.change(|rows| {
             if rows.records.contains_key(&address(row)) || is_taken(rows, row) {
-                return Written::Taken;
+                return WriteOutcome::Taken;
             }
             rows.records.insert(address(row), stored(row, 1));
-            Written::Done
+            WriteOutcome::Done
         })
     }
 
-    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<Written, Fault> {
+    fn update(&self, row: &RecordFields<'_>, expected: u64) -> Result<WriteOutcome, Fault> {
         self.change(|rows| {
             if rows.records.get(&address(row)).is_none_or(|known| known.version != expected) {
-                return Written::Stale;
+                return WriteOutcome::Stale;
             }
             if is_taken(rows, row) {
-                return Written::Taken;
+                return WriteOutcome::Taken;
             }
             rows.records.insert(address(row), stored(row, expected + 1));
-            Written::Done
+            WriteOutcome::Done
         })
     }
 
@@ -297,9 +301,9 @@ impl Transaction for MemoryTransaction<'_> {
         })
     }
 
-    fn last_entry(&self) -> Result<Option<Link>, Fault> {
+    fn last_entry(&self) -> Result<Option<ChainLink>, Fault> {
         let rows = self.rows.borrow();
-        Ok(rows.journal.values().next_back().map(|row| Link { seq: row.seq, hash: row.hash.clone() }))
+        Ok(rows.journal.values().next_back().map(|row| ChainLink { seq: row.seq, hash: row.hash.clone() }))
     }
 
     fn append(&self, row: &EntryRow) -> Result<(), Fault> {

@@ -4,7 +4,7 @@ pub mod journal;
 pub mod records;
 pub mod transactions;
 
-use store::backend::{EntryRow, Filter, Query, RecordFields, RecordRow, Transaction, Written};
+use store::backend::{EntryRow, Filter, RecordFields, RecordQuery, RecordRow, Transaction, WriteOutcome};
 
 /// A record of kind `thing` with neither name nor scope.
 fn thing<'a>(id: &'a str, body: &'a str) -> RecordFields<'a> {
@@ -13,12 +13,12 @@ fn thing<'a>(id: &'a str, body: &'a str) -> RecordFields<'a> {
 
 #[track_caller]
 fn insert(tx: &dyn Transaction, row: &RecordFields<'_>) {
-    assert_eq!(tx.insert(row).unwrap(), Written::Done, "{row:?}");
+    assert_eq!(tx.insert(row).unwrap(), WriteOutcome::Done, "{row:?}");
 }
 
 fn select(tx: &dyn Transaction, kind: &str, filter: Filter<'_>, limit: Option<u32>) -> Vec<RecordRow> {
     let mut found = Vec::new();
-    let query = Query { kind, filter, limit };
+    let query = RecordQuery { kind, filter, limit };
     tx.select(&query, &mut |row| {
         found.push(row);
         Ok(())

@@ -23,11 +23,11 @@ pub enum EventKind {
 #[derive(Debug)]
 pub struct EventFd {
     pub kind: EventKind,
-    source: Source,
+    source: EventFile,
 }
 
 #[derive(Debug)]
-enum Source {
+enum EventFile {
     /// A control file: ready with POLLPRI when it changed since it was last read.
     Changes(File),
     /// A counter that the kernel adds to: ready with POLLIN.
@@ -38,8 +38,8 @@ impl EventFd {
     /// The events to poll for. A control file is always readable, so only POLLPRI may be asked of it.
     pub fn poll_mask(&self) -> i16 {
         match self.source {
-            Source::Changes(_) => libc::POLLPRI,
-            Source::Counter(_) => libc::POLLIN,
+            EventFile::Changes(_) => libc::POLLPRI,
+            EventFile::Counter(_) => libc::POLLIN,
         }
     }
 
@@ -47,13 +47,13 @@ impl EventFd {
     pub fn rearm(&self) {
         // Reading an empty counter fails with EAGAIN, which is as good as drained.
         let _ = match &self.source {
-            Source::Changes(file) => file.read_at(&mut [0; 512], 0),
-            Source::Counter(counter) => (&*counter).read(&mut [0; 8]),
+            EventFile::Changes(file) => file.read_at(&mut [0; 512], 0),
+            EventFile::Counter(counter) => (&*counter).read(&mut [0; 8]),
         };
     }
 
     pub(super) fn changes(kind: EventKind, dir: &Dir, file: &str) -> io::Result<EventFd> {
-        let source = Source::Changes(dir.file(file, libc::O_RDONLY)?);
+        let source = EventFile::Changes(dir.file(file, libc::O_RDONLY)?);
         let event = EventFd { kind, source };
         // An unread file counts as changed.
         event.rearm();
@@ -67,14 +67,14 @@ impl EventFd {
         let counter = File::from(raw::event_counter()?);
         let control = dir.file("memory.oom_control", libc::O_RDONLY)?;
         dir.write("cgroup.event_control", &format!("{} {}", counter.as_raw_fd(), control.as_raw_fd()))?;
-        Ok(EventFd { kind: EventKind::Oom, source: Source::Counter(counter) })
+        Ok(EventFd { kind: EventKind::Oom, source: EventFile::Counter(counter) })
     }
 }
 
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.source {
-            Source::Changes(file) | Source::Counter(file) => file.as_fd(),
+            EventFile::Changes(file) | EventFile::Counter(file) => file.as_fd(),
         }
     }
 }

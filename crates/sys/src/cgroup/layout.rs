@@ -6,11 +6,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::parent::{self, Host, ParentGroup, Unavailable};
+use super::parent::{self, CgroupHost, ParentGroup, Unavailable};
 use super::{Missing, raw};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HierarchyKind {
     /// v1 controllers beside a v2 tree.
     Hybrid,
     V1,
@@ -37,7 +37,7 @@ pub enum Version {
 pub struct Hierarchy {
     pub version: Version,
     pub mount: PathBuf,
-    host: Host,
+    host: CgroupHost,
     /// v1: controllers that we use and that are bound to this hierarchy.
     bound: Vec<&'static str>,
     /// The group of this process, as components below the mount's root.
@@ -78,7 +78,7 @@ impl Hierarchy {
 
 #[derive(Debug)]
 pub struct Layout {
-    pub kind: Kind,
+    pub kind: HierarchyKind,
     pub(super) hierarchies: Vec<Hierarchy>,
     root: PathBuf,
 }
@@ -97,7 +97,7 @@ impl Layout {
     pub fn detect(root: &Path) -> Layout {
         let mounts = parse_mounts(&read(&root.join("proc/self/mountinfo")));
         let own = read(&root.join("proc/self/cgroup"));
-        let host = Host::new(root, raw::effective_uid());
+        let host = CgroupHost::new(root, raw::effective_uid());
         let hierarchy = |mount: Mount| Hierarchy {
             version: mount.version,
             mount: below(root, &mount.point),
@@ -109,10 +109,10 @@ impl Layout {
         let hierarchies: Vec<Hierarchy> = mounts.into_iter().map(hierarchy).collect();
         let has = |version| hierarchies.iter().any(|h| h.version == version);
         let kind = match (has(Version::V1), has(Version::V2)) {
-            (true, true) => Kind::Hybrid,
-            (true, false) => Kind::V1,
-            (false, true) => Kind::V2,
-            (false, false) => Kind::None,
+            (true, true) => HierarchyKind::Hybrid,
+            (true, false) => HierarchyKind::V1,
+            (false, true) => HierarchyKind::V2,
+            (false, false) => HierarchyKind::None,
         };
         Layout { kind, hierarchies, root: root.to_path_buf() }
     }
@@ -183,11 +183,11 @@ impl Layout {
         let in_kernel = known.is_empty() || known.lines().any(|l| l.split_whitespace().next() == Some(what));
         let (reason, fix) = match (in_kernel, self.kind) {
             (false, _) => (format!("the kernel has no {what} controller, or it was disabled at boot"), None),
-            (true, Kind::V2) => (
+            (true, HierarchyKind::V2) => (
                 format!("the {what} controller is not offered to this cgroup namespace"),
                 Some(format!("enable +{what} for this container in the parent cgroup, on the container host")),
             ),
-            (true, Kind::None) => (
+            (true, HierarchyKind::None) => (
                 "no cgroup filesystem is mounted".to_owned(),
                 Some("mount -t cgroup2 cgroup2 /sys/fs/cgroup (as root)".to_owned()),
             ),

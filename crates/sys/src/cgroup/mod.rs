@@ -34,7 +34,7 @@ use std::{fmt, io};
 pub use delegate::{delegate, undelegate};
 pub use event::{EventFd, EventKind};
 pub use group::{ChildOrigin, Group, Usage};
-pub use layout::{Capability, Kind, Layout};
+pub use layout::{Capability, HierarchyKind, Layout};
 pub use sweep::{orphans, sweep};
 
 /// Name prefix of all our groups; no other group is ever removed or killed.

@@ -49,14 +49,14 @@ pub struct ParentGroup {
 
 /// Facts about the host, besides the tree, that the search uses.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct CgroupHost {
     root: PathBuf,
     uid: u32,
 }
 
-impl Host {
-    pub fn new(root: &Path, uid: u32) -> Host {
-        Host { root: root.to_path_buf(), uid }
+impl CgroupHost {
+    pub fn new(root: &Path, uid: u32) -> CgroupHost {
+        CgroupHost { root: root.to_path_buf(), uid }
     }
 
     fn setup(&self) -> String {
@@ -174,7 +174,7 @@ pub fn enable(dir: &Dir, controllers: &[&str]) -> io::Result<()> {
     dir.write("cgroup.subtree_control", line.trim_end())
 }
 
-pub fn v1(host: &Host, mount: &Path, own: &[String], controllers: &[&str]) -> Result<ParentGroup, Unavailable> {
+pub fn v1(host: &CgroupHost, mount: &Path, own: &[String], controllers: &[&str]) -> Result<ParentGroup, Unavailable> {
     let top = Dir::open(mount).map_err(|e| unreadable(mount, &e))?;
     let chain = chain(top, mount, own);
     let floor = (1..chain.len()).rev().find(|i| is_limited(&chain[*i].1, controllers, &chain[0].1)).unwrap_or(0);
@@ -222,7 +222,7 @@ fn is_limited(dir: &Dir, controllers: &[&str], top: &Dir) -> bool {
 
 /// Returns the controllers that the hierarchy offers at all, and the parent group.
 pub fn v2(
-    host: &Host,
+    host: &CgroupHost,
     mount: &Path,
     own: &[String],
     limiting: &[&'static str],
@@ -236,7 +236,7 @@ pub fn v2(
 }
 
 fn v2_parent(
-    host: &Host,
+    host: &CgroupHost,
     mount: &Path,
     chain: Vec<(PathBuf, Dir)>,
     offered: &[&'static str],
@@ -282,7 +282,7 @@ fn has_memory_or_cpu_limit(dir: &Dir) -> bool {
     limited("memory.max") || limited("cpu.max")
 }
 
-fn assess(host: &Host, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'static str]) -> ParentGroup {
+fn assess(host: &CgroupHost, path: PathBuf, dir: Dir, is_own: bool, offered: &[&'static str]) -> ParentGroup {
     let mut parent_group = ParentGroup::v1(path, dir);
     if offered.is_empty() {
         return parent_group;
@@ -324,7 +324,7 @@ fn among(dir: &Dir, file: &str, known: &[&'static str]) -> Vec<&'static str> {
     known.iter().copied().filter(|k| words.iter().any(|w| w == k)).collect()
 }
 
-fn crowded(host: &Host, path: &Path) -> Unavailable {
+fn crowded(host: &CgroupHost, path: &Path) -> Unavailable {
     Unavailable {
         reason: format!("{} holds other processes beside us, so it cannot hand out controllers", path.display()),
         fix: Some(host.own_group()),
@@ -342,7 +342,7 @@ fn unreadable(mount: &Path, e: &io::Error) -> Unavailable {
     Unavailable { reason: format!("{} cannot be opened: {e}", mount.display()), fix: None }
 }
 
-fn refused(host: &Host, mount: &Path, e: &io::Error, fix: String) -> Unavailable {
+fn refused(host: &CgroupHost, mount: &Path, e: &io::Error, fix: String) -> Unavailable {
     if e.kind() == io::ErrorKind::ReadOnlyFilesystem {
         return Unavailable {
             reason: format!("{} is mounted read-only", mount.display()),

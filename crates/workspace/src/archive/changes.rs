@@ -18,7 +18,7 @@ use terms::Fault;
 
 /// Workspace to export.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct ExportSource<'a> {
     /// Layers from the bottom up; for a copied tree, the only one.
     pub layers: Vec<&'a Dir>,
     pub marks: Marks,
@@ -28,7 +28,7 @@ pub struct Source<'a> {
     pub origin: Option<Origin>,
 }
 
-impl Source<'_> {
+impl ExportSource<'_> {
     pub(super) fn items(&self) -> Result<Vec<Item>, Fault> {
         if self.layers.is_empty() {
             return Ok(Vec::new());
@@ -37,7 +37,7 @@ impl Source<'_> {
         let way = self.base.map(Descent::at).transpose().map_err(fail)?;
         let mut lister = Lister { source: self, way, frames: Vec::new(), path: Vec::new(), items: Vec::new() };
         let waiting = lister.waiting().map_err(fail)?;
-        lister.frames.push(Frame { has_base: self.base.is_some(), waiting, ..Frame::default() });
+        lister.frames.push(ExportedDir { has_base: self.base.is_some(), waiting, ..ExportedDir::default() });
         let mut lister = walk::walk(&self.layers, self.marks, lister)?;
         lister.go_past(None).map_err(fail)?;
         Ok(lister.items)
@@ -46,7 +46,7 @@ impl Source<'_> {
 
 /// Directory that the walk is in.
 #[derive(Default)]
-struct Frame {
+struct ExportedDir {
     /// The base has this directory, too, and it shows through.
     has_base: bool,
     /// Copied tree only: names of the base not met yet, in descending order.
@@ -58,10 +58,10 @@ struct Frame {
 }
 
 struct Lister<'a> {
-    source: &'a Source<'a>,
+    source: &'a ExportSource<'a>,
     /// Directory of the base that corresponds to the current one, as deep as both agree.
     way: Option<Descent>,
-    frames: Vec<Frame>,
+    frames: Vec<ExportedDir>,
     path: Vec<u8>,
     items: Vec<Item>,
 }
@@ -175,7 +175,7 @@ impl Visitor for Lister<'_> {
             (Some(way), Some(_)) => way.enter(at.name).is_ok(),
             _ => false,
         };
-        let mut frame = Frame { has_base, cut, ..Frame::default() };
+        let mut frame = ExportedDir { has_base, cut, ..ExportedDir::default() };
         if let (true, Some(way), Some(before)) = (has_base, &self.way, was_dir) {
             let same =
                 before.mode == item.mode && encode_user_xattrs(user_xattrs(way.here(), Marks::Foreign)?) == item.xattrs;

@@ -29,7 +29,7 @@ pub(super) struct TarEntry<'a, R: Read> {
     pub entry: tar::Entry<'a, R>,
 }
 
-pub(super) struct Source<'a, R: Read> {
+pub(super) struct EntryReader<'a, R: Read> {
     entries: tar::Entries<'a, R>,
     takes: Takes,
 }
@@ -42,9 +42,9 @@ struct PendingHeaders {
     size: Option<u64>,
 }
 
-impl<'a, R: Read> Source<'a, R> {
-    pub fn of(archive: &'a mut Archive<R>, takes: Takes) -> Result<Source<'a, R>, Fault> {
-        Ok(Source { entries: archive.entries().map_err(|e| unreadable(&e))?.raw(true), takes })
+impl<'a, R: Read> EntryReader<'a, R> {
+    pub fn of(archive: &'a mut Archive<R>, takes: Takes) -> Result<EntryReader<'a, R>, Fault> {
+        Ok(EntryReader { entries: archive.entries().map_err(|e| unreadable(&e))?.raw(true), takes })
     }
 
     pub fn next(&mut self) -> Result<Option<TarEntry<'a, R>>, Fault> {
@@ -76,7 +76,8 @@ impl PendingHeaders {
                 b"linkpath" => put_once(&mut self.link, value.to_vec())?,
                 b"size" => {
                     let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| refused("an extended header has a size that is no number"))?);
+                    self.size =
+                        Some(size.ok_or_else(|| refused("an extended header has a size that is not a number"))?);
                 }
                 key if key.starts_with(b"GNU.sparse.") => return Err(refused("a sparse file; pack it without holes")),
                 _ => {}
@@ -97,7 +98,7 @@ impl PendingHeaders {
         let link = self.link.unwrap_or_else(|| header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default());
         check_entry(&name, kind, takes)?;
         if self.size.is_some_and(|told| told != size) {
-            return Err(refused(&format!("{}: its two headers tell two sizes", shown(&name))));
+            return Err(refused(&format!("{}: its two headers give different sizes", shown(&name))));
         }
         Ok(TarEntry { name, link, kind, size, entry })
     }
@@ -118,7 +119,7 @@ fn long_name<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> Result<Vec<u8
     entry.read_to_end(&mut text).map_err(|e| unreadable(&e))?;
     match text.pop() == Some(0) && !text.contains(&0) {
         true => Ok(text),
-        false => Err(refused("a long name is not as tar writes it")),
+        false => Err(refused("a long name is malformed")),
     }
 }
 
@@ -136,7 +137,7 @@ type Pair<'a> = (&'a [u8], &'a [u8]);
 
 /// Parses pax records of the form `LENGTH KEY=VALUE\n`; values may hold any bytes.
 fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
-    let broken = || refused("an extended header is not as tar writes it");
+    let broken = || refused("an extended header is malformed");
     let mut found = Vec::new();
     while !text.is_empty() {
         let space = text.iter().position(|b| *b == b' ').ok_or_else(broken)?;
@@ -155,7 +156,7 @@ fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
 fn check_entry(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
     let why = match kind {
         _ if name.starts_with(b"/") => "an absolute name",
-        _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out",
+        _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out of the archive",
         _ if name.contains(&0) => "a name with a zero byte",
         _ if name.len() > LONGEST_PATH => "a name that is too long",
         EntryType::Regular | EntryType::Directory | EntryType::Symlink => return Ok(()),
@@ -164,14 +165,14 @@ fn check_entry(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> 
         EntryType::Link => "a hard link",
         EntryType::Char | EntryType::Block => "a device",
         EntryType::GNUSparse if takes != Takes::OwnOnly => "a sparse file; pack it without holes",
-        _ => "an entry of a kind that no workspace has",
+        _ => "an entry of an unsupported type",
     };
     Err(refused(&format!("{}: {why}", shown(name))))
 }
 
 pub(super) fn refused(why: &str) -> Fault {
     let fault = Fault::invalid(format!("the file was refused: {why}"));
-    fault.hint("nothing of it was kept; ask for a file that `cofferdam export` wrote")
+    fault.hint("nothing of it was kept; use a file that `cofferdam export` wrote")
 }
 
 pub(super) fn unreadable(error: &io::Error) -> Fault {
@@ -179,9 +180,9 @@ pub(super) fn unreadable(error: &io::Error) -> Fault {
         io::ErrorKind::FileTooLarge => {
             let fault = refused(&error.to_string());
             Fault { error_kind: ErrorKind::LimitExceeded, ..fault }
-                .hint("nothing of it was kept; --max-size says how much may come out")
+                .hint("nothing of it was kept; --max-size sets the limit on the unpacked size")
         }
-        _ => refused(&format!("it is cut short or damaged: {error}")),
+        _ => refused(&format!("it is truncated or damaged: {error}")),
     }
 }
 

@@ -2,7 +2,7 @@
 //! no entry can leave the tree, come twice or hide behind a link; bounds are checked before memory or disk is used. On
 //! an error the partly filled layer is worthless, and the caller that made it removes it.
 
-use super::entries::{Source, Takes, TarEntry, refused, shown, unreadable};
+use super::entries::{EntryReader, Takes, TarEntry, refused, shown, unreadable};
 use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, Unread};
 use crate::attributes::{self, Carried, Marks};
 use crate::descent::{Descent, set_mode};
@@ -68,7 +68,7 @@ pub fn import(input: impl Read, up: &Dir, marks: Marks, bounds: &Bounds) -> Resu
         bytes_in: bytes_in.clone(),
     };
     let mut tar = tar::Archive::new(BoundedReader { inner: unpacker, bound });
-    let mut source = Source::of(&mut tar, Takes::OwnOnly)?;
+    let mut source = EntryReader::of(&mut tar, Takes::OwnOnly)?;
     let manifest = manifest_of(&mut source, bytes_in)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
@@ -91,7 +91,7 @@ fn check(manifest: &Manifest, bounds: &Bounds) -> Result<(), Fault> {
         return Err(Fault::new(ErrorKind::UnsupportedHost, message).hint("use the version that wrote it"));
     }
     if Manifest::digest(&manifest.about, &manifest.entries)? != manifest.digest {
-        return Err(refused("its manifest does not match the digest that stands in it"));
+        return Err(refused("its manifest does not match its own digest"));
     }
     let bytes = manifest.entries.iter().try_fold(0u64, |sum, item| sum.checked_add(item.size));
     match bytes {
@@ -105,16 +105,16 @@ fn end<R: BufRead>(mut reader: BoundedReader<zstd::stream::read::Decoder<'_, R>>
     let mut rest = Vec::new();
     reader.by_ref().take(1 << 20).read_to_end(&mut rest).map_err(|e| unreadable(&e))?;
     if rest.len() == 1 << 20 || rest.iter().any(|b| *b != 0) {
-        return Err(refused("something follows its last entry"));
+        return Err(refused("there is data after its last entry"));
     }
     let mut packed = reader.inner.finish();
     match packed.fill_buf().map_err(|e| unreadable(&e))?.is_empty() {
         true => Ok(()),
-        false => Err(refused("something follows its end")),
+        false => Err(refused("there is data after its end")),
     }
 }
 
-fn manifest_of<R: Read>(source: &mut Source<'_, R>, bytes_in: Rc<Cell<u64>>) -> Result<Manifest, Fault> {
+fn manifest_of<R: Read>(source: &mut EntryReader<'_, R>, bytes_in: Rc<Cell<u64>>) -> Result<Manifest, Fault> {
     let first = source.next()?.filter(|n| n.name == MANIFEST && n.kind == EntryType::Regular);
     let first = first.ok_or_else(|| refused("it does not begin with manifest.json"))?;
     if first.size > LARGEST_MANIFEST {
@@ -141,18 +141,18 @@ struct LayerWriter {
 }
 
 impl LayerWriter {
-    fn take<R: Read>(&mut self, item: &Item, source: &mut Source<'_, R>) -> Result<(), Fault> {
+    fn take<R: Read>(&mut self, item: &Item, source: &mut EntryReader<'_, R>) -> Result<(), Fault> {
         let depth = item.depth as usize;
         if depth > self.dirs.len() {
-            return Err(refused("a change lies below something that is no directory"));
+            return Err(refused("a change lies below a path that is not a directory"));
         }
         self.climb(depth)?;
         let name = item.name.bytes().filter(|n| is_plain(n));
-        let name = name.ok_or_else(|| refused("the manifest has a name that is no plain one"))?;
+        let name = name.ok_or_else(|| refused("the manifest has an invalid name"))?;
         let path = walk::path_of(self.dirs.iter().map(|(n, _)| &n[..]).chain([&name[..]]));
         self.names.truncate(depth + 1);
         match self.names.get_mut(depth) {
-            Some(last) if *last >= name => return Err(refused(&format!("{path} comes twice, or out of order"))),
+            Some(last) if *last >= name => return Err(refused(&format!("{path} appears twice or out of order"))),
             Some(last) => last.clone_from(&name),
             None => self.names.push(name.clone()),
         }
@@ -169,9 +169,9 @@ impl LayerWriter {
         item: &Item,
         name: &[u8],
         path: &Rel,
-        source: &mut Source<'a, R>,
+        source: &mut EntryReader<'a, R>,
     ) -> Result<TarEntry<'a, R>, Fault> {
-        let next = source.next()?.ok_or_else(|| refused(&format!("it ends before {path}")))?;
+        let next = source.next()?.ok_or_else(|| refused(&format!("it ends before the entry {path}")))?;
         let mut full = FILES.to_vec();
         for (part, _) in &self.dirs {
             full.extend_from_slice(part);
@@ -187,11 +187,11 @@ impl LayerWriter {
             _ => EntryType::Regular,
         };
         if next.name != full {
-            return Err(refused(&format!("{} stands where the manifest has {path}", shown(&next.name))));
+            return Err(refused(&format!("entry {} appears where the manifest has {path}", shown(&next.name))));
         }
         let target = item.target.as_ref().and_then(PathText::bytes).unwrap_or_default();
         if next.kind != kind || next.size != item.size || next.link != target {
-            return Err(refused(&format!("{path} is not what the manifest says")));
+            return Err(refused(&format!("{path} does not match the manifest")));
         }
         Ok(next)
     }
@@ -203,8 +203,8 @@ impl LayerWriter {
         path: &Rel,
         next: Option<TarEntry<'_, R>>,
     ) -> Result<(), Fault> {
-        let attributes =
-            decode_xattrs(&item.xattrs).ok_or_else(|| refused(&format!("{path}: attributes that no user has")))?;
+        let attributes = decode_xattrs(&item.xattrs)
+            .ok_or_else(|| refused(&format!("{path}: attributes that are not user attributes")))?;
         let carried = Carried { opaque: item.opaque && item.kind == ItemKind::Dir, own: attributes };
         let here = self.way.here();
         let fail = |e: io::Error| walk::fault(path, &e);
@@ -236,7 +236,7 @@ impl LayerWriter {
             }
             (ItemKind::Symlink, Some(next)) => {
                 if next.link.is_empty() {
-                    return Err(refused(&format!("{path} leads nowhere")));
+                    return Err(refused(&format!("{path} has no valid target")));
                 }
                 rustix::fs::symlinkat(&next.link[..], here, name).map_err(raw)?;
                 rustix::fs::utimensat(here, name, &times(item), AtFlags::SYMLINK_NOFOLLOW).map_err(raw)
@@ -304,7 +304,7 @@ fn fill(
     file.set_len(at).map_err(fail)?;
     let (size, digest) = item::digest(file).map_err(fail)?;
     if size != item.size || Some(digest) != item.digest {
-        return Err(refused(&format!("{path} does not have the digest that the manifest says")));
+        return Err(refused(&format!("{path} does not have the digest in the manifest")));
     }
     attributes::write(file, carried, marks).map_err(fail)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(item.mode & 0o7777)).map_err(|e| fail(e.into()))?;
@@ -355,7 +355,7 @@ impl<R: Read> Read for BoundedReader<R> {
         *bytes_out += count as u64;
         let exceeds_ratio = ratio.is_some_and(|r| *bytes_out / r > bytes_in.get());
         if *bytes_out > *most || (*bytes_out > *harmless && exceeds_ratio) {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "far more comes out of it than is in it"));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "its compression ratio is too high"));
         }
         Ok(count)
     }
@@ -364,5 +364,5 @@ impl<R: Read> Read for BoundedReader<R> {
 fn too_large(most: u64) -> Fault {
     let message = format!("the file was refused: it unpacks to more than {most} bytes");
     let fault = Fault::new(ErrorKind::LimitExceeded, message).limit(LimitKind::DiskMb);
-    fault.hint("nothing of it was kept; --max-size allows more")
+    fault.hint("nothing of it was kept; raise the limit with --max-size")
 }

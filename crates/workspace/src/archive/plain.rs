@@ -6,8 +6,8 @@
 //! that is not there. They are left out and reported when packing and, because the stream is untrusted, again when
 //! unpacking on the host.
 
-use super::entries::{Source, Takes, TarEntry, shown};
-use super::write::{CHANGED, Facts, put, put_link};
+use super::entries::{EntryReader, Takes, TarEntry, shown};
+use super::write::{CHANGED, EntryFacts, put, put_link};
 use crate::attributes::Marks;
 use crate::dir::{self, Dir};
 use crate::walk::{self, At, Ended, Visitor};
@@ -158,8 +158,8 @@ impl<W: Write> Packer<W> {
     }
 }
 
-fn facts(at: &At<'_>, size: u64) -> Facts {
-    Facts { mode: at.meta.mode, size, mtime: u64::try_from(at.meta.mtime.0).unwrap_or(0) }
+fn facts(at: &At<'_>, size: u64) -> EntryFacts {
+    EntryFacts { mode: at.meta.mode, size, mtime: u64::try_from(at.meta.mtime.0).unwrap_or(0) }
 }
 
 impl<W: Write> Visitor for Packer<W> {
@@ -227,7 +227,7 @@ pub fn unpack(
 ) -> Result<Unpacked, Fault> {
     let mut tar = tar::Archive::new(input);
     let takes = if onto == Onto::Host { Takes::Anything } else { Takes::Others };
-    let mut source = Source::of(&mut tar, takes).map_err(with_unpack_hint)?;
+    let mut source = EntryReader::of(&mut tar, takes).map_err(with_unpack_hint)?;
     let mut unpacker = Unpacker { top, onto, room, may, made: Unpacked::default() };
     while let Some(next) = source.next().map_err(with_unpack_hint)? {
         unpacker.take(next)?;
@@ -237,7 +237,7 @@ pub fn unpack(
 
 /// Replaces the hint, which is written for files of `export`.
 fn with_unpack_hint(fault: Fault) -> Fault {
-    fault.hint("what came before it was unpacked; pack it again without this entry")
+    fault.hint("the entries before it were unpacked; pack it again without this entry")
 }
 
 struct Unpacker<'a> {
@@ -286,8 +286,8 @@ impl Unpacker<'_> {
             () if self.made.bytes > self.room.bytes => (LimitKind::DiskMb, self.room.bytes, "bytes"),
             () => return Ok(()),
         };
-        let message = format!("{path}: with it more than {most} {what} would be unpacked");
-        Err(Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint("what came before it was unpacked"))
+        let message = format!("{path}: more than {most} {what} would be unpacked");
+        Err(Fault::new(ErrorKind::LimitExceeded, message).limit(kind).hint("the entries before it were unpacked"))
     }
 
     /// Opens the parent directory and creates missing ones. A link in the path is an error.
@@ -310,14 +310,19 @@ impl Unpacker<'_> {
 
     /// Creates a hard link to a file in this directory, never to one outside of it.
     fn hard_link(&self, parent: &Dir, path: &Rel, name: &[u8], link: &[u8]) -> Result<(), Fault> {
-        let out = || refused(&path.to_string(), "a hard link that leads out");
+        let out = || refused(&path.to_string(), "a hard link that leads out of the archive");
         let to = Some(link).filter(|link| !link.starts_with(b"/")).and_then(Rel::parse).ok_or_else(out)?;
         let (above, to_name) = to.split().ok_or_else(out)?;
         let linked = (|| {
             let from = self.top.dir(&above)?;
             match from.meta_of(to_name)? {
                 Some(meta) if meta.kind == FileKind::File => {}
-                _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a hard link to what is no file")),
+                _ => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        "a hard link to a path that is not a file",
+                    ));
+                }
             }
             // A link to itself exists already.
             if to == *path {
@@ -406,13 +411,13 @@ fn file(parent: &Dir, name: &[u8], mode: u32, mtime: u64, size: u64, mut data: i
 fn entry_fault(path: &Rel, error: &io::Error) -> Fault {
     let refuse = |why: &str| refused(&path.to_string(), why);
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::LOOP | Errno::NOTDIR) => refuse("its way leads over a link or a file"),
-        Some(Errno::ISDIR | Errno::EXIST) => refuse("a directory stands there"),
-        Some(Errno::NOENT) => refuse("it links to what is not there"),
+        Some(Errno::LOOP | Errno::NOTDIR) => refuse("its path leads through a link or a file"),
+        Some(Errno::ISDIR | Errno::EXIST) => refuse("a directory exists there"),
+        Some(Errno::NOENT) => refuse("its link target does not exist"),
         Some(Errno::NAMETOOLONG) => refuse("a name that is too long"),
         Some(Errno::INVAL) => refuse("not a name or link that can be made"),
         Some(_) => walk::fault(path, error),
         None if dir::is_mounted(error) => refuse("something is mounted on it"),
-        None => refuse(&format!("it is cut short or damaged: {error}")),
+        None => refuse(&format!("it is truncated or damaged: {error}")),
     }
 }

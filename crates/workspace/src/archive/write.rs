@@ -1,7 +1,7 @@
 //! Export: one walk lists the changes, a second one writes them. A file that changes in between is an error, never a
 //! wrong archive.
 
-use super::{FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, Source, too_many};
+use super::{ExportSource, FILES, FORMAT, LONGEST_PATH, MANIFEST, MOST_ENTRIES, Manifest, too_many};
 use crate::item::{self, Item, ItemKind};
 use crate::walk::{self, At, Visitor, open_file};
 use api::{PathText, Rel};
@@ -25,7 +25,7 @@ pub struct Exported {
 
 /// Writes the changes of a workspace as an archive.
 pub fn export(
-    source: &Source<'_>,
+    source: &ExportSource<'_>,
     about: serde_json::Value,
     may: &dyn Fn(&Rel) -> Result<(), Fault>,
     out: impl Write,
@@ -43,11 +43,17 @@ pub fn export(
     let mut packed = zstd::stream::write::Encoder::new(out, LEVEL).map_err(|e| unwritten(&e))?;
     packed.include_checksum(true).map_err(|e| unwritten(&e))?;
     let mut tar = tar::Builder::new(packed);
-    put(&mut tar, MANIFEST, EntryType::Regular, &Facts { mode: 0o644, size: told.len() as u64, mtime: 0 }, &told[..])
-        .map_err(|e| unwritten(&e))?;
+    put(
+        &mut tar,
+        MANIFEST,
+        EntryType::Regular,
+        &EntryFacts { mode: 0o644, size: told.len() as u64, mtime: 0 },
+        &told[..],
+    )
+    .map_err(|e| unwritten(&e))?;
     if !source.layers.is_empty() {
         let items = items.iter().filter(|item| item.kind != ItemKind::Gone).peekable();
-        let writer = Writer { tar, items, path: FILES.to_vec(), cuts: Vec::new() };
+        let writer = ArchiveWriter { tar, items, path: FILES.to_vec(), cuts: Vec::new() };
         let mut writer = walk::walk(&source.layers, source.marks, writer)?;
         if writer.items.peek().is_some() {
             return Err(walk::fault(&Rel::top(), &changed()));
@@ -77,7 +83,7 @@ fn unwritten(error: &io::Error) -> Fault {
     Fault::new(ErrorKind::Unavailable, format!("the file could not be written: {error}"))
 }
 
-struct Writer<I: Iterator, W: Write> {
+struct ArchiveWriter<I: Iterator, W: Write> {
     tar: tar::Builder<W>,
     /// Items still to write, without deletions, which have no entry.
     items: Peekable<I>,
@@ -87,7 +93,7 @@ struct Writer<I: Iterator, W: Write> {
     cuts: Vec<Option<usize>>,
 }
 
-impl<'a, I: Iterator<Item = &'a Item>, W: Write> Writer<I, W> {
+impl<'a, I: Iterator<Item = &'a Item>, W: Write> ArchiveWriter<I, W> {
     /// Returns the item of the visited entry if it is listed; unchanged entries are not.
     fn next(&mut self, at: &At<'_>) -> Option<&'a Item> {
         if self.cuts.last().is_some_and(Option::is_none) {
@@ -111,14 +117,20 @@ fn changed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, CHANGED)
 }
 
-impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
+impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for ArchiveWriter<I, W> {
     fn enter(&mut self, at: &At<'_>) -> io::Result<()> {
         let Some(item) = self.next(at) else {
             self.cuts.push(None);
             return Ok(());
         };
         let path = [&self.full(at.name)?[..], b"/"].concat();
-        put(&mut self.tar, &path, EntryType::Directory, &Facts { mode: item.mode, size: 0, mtime: 0 }, io::empty())?;
+        put(
+            &mut self.tar,
+            &path,
+            EntryType::Directory,
+            &EntryFacts { mode: item.mode, size: 0, mtime: 0 },
+            io::empty(),
+        )?;
         self.cuts.push(Some(self.path.len()));
         self.path = path;
         Ok(())
@@ -128,7 +140,7 @@ impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
         let Some(item) = self.next(at) else { return Ok(()) };
         let path = self.full(at.name)?;
         let mtime = item.mtime.map_or(0, |(seconds, _)| u64::try_from(seconds).unwrap_or(0));
-        let facts = Facts { mode: item.mode, size: item.size, mtime };
+        let facts = EntryFacts { mode: item.mode, size: item.size, mtime };
         match item.kind {
             ItemKind::File => {
                 let file = open_file(at)?;
@@ -157,13 +169,13 @@ impl<'a, I: Iterator<Item = &'a Item>, W: Write> Visitor for Writer<I, W> {
     }
 }
 
-pub(super) struct Facts {
+pub(super) struct EntryFacts {
     pub mode: u32,
     pub size: u64,
     pub mtime: u64,
 }
 
-fn header(name: &[u8], kind: EntryType, facts: &Facts) -> Header {
+fn header(name: &[u8], kind: EntryType, facts: &EntryFacts) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(facts.mode);
@@ -182,7 +194,7 @@ pub(super) fn put<W: Write>(
     tar: &mut tar::Builder<W>,
     name: &[u8],
     kind: EntryType,
-    facts: &Facts,
+    facts: &EntryFacts,
     data: impl Read,
 ) -> io::Result<()> {
     long(tar, name, EntryType::GNULongName)?;
@@ -200,7 +212,7 @@ pub(super) fn put_link<W: Write>(
     tar: &mut tar::Builder<W>,
     name: &[u8],
     target: &[u8],
-    facts: &Facts,
+    facts: &EntryFacts,
 ) -> io::Result<()> {
     long(tar, target, EntryType::GNULongLink)?;
     long(tar, name, EntryType::GNULongName)?;
@@ -217,7 +229,7 @@ fn long<W: Write>(tar: &mut tar::Builder<W>, text: &[u8], kind: EntryType) -> io
         return Ok(());
     }
     let text = [text, b"\0"].concat();
-    let mut header = header(LONG, kind, &Facts { mode: 0o644, size: text.len() as u64, mtime: 0 });
+    let mut header = header(LONG, kind, &EntryFacts { mode: 0o644, size: text.len() as u64, mtime: 0 });
     header.set_cksum();
     tar.append(&header, &text[..])
 }

@@ -24,8 +24,8 @@ pub(super) fn check_mode(mode: u32) -> Result<(), Fault> {
     if mode <= 0o1777 {
         return Ok(());
     }
-    let fault = Fault::invalid(format!("mode is {mode:o}")).phase(Phase::Admission);
-    Err(fault.hint("it is a number from 0 to 1777 in octal: permission bits without set-user-id and set-group-id"))
+    let fault = Fault::invalid(format!("mode {mode:o} is out of range")).phase(Phase::Admission);
+    Err(fault.hint("give 0 to 1777 in octal: permission bits without set-user-id and set-group-id"))
 }
 
 /// Creates a directory; with `parents` also missing parents, and an existing directory is not an error.
@@ -33,8 +33,8 @@ pub fn mkdir(root: &Root, path: &Rel, parents: bool, mode: Option<u32>) -> Resul
     check_mode(mode.unwrap_or(NEW))?;
     let _owner = root.act_as_guest()?;
     if root.room().files == Some(0) {
-        let hint = "remove something, or raise the sandbox's max_files";
-        return Err(error::too_much(path, "no further directory may be made".into(), LimitKind::Files, hint));
+        let hint = "remove files, or raise the sandbox's max_files";
+        return Err(error::too_much(path, "the sandbox's limit on files is reached".into(), LimitKind::Files, hint));
     }
     if parents {
         make_parents(root, path)?;
@@ -60,7 +60,7 @@ pub(super) fn make_parents(root: &Root, path: &Rel) -> Result<(), Fault> {
         Err(Errno::EXIST) => {
             let found = spot.meta().map_err(|e| error::fault(path, "look at it", &e))?;
             match found.is_some_and(|meta| meta.kind != FileKind::Dir) {
-                true => Err(error::conflict(path, "it is there and no directory", "choose another path")),
+                true => Err(error::conflict(path, "it exists and is not a directory", "choose another path")),
                 false => Ok(()),
             }
         }
@@ -88,12 +88,12 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<FileMo
             return Err(error::fault(to, "put it there", &e.into()));
         }
         Err(Errno::NOTDIR) => {
-            let why = "it is no directory, and no directory can take its place";
-            return Err(error::conflict(to, why, "remove it first, or choose another place"));
+            let why = "it is not a directory, and a directory cannot replace it";
+            return Err(error::conflict(to, why, "remove it first, or choose another path"));
         }
         Err(Errno::INVAL) => {
             let message = format!("{from} cannot be moved to {to}, which is in it");
-            return Err(Fault::invalid(message).hint("choose another place").phase(Phase::Execution));
+            return Err(Fault::invalid(message).hint("choose another path").phase(Phase::Execution));
         }
         Err(e) => return Err(error::fault(from, "move it", &e.into())),
     };
@@ -102,13 +102,13 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<FileMo
 
 /// Copies and removes, as `mv` does after EXDEV.
 fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fault> {
-    let ask = copy::Ask { recursive: true, replace };
+    let ask = copy::CopyOptions { recursive: true, replace };
     let copied = copy::copy(root, &old.path, &new.path, &ask)?;
     // An entry without a copy would be lost with the original.
     if let Some(left) = copied.left_out.first() {
         remove(root, &new.path, true)?;
         let at = left.path.parts().fold(old.path.clone(), |path, part| path.join(part));
-        let why = format!("it cannot be moved with the rest: {}", left.why);
+        let why = format!("{} cannot be moved with the rest", left.why);
         return Err(error::conflict(&at, &why, "move it away or make it readable, then try again"));
     }
     remove(root, &old.path, true).map(drop)
@@ -139,8 +139,8 @@ pub fn remove(root: &Root, path: &Rel, recursive: bool) -> Result<FilesRemoved, 
     match gone {
         Ok(removal::Removed { files, dirs, bytes }) => Ok(FilesRemoved { files, dirs, bytes }),
         Err(e) if e.kind() == io::ErrorKind::QuotaExceeded => {
-            let what = format!("{} files and directories were removed, and more are there", so_far.files + so_far.dirs);
-            Err(error::too_much(path, what, LimitKind::Files, "ask again for the rest"))
+            let what = format!("{} files and directories were removed; more remain", so_far.files + so_far.dirs);
+            Err(error::too_much(path, what, LimitKind::Files, "repeat the request for the rest"))
         }
         Err(e) => Err(fail(e)),
     }

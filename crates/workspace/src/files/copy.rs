@@ -2,7 +2,7 @@
 
 use super::list::{directory, walk_fault};
 use super::locate::Last;
-use super::tree::Tree;
+use super::tree::TreeWalk;
 use super::{Root, error, write};
 use crate::Dir;
 use crate::dir::Meta;
@@ -18,14 +18,14 @@ const MOST_ENTRIES: u64 = 1_000_000;
 const DEEPEST: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask {
+pub struct CopyOptions {
     /// Copies a directory with its contents.
     pub recursive: bool,
     /// Replaces an existing file; a directory is never replaced.
     pub replace: bool,
 }
 
-pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<FilesCopied, Fault> {
+pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &CopyOptions) -> Result<FilesCopied, Fault> {
     let meta = {
         let _owner = root.act_as_guest()?;
         let spot = root.find(from, Last::Itself)?;
@@ -36,15 +36,15 @@ pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<FilesCopied,
         FileKind::File => file(root, from, to, ask, &meta),
         FileKind::Symlink => link(root, from, to, ask),
         FileKind::Dir if ask.recursive => tree(root, from, to, &meta),
-        FileKind::Dir => Err(error::conflict(from, "it is a directory", "ask for all that is in it, too")),
-        _ => Err(error::conflict(from, "neither file, directory nor link", "only those can be copied")),
+        FileKind::Dir => Err(error::conflict(from, "it is a directory", "copy it recursively")),
+        _ => Err(error::conflict(from, "not a file, directory or link", "copy files, directories and links only")),
     }
 }
 
-fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<FilesCopied, Fault> {
+fn file(root: &Root, from: &Rel, to: &Rel, ask: &CopyOptions, meta: &Meta) -> Result<FilesCopied, Fault> {
     let mut reading = super::read::open(root, from)?;
     let when = if ask.replace { write::When::Always } else { write::When::Absent };
-    let how = write::Ask { mode: Some(meta.mode & 0o1777), parents: false, when, append: false };
+    let how = write::WriteOptions { mode: Some(meta.mode & 0o1777), parents: false, when, append: false };
     let mut draft = write::Draft::begin(root.try_clone()?, to, how)?;
     while let Some(piece) = reading.piece()? {
         draft.push(&piece)?;
@@ -53,7 +53,7 @@ fn file(root: &Root, from: &Rel, to: &Rel, ask: &Ask, meta: &Meta) -> Result<Fil
     Ok(FilesCopied { files: 1, bytes: made.size, ..FilesCopied::default() })
 }
 
-fn link(root: &Root, from: &Rel, to: &Rel, ask: &Ask) -> Result<FilesCopied, Fault> {
+fn link(root: &Root, from: &Rel, to: &Rel, ask: &CopyOptions) -> Result<FilesCopied, Fault> {
     let _owner = root.act_as_guest()?;
     let (old, new) = (root.find(from, Last::Itself)?, root.find(to, Last::Itself)?);
     root.check_change(&new)?;
@@ -72,7 +72,7 @@ fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<FilesCopied, F
     let new = root.find(to, Last::Itself)?;
     if new.path.is_at_or_below(&old.path) {
         let message = format!("{from} cannot be copied to {to}, which is in it");
-        return Err(Fault::invalid(message).hint("choose another place").phase(Phase::Execution));
+        return Err(Fault::invalid(message).hint("choose another path").phase(Phase::Execution));
     }
     root.check_change(&new)?;
     check_room(root, from, &source)?;
@@ -97,19 +97,19 @@ fn tree(root: &Root, from: &Rel, to: &Rel, meta: &Meta) -> Result<FilesCopied, F
 /// Adds up the tree first, so that a copy beyond the limits is not begun.
 fn check_room(root: &Root, from: &Rel, source: &Dir) -> Result<(), Fault> {
     let fail = |e: io::Error| walk_fault(from, &e);
-    let mut tree = Tree::of(source, DEEPEST, None).map_err(fail)?;
+    let mut tree = TreeWalk::of(source, DEEPEST, None).map_err(fail)?;
     let (mut entries, mut bytes) = (1u64, 0u64);
     let room = root.room();
     while let Some(item) = tree.next().map_err(fail)? {
         entries += 1;
         bytes = bytes.saturating_add(item.meta.space);
-        let hint = "remove something, or raise the sandbox's limits";
+        let hint = "remove files, or raise the sandbox's limits";
         if entries > room.files.unwrap_or(MOST_ENTRIES).min(MOST_ENTRIES) {
-            let what = format!("it has more files than may be copied, which is {}", entries - 1);
+            let what = format!("it has more than {} files, the maximum", entries - 1);
             return Err(error::too_much(from, what, LimitKind::Files, hint));
         }
         if room.bytes.is_some_and(|most| bytes > most) {
-            let what = "it takes more space than may still be written".to_owned();
+            let what = "it needs more space than the sandbox's limit leaves".to_owned();
             return Err(error::too_much(from, what, LimitKind::DiskMb, hint));
         }
     }

@@ -24,19 +24,25 @@ pub(super) fn fault(path: &Rel, act: &str, error: &io::Error) -> Fault {
 fn words(error: &io::Error) -> (ErrorKind, Option<&'static str>, &'static str) {
     use ErrorKind::{Conflict, Internal, InvalidRequest, LimitExceeded, NotFound, PolicyDenied, Unavailable};
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT) => (NotFound, Some("there is no such file"), "list the directory to see what is there"),
-        Some(Errno::NOTDIR) => (NotFound, Some("a part of the path is no directory"), "list what is above it"),
-        Some(Errno::LOOP) => (Conflict, Some("too many links, or a link where none may be"), "name what it leads to"),
-        Some(Errno::EXIST) => (Conflict, Some("something is there already"), "remove it first, or ask to replace it"),
-        Some(Errno::ISDIR) => (Conflict, Some("it is a directory"), "name a file in it"),
-        Some(Errno::NOTEMPTY) => (Conflict, Some("the directory is not empty"), "ask for all that is in it, too"),
-        Some(Errno::XDEV) => (Conflict, Some("it lies on another mount"), "copy it, then remove it"),
-        Some(Errno::BUSY | Errno::TXTBSY) => (Conflict, Some("it is in use"), "end what uses it, then try again"),
-        Some(Errno::AGAIN) => (Conflict, Some("a process inside holds a lease on it"), "try again in a minute"),
-        Some(Errno::STALE) => (Conflict, Some("it was taken away meanwhile"), "try again"),
-        Some(Errno::ACCESS | Errno::PERM) => {
-            (PolicyDenied, Some("the guest itself may not"), "change its permission bits, or the sandbox's policy")
+        Some(Errno::NOENT) => (NotFound, Some("the file does not exist"), "list the directory to see its files"),
+        Some(Errno::NOTDIR) => (NotFound, Some("a part of the path is not a directory"), "list the directory above it"),
+        Some(Errno::LOOP) => {
+            (Conflict, Some("too many links, or a link where none is allowed"), "name the target of the link")
         }
+        Some(Errno::EXIST) => (Conflict, Some("the path exists already"), "remove it first, or request to replace it"),
+        Some(Errno::ISDIR) => (Conflict, Some("it is a directory"), "name a file in it"),
+        Some(Errno::NOTEMPTY) => (Conflict, Some("the directory is not empty"), "remove it recursively"),
+        Some(Errno::XDEV) => (Conflict, Some("it lies on another mount"), "copy it, then remove it"),
+        Some(Errno::BUSY | Errno::TXTBSY) => {
+            (Conflict, Some("it is in use"), "end the process that uses it, then try again")
+        }
+        Some(Errno::AGAIN) => (Conflict, Some("a process inside holds a lease on it"), "try again in a minute"),
+        Some(Errno::STALE) => (Conflict, Some("it was removed meanwhile"), "try again"),
+        Some(Errno::ACCESS | Errno::PERM) => (
+            PolicyDenied,
+            Some("the guest has no permission either"),
+            "change its permission bits, or the sandbox's policy",
+        ),
         Some(Errno::ROFS) => {
             (PolicyDenied, Some("it is read-only in this sandbox"), "write elsewhere in the workspace")
         }
@@ -45,7 +51,7 @@ fn words(error: &io::Error) -> (ErrorKind, Option<&'static str>, &'static str) {
         Some(Errno::NOSPC | Errno::DQUOT) => (Unavailable, None, "free some space, then try again"),
         Some(Errno::FBIG) => (LimitExceeded, None, "write less"),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
-            (Unavailable, None, "the machine is short of it; try later")
+            (Unavailable, None, "the machine is out of resources; try again later")
         }
         _ => (Internal, None, "try again"),
     }

@@ -1,7 +1,7 @@
 //! Metadata of one file, and paged listings of directories.
 
 use super::locate::{Last, Spot};
-use super::tree::Tree;
+use super::tree::TreeWalk;
 use super::{Root, error};
 use crate::Dir;
 use crate::dir::Meta;
@@ -18,7 +18,7 @@ pub const DEEPEST: usize = 1000;
 
 /// Part of a directory to list.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ListOptions {
     /// 1 lists the directory itself; more descends into subdirectories.
     pub depth: usize,
     pub limit: usize,
@@ -26,9 +26,9 @@ pub struct Ask {
     pub after: Option<String>,
 }
 
-impl Default for Ask {
-    fn default() -> Ask {
-        Ask { depth: 1, limit: PAGE, after: None }
+impl Default for ListOptions {
+    fn default() -> ListOptions {
+        ListOptions { depth: 1, limit: PAGE, after: None }
     }
 }
 
@@ -49,13 +49,13 @@ fn entry_at(spot: Spot) -> io::Result<FileEntry> {
     Ok(super::entry_of(spot.path, &meta, target))
 }
 
-pub fn list(root: &Root, path: &Rel, ask: &Ask) -> Result<FileListing, Fault> {
+pub fn list(root: &Root, path: &Rel, ask: &ListOptions) -> Result<FileListing, Fault> {
     check(ask)?;
     let _owner = root.act_as_guest()?;
     let after = ask.after.as_deref().map(cursor).transpose()?;
     let fail = |e: io::Error| walk_fault(path, &e);
     let (spot, dir) = directory(root, path)?;
-    let mut tree = Tree::of(&dir, ask.depth - 1, after.as_ref()).map_err(fail)?;
+    let mut tree = TreeWalk::of(&dir, ask.depth - 1, after.as_ref()).map_err(fail)?;
     let mut listing = FileListing { path: spot.path, entries: Vec::new(), next: None, shut: 0 };
     while let Some(item) = tree.next().map_err(fail)? {
         if listing.entries.len() == ask.limit {
@@ -73,7 +73,9 @@ pub fn list(root: &Root, path: &Rel, ask: &Ask) -> Result<FileListing, Fault> {
 pub(super) fn directory(root: &Root, path: &Rel) -> Result<(Spot, Dir), Fault> {
     let spot = root.find(path, Last::Followed)?;
     let opened = spot.open_dir().map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOTDIR) => error::conflict(path, "it is no directory", "read it, or list what is above it"),
+        Some(Errno::NOTDIR) => {
+            error::conflict(path, "it is not a directory", "read it, or list the directory above it")
+        }
         _ => error::fault(path, "open it", &e),
     })?;
     Ok((spot, opened))
@@ -83,7 +85,7 @@ pub(super) fn directory(root: &Root, path: &Rel) -> Result<(Spot, Dir), Fault> {
 pub(super) fn walk_fault(path: &Rel, error: &io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::QuotaExceeded => {
-            error::too_much(path, error.to_string(), LimitKind::Files, "ask for a directory below it")
+            error::too_much(path, error.to_string(), LimitKind::Files, "list a directory below it")
         }
         _ if error.raw_os_error().is_none() => error::conflict(path, &error.to_string(), "try again"),
         _ => error::fault(path, "read it", error),
@@ -104,14 +106,14 @@ fn below(above: &Rel, path: &Rel) -> Rel {
     path.parts().skip(above.parts().count()).fold(Rel::top(), |path, part| path.join(part))
 }
 
-fn check(ask: &Ask) -> Result<(), Fault> {
+fn check(ask: &ListOptions) -> Result<(), Fault> {
     let (what, given, most) = match () {
         () if !(1..=DEEPEST).contains(&ask.depth) => ("depth", ask.depth, DEEPEST),
         () if !(1..=LARGEST_PAGE).contains(&ask.limit) => ("limit", ask.limit, LARGEST_PAGE),
         () => return Ok(()),
     };
-    let fault = Fault::invalid(format!("{what} is {given}")).phase(Phase::Admission);
-    Err(fault.hint(format!("it is a number from 1 to {most}")))
+    let fault = Fault::invalid(format!("{what} {given} is out of range")).phase(Phase::Admission);
+    Err(fault.hint(format!("give 1 to {most}")))
 }
 
 /// Encodes a cursor: the path in hex, because cursors go into URLs and paths hold arbitrary bytes.
@@ -122,6 +124,9 @@ fn spell(path: &Rel) -> String {
 fn cursor(text: &str) -> Result<Rel, Fault> {
     let path = terms::hex::decode(text).and_then(|bytes| Rel::parse(&bytes));
     let path = path.filter(|path| !path.is_top() && spell(path) == text);
-    let bad = || Fault::new(ErrorKind::InvalidRequest, format!("after is {text:?}")).phase(Phase::Admission);
-    path.ok_or_else(|| bad().hint("give what the page before has as `next`"))
+    let bad = || {
+        Fault::new(ErrorKind::InvalidRequest, format!("after: {text:?} is not a cursor of this list"))
+            .phase(Phase::Admission)
+    };
+    path.ok_or_else(|| bad().hint("give `next` of the previous page"))
 }

@@ -212,8 +212,8 @@ fn is_no_directory(error: &io::Error) -> bool {
 impl Spot {
     /// The name, or a fault for the top of the workspace.
     pub fn name(&self) -> Result<&[u8], Fault> {
-        let why = "this cannot be done with the top of the workspace itself";
-        self.name.as_deref().ok_or_else(|| Fault::invalid(why).hint("name something in it"))
+        let why = "this is not possible for the top of the workspace";
+        self.name.as_deref().ok_or_else(|| Fault::invalid(why).hint("name a path below it"))
     }
 
     /// Metadata of the entry.
@@ -281,5 +281,5 @@ pub(super) fn settled<T>(
             Err(e) => return Err(error::fault(path, act, &e)),
         }
     }
-    Err(error::conflict(path, "it changes all the time", "try again when it stands still"))
+    Err(error::conflict(path, "it keeps changing", "try again when it no longer changes"))
 }

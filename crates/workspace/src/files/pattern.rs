@@ -153,10 +153,10 @@ fn end_of(dfa: &DFA, cache: &mut Cache, text: &[u8], deadline: &Deadline) -> Res
             return Err(Halt::Over);
         }
         state = dfa.next_state(cache, state, *byte).map_err(|_| Halt::Unclear)?;
-        match Step::of(state)? {
-            Step::On => {}
-            Step::Match => end = Some(at),
-            Step::Dead => return Ok(end),
+        match Transition::of(state)? {
+            Transition::On => {}
+            Transition::Match => end = Some(at),
+            Transition::Dead => return Ok(end),
         }
     }
     let last = dfa.next_eoi_state(cache, state).map_err(|_| Halt::Unclear)?;
@@ -174,10 +174,10 @@ fn begin_of(dfa: &DFA, cache: &mut Cache, text: &[u8], end: usize, deadline: &De
             return Err(Halt::Over);
         }
         state = dfa.next_state(cache, state, *byte).map_err(|_| Halt::Unclear)?;
-        match Step::of(state)? {
-            Step::On => {}
-            Step::Match => begin = Some(at + 1),
-            Step::Dead => return Ok(begin),
+        match Transition::of(state)? {
+            Transition::On => {}
+            Transition::Match => begin = Some(at + 1),
+            Transition::Dead => return Ok(begin),
         }
     }
     let last = dfa.next_eoi_state(cache, state).map_err(|_| Halt::Unclear)?;
@@ -185,21 +185,21 @@ fn begin_of(dfa: &DFA, cache: &mut Cache, text: &[u8], end: usize, deadline: &De
 }
 
 /// Result of one transition.
-enum Step {
+enum Transition {
     On,
     Match,
     /// Dead state: no further match.
     Dead,
 }
 
-impl Step {
-    fn of(state: LazyStateID) -> Result<Step, Halt> {
+impl Transition {
+    fn of(state: LazyStateID) -> Result<Transition, Halt> {
         match state {
-            _ if !state.is_tagged() => Ok(Step::On),
-            _ if state.is_match() => Ok(Step::Match),
-            _ if state.is_dead() => Ok(Step::Dead),
+            _ if !state.is_tagged() => Ok(Transition::On),
+            _ if state.is_match() => Ok(Transition::Match),
+            _ if state.is_dead() => Ok(Transition::Dead),
             _ if state.is_quit() => Err(Halt::Unclear),
-            _ => Ok(Step::On),
+            _ => Ok(Transition::On),
         }
     }
 }

@@ -23,7 +23,7 @@ impl Root {
     /// Checks the rules alone, for names that do not exist yet.
     pub(super) fn check_rules(&self, path: &Rel) -> Result<(), Fault> {
         match self.rules.as_ref().and_then(|rules| rules.denying(path)) {
-            Some(rule) => Err(kept(path, &format!("{rule} does not let it be changed from here"))),
+            Some(rule) => Err(kept(path, &format!("{rule} denies changing it"))),
             None => Ok(()),
         }
     }
@@ -32,12 +32,12 @@ impl Root {
 /// Fault of a failed call; a mount point means a path that the policy protects.
 pub(super) fn failed(path: &Rel, act: &str, error: &io::Error) -> Fault {
     match dir::is_mounted(error) {
-        true => kept(path, "the sandbox's policy keeps it, or something in it, as it is"),
+        true => kept(path, "the sandbox's policy denies changes to it or to a path below it"),
         false => error::fault(path, act, error),
     }
 }
 
 fn kept(path: &Rel, why: &str) -> Fault {
     let fault = Fault::new(ErrorKind::PolicyDenied, format!("{}: {why}", error::shown(path)));
-    fault.hint("choose another path, or make the sandbox with another policy").phase(Phase::Execution)
+    fault.hint("choose another path, or create the sandbox with another policy").phase(Phase::Execution)
 }

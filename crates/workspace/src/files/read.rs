@@ -49,8 +49,8 @@ impl Reading {
             Span::Last(count) => (size.saturating_sub(count), size),
         };
         if first >= end {
-            let message = format!("{}: it has {size} bytes, and none of those that were asked for", self.path);
-            return Err(Fault::invalid(message).hint("ask for bytes that it has").phase(Phase::Execution));
+            let message = format!("{}: the range is beyond its {size} bytes", self.path);
+            return Err(Fault::invalid(message).hint("request a range within the file").phase(Phase::Execution));
         }
         (self.at, self.end) = (first, end);
         Ok(())

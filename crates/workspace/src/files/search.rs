@@ -5,7 +5,7 @@ use super::deadline::{Deadline, Interest};
 use super::list::{directory, joined, walk_fault};
 use super::locate::Spot;
 use super::pattern::{Halt, Pattern};
-use super::tree::{Item, Tree};
+use super::tree::{TreeEntry, TreeWalk};
 use super::{Root, error};
 use api::{FileKind, PathText, Rel, SearchBound, SearchMatch, SearchResult, SearchSkipped};
 use rustix::fs::OFlags;
@@ -34,7 +34,7 @@ const SHOWN: usize = 512;
 const NAMED: usize = 100;
 
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct SearchOptions {
     /// Globs over names: without a slash they match the last component, with one the path below the start. Without
     /// any, all names match.
     pub globs: Vec<String>,
@@ -49,9 +49,9 @@ pub struct Ask {
     pub interest: Interest,
 }
 
-impl Default for Ask {
-    fn default() -> Ask {
-        Ask {
+impl Default for SearchOptions {
+    fn default() -> SearchOptions {
+        SearchOptions {
             globs: Vec::new(),
             content: None,
             fixed: false,
@@ -64,12 +64,12 @@ impl Default for Ask {
 }
 
 /// Searches below a directory. Symbolic links are not followed.
-pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<SearchResult, Fault> {
+pub fn search(root: &Root, path: &Rel, ask: &SearchOptions) -> Result<SearchResult, Fault> {
     let deadline = Deadline::new(ask.patience, &ask.interest);
-    let query = Query::of(ask)?;
+    let query = CompiledSearch::of(ask)?;
     let _owner = root.act_as_guest()?;
     let (spot, dir) = directory(root, path)?;
-    let mut tree = Tree::of(&dir, DEEPEST, None).map_err(|e| walk_fault(path, &e))?;
+    let mut tree = TreeWalk::of(&dir, DEEPEST, None).map_err(|e| walk_fault(path, &e))?;
     let mut state = SearchState { query, top: spot.path, deadline, found: nothing_found() };
     while let Some(item) = tree.next().map_err(|e| walk_fault(path, &e))? {
         if let Some(bound) = state.look(&tree, &item) {
@@ -79,7 +79,7 @@ pub fn search(root: &Root, path: &Rel, ask: &Ask) -> Result<SearchResult, Fault>
         }
     }
     if tree.shut > 0 {
-        state.skip(Rel::top(), &format!("{} directories that the guest may not look into", tree.shut));
+        state.skip(Rel::top(), &format!("{} directories that the guest may not read", tree.shut));
     }
     Ok(state.found)
 }
@@ -97,17 +97,17 @@ fn nothing_found() -> SearchResult {
     }
 }
 
-struct Query {
+struct CompiledSearch {
     /// Globs; true if one matches the whole path.
     globs: Vec<(Pattern, bool)>,
     content: Option<Pattern>,
     limit: usize,
 }
 
-impl Query {
-    fn of(ask: &Ask) -> Result<Query, Fault> {
+impl CompiledSearch {
+    fn of(ask: &SearchOptions) -> Result<CompiledSearch, Fault> {
         if ask.globs.is_empty() && ask.content.is_none() {
-            return Err(bad("neither a name nor a content to search for", "give a glob, a content, or both"));
+            return Err(bad("no name and no content to search for", "give a glob, a content, or both"));
         }
         if ask.globs.len() > MOST_PATTERNS || !(1..=MOST_MATCHES).contains(&ask.limit) {
             let (globs, limit) = (ask.globs.len(), ask.limit);
@@ -116,7 +116,7 @@ impl Query {
         }
         let globs = ask.globs.iter().map(|text| glob(text)).collect::<Result<_, _>>()?;
         let content = ask.content.as_deref().map(|text| pattern(text, ask)).transpose()?;
-        Ok(Query { globs, content, limit: ask.limit })
+        Ok(CompiledSearch { globs, content, limit: ask.limit })
     }
 
     fn name(&self, path: &Rel, deadline: &Deadline) -> Result<bool, Halt> {
@@ -135,14 +135,13 @@ fn bad(what: &str, hint: &str) -> Fault {
 }
 
 fn glob(text: &str) -> Result<(Pattern, bool), Fault> {
-    let hint = "`*`, `**`, `?`, `[a-z]` and `{a,b}` have a meaning";
+    let hint = "the wildcards are `*`, `**`, `?`, `[a-z]` and `{a,b}`";
     let built = Pattern::glob(text).map_err(|why| bad(&format!("glob {:?}: {why}", short(text)), hint))?;
     Ok((built, text.contains('/')))
 }
 
-fn pattern(text: &str, ask: &Ask) -> Result<Pattern, Fault> {
-    let hint =
-        "it is a regular expression of one line, without look-around; ask for a fixed text to search it as it stands";
+fn pattern(text: &str, ask: &SearchOptions) -> Result<Pattern, Fault> {
+    let hint = "give a regular expression for one line, without look-around, or set it to be plain text";
     let build = if ask.fixed { Pattern::fixed } else { Pattern::regex };
     build(text, ask.ignore_case).map_err(|why| bad(&format!("content {:?}: {why}", short(text)), hint))
 }
@@ -152,7 +151,7 @@ fn short(text: &str) -> String {
 }
 
 struct SearchState {
-    query: Query,
+    query: CompiledSearch,
     /// Directory where the search started.
     top: Rel,
     deadline: Deadline,
@@ -161,7 +160,7 @@ struct SearchState {
 
 impl SearchState {
     /// Searches one entry; returns the bound if one is met.
-    fn look(&mut self, tree: &Tree, item: &Item) -> Option<SearchBound> {
+    fn look(&mut self, tree: &TreeWalk, item: &TreeEntry) -> Option<SearchBound> {
         self.found.entries += 1;
         if self.found.entries > MOST_ENTRIES {
             return Some(SearchBound::Entries);

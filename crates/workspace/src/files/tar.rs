@@ -40,7 +40,7 @@ pub fn pack(
         }
         (Some(_), Some(kind)) if kind != FileKind::Dir => {
             let hint = "FIFOs, sockets and devices stay in the sandbox";
-            return Err(error::conflict(path, "neither file, directory nor link", hint));
+            return Err(error::conflict(path, "not a file, directory or link", hint));
         }
         _ => {
             let (spot, dir) = list::directory(root, path)?;
@@ -56,9 +56,9 @@ fn pack_fault(path: &Rel, error: &io::Error) -> Fault {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return walk::fault(path, error);
     }
-    let message = format!("{}: cannot pack it: it may not be read", error::shown(path));
+    let message = format!("{}: cannot pack it: no permission to read it", error::shown(path));
     let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Execution);
-    fault.hint("change its permission bits, or pack what is beside it")
+    fault.hint("change its permission bits, or leave it out")
 }
 
 /// Unpacks into a directory, which is created if missing.

@@ -14,9 +14,9 @@ const MOST_NAMES: usize = 1_000_000;
 const HELD: usize = 10_240;
 const LEAST_HELD: usize = 64;
 
-pub(super) struct Tree {
+pub(super) struct TreeWalk {
     way: Descent,
-    frames: Vec<Frame>,
+    frames: Vec<ListedDir>,
     /// Path of the current directory, relative to the start.
     path: Rel,
     /// Depth bound below the start directory.
@@ -27,7 +27,7 @@ pub(super) struct Tree {
     pub shut: u64,
 }
 
-struct Frame {
+struct ListedDir {
     /// Path of the parent directory.
     above: Rel,
     /// Names that come next, in descending order.
@@ -36,18 +36,18 @@ struct Frame {
     until: Option<Vec<u8>>,
 }
 
-pub(super) struct Item {
+pub(super) struct TreeEntry {
     /// Path relative to the start.
     pub path: Rel,
     pub meta: Meta,
 }
 
-impl Tree {
+impl TreeWalk {
     /// Starts a walk; `deepest` 0 visits only the entries of the directory itself.
-    pub fn of(top: &Dir, deepest: usize, after: Option<&Rel>) -> io::Result<Tree> {
+    pub fn of(top: &Dir, deepest: usize, after: Option<&Rel>) -> io::Result<TreeWalk> {
         let after = after.map(|path| path.parts().map(<[u8]>::to_vec).collect()).unwrap_or_default();
         let way = Descent::at(top)?;
-        let mut tree = Tree { way, frames: Vec::new(), path: Rel::top(), deepest, after, shut: 0 };
+        let mut tree = TreeWalk { way, frames: Vec::new(), path: Rel::top(), deepest, after, shut: 0 };
         tree.open(Rel::top())?;
         Ok(tree)
     }
@@ -57,7 +57,7 @@ impl Tree {
         self.way.here()
     }
 
-    pub fn next(&mut self) -> io::Result<Option<Item>> {
+    pub fn next(&mut self) -> io::Result<Option<TreeEntry>> {
         loop {
             if self.frames.is_empty() {
                 return Ok(None);
@@ -75,7 +75,7 @@ impl Tree {
                 self.enter(&name, path.clone())?;
             }
             if !returned_before {
-                return Ok(Some(Item { path, meta }));
+                return Ok(Some(TreeEntry { path, meta }));
             }
         }
     }
@@ -123,7 +123,7 @@ impl Tree {
         let from = self.after.get(self.frames.len()).map_or(&[][..], Vec::as_slice);
         let (names, until) = least(self.way.here(), most, |name| name >= from)?;
         let above = std::mem::replace(&mut self.path, path);
-        self.frames.push(Frame { above, names, until });
+        self.frames.push(ListedDir { above, names, until });
         Ok(())
     }
 
@@ -173,7 +173,7 @@ mod tests {
             std::fs::write(place.join("m").join(format!("{:08}", number * 7919 % count)), "").unwrap();
         }
         let walk = |after: Option<&Rel>| {
-            let mut tree = Tree::of(&top, 1, after).unwrap();
+            let mut tree = TreeWalk::of(&top, 1, after).unwrap();
             let mut told = Vec::new();
             while let Some(item) = tree.next().unwrap() {
                 assert!(tree.frames.iter().all(|frame| frame.names.len() <= HELD));

@@ -3,7 +3,7 @@
 
 use super::deadline::{Deadline, Interest};
 use super::list::{directory, joined, walk_fault};
-use super::tree::Tree;
+use super::tree::TreeWalk;
 use super::{Root, error};
 use crate::Dir;
 use api::{FileEvent, FileEventKind, FileKind, Rel};
@@ -29,7 +29,7 @@ const MOST_FOUND: usize = 1000;
 
 /// An inotify watch, which ends when dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct InotifyWatch {
     queue: OwnedFd,
     top: Rel,
     recursive: bool,
@@ -53,13 +53,14 @@ const INTEREST: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::EXCL_UNLINK);
 
 /// Starts to watch a directory. Every event after this call is reported.
-pub fn watch(root: Root, path: &Rel, recursive: bool, interest: Interest) -> Result<Watch, Fault> {
+pub fn watch(root: Root, path: &Rel, recursive: bool, interest: Interest) -> Result<InotifyWatch, Fault> {
     let deadline = Deadline::new(PATIENCE, &interest);
     let owner = root.act_as_guest()?;
     let (spot, dir) = directory(&root, path)?;
     let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|e| cannot(path, e))?;
     let top = spot.path;
-    let mut watch = Watch { queue, root, top: top.clone(), recursive, dirs: HashMap::new(), gone: false, interest };
+    let mut watch =
+        InotifyWatch { queue, root, top: top.clone(), recursive, dirs: HashMap::new(), gone: false, interest };
     watch.add(&dir, top.clone()).map_err(|e| cannot(path, e))?;
     if recursive {
         watch.add_below(&dir, &top, &deadline, &mut |_, _| {})?;
@@ -71,7 +72,8 @@ pub fn watch(root: Root, path: &Rel, recursive: bool, interest: Interest) -> Res
 fn cannot(path: &Rel, error: Errno) -> Fault {
     match error {
         Errno::MFILE | Errno::NOSPC => {
-            let message = format!("{}: the kernel watches no more for this user: {error}", error::shown(path));
+            let message =
+                format!("{}: the limit on inotify watches of this user is reached: {error}", error::shown(path));
             let fault = Fault::new(ErrorKind::Unavailable, message).retry(Retry::Later).phase(Phase::Execution);
             fault.hint("end other watches, or raise fs.inotify.max_user_instances and max_user_watches")
         }
@@ -79,7 +81,7 @@ fn cannot(path: &Rel, error: Errno) -> Fault {
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for InotifyWatch {
     /// Readable when events are pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
@@ -101,7 +103,7 @@ struct EventBatch {
     deadline: Deadline,
 }
 
-impl Watch {
+impl InotifyWatch {
     /// Events since the last call, possibly none. No events follow `Gone`.
     pub fn take(&mut self) -> Result<Vec<FileEvent>, Fault> {
         let deadline = Deadline::new(PATIENCE, &self.interest);
@@ -254,10 +256,10 @@ impl Watch {
         each: &mut dyn FnMut(Rel, bool),
     ) -> Result<(), Fault> {
         let fail = |e: io::Error| walk_fault(at, &e);
-        let mut tree = Tree::of(dir, DEEPEST, None).map_err(fail)?;
+        let mut tree = TreeWalk::of(dir, DEEPEST, None).map_err(fail)?;
         while let Some(item) = tree.next().map_err(fail)? {
             if deadline.is_over() {
-                let what = format!("looking through it took more than {} seconds", PATIENCE.as_secs());
+                let what = format!("walking it took more than {} seconds", PATIENCE.as_secs());
                 return Err(error::too_much(at, what, LimitKind::WallMs, "watch a directory below it"));
             }
             let (path, is_dir) = (joined(at, &item.path), item.meta.kind == FileKind::Dir);

@@ -21,7 +21,7 @@ const PIECE: usize = 256 << 10;
 
 /// Options of a write.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct WriteOptions {
     /// Permission bits; default: those of the replaced file.
     pub mode: Option<u32>,
     /// Creates missing parents.
@@ -49,7 +49,7 @@ pub enum When {
 pub struct Draft {
     path: Rel,
     spot: Spot,
-    ask: Ask,
+    ask: WriteOptions,
     file: File,
     temporary: Temporary,
     written: u64,
@@ -72,7 +72,7 @@ enum Temporary {
 static COMMIT: Mutex<()> = Mutex::new(());
 
 impl Draft {
-    pub fn begin(root: Root, path: &Rel, ask: Ask) -> Result<Draft, Fault> {
+    pub fn begin(root: Root, path: &Rel, ask: WriteOptions) -> Result<Draft, Fault> {
         let owner = root.act_as_guest()?;
         if let Some(mode) = ask.mode {
             change::check_mode(mode)?;
@@ -90,8 +90,13 @@ impl Draft {
         root.check_change(&spot)?;
         check_when(path, &ask.when, found.as_ref())?;
         if found.is_none() && root.room().files == Some(0) {
-            let hint = "remove something, or raise the sandbox's max_files";
-            return Err(error::too_much(path, "no further file may be made".into(), LimitKind::Files, hint));
+            let hint = "remove files, or raise the sandbox's max_files";
+            return Err(error::too_much(
+                path,
+                "the sandbox's limit on files is reached".into(),
+                LimitKind::Files,
+                hint,
+            ));
         }
         let (file, temporary) = match ask.append {
             true => (open_for_append(&spot, path, ask.mode)?, Temporary::Unused),
@@ -104,8 +109,8 @@ impl Draft {
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.written = self.written.saturating_add(bytes.len() as u64);
         if let Some(most) = self.root.room().bytes.filter(|most| self.written > *most) {
-            let hint = "remove something, or raise the sandbox's max_disk_mb";
-            let what = format!("more than the {most} bytes that may still be written");
+            let hint = "remove files, or raise the sandbox's max_disk_mb";
+            let what = format!("more than the {most} bytes that its limit leaves");
             return Err(error::too_much(&self.path, what, LimitKind::DiskMb, hint));
         }
         let _owner = self.root.act_as_guest()?;
@@ -176,7 +181,7 @@ fn remove_temporary(dir: &Dir, temporary: &[u8]) {
 }
 
 /// Writes all bytes of a reader.
-pub fn write(root: Root, path: &Rel, ask: Ask, from: &mut dyn Read) -> Result<FileEntry, Fault> {
+pub fn write(root: Root, path: &Rel, ask: WriteOptions, from: &mut dyn Read) -> Result<FileEntry, Fault> {
     let mut draft = Draft::begin(root, path, ask)?;
     let mut piece = vec![0u8; PIECE];
     loop {
@@ -184,7 +189,7 @@ pub fn write(root: Root, path: &Rel, ask: Ask, from: &mut dyn Read) -> Result<Fi
             Ok(0) => return draft.finish(),
             Ok(count) => draft.push(&piece[..count])?,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Fault::invalid(format!("what was to be written ended with an error: {e}"))),
+            Err(e) => return Err(Fault::invalid(format!("reading the source failed: {e}"))),
         }
     }
 }
@@ -193,8 +198,8 @@ fn check_when(path: &Rel, when: &When, found: Option<&Meta>) -> Result<(), Fault
     let (why, hint) = match (when, found) {
         (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => return Ok(()),
         (When::Matches(tags), Some(meta)) if tags.contains(&etag(meta)) => return Ok(()),
-        (When::Absent, Some(_)) => ("something is there already", "leave the condition out to replace it"),
-        (When::Present | When::Matches(_), None) => ("it is not there", "leave the condition out to make it"),
+        (When::Absent, Some(_)) => ("the path exists already", "leave the condition out to replace it"),
+        (When::Present | When::Matches(_), None) => ("it does not exist", "leave the condition out to create it"),
         (When::Matches(_), Some(_)) => ("it was changed meanwhile", "read it again, then write"),
     };
     Err(error::conflict(path, why, hint).phase(Phase::Admission))

@@ -52,13 +52,11 @@ impl Adoption {
         let ids: Vec<String> = String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect();
         if ids.is_empty() || ids.len() > MOST_COMMITS {
             let message = match ids.len() {
-                0 => "no commits were made inside that this branch does not have".to_owned(),
-                many => format!("{many} commits were made inside; at most {MOST_COMMITS} are taken over at once"),
+                0 => "no commits were made inside beyond those of this branch".to_owned(),
+                many => format!("{many} commits were made inside; at most {MOST_COMMITS} can be adopted at once"),
             };
             let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-            return Err(
-                fault.hint("`cofferdam diff` shows what was made; `cofferdam fetch` brings any number as a reference")
-            );
+            return Err(fault.hint("`cofferdam diff` shows them; `cofferdam fetch` brings any number as a reference"));
         }
         let bases = intake.ask_or(&["merge-base", "--all", &onto, &tip], &[1])?;
         let bases = String::from_utf8_lossy(&bases).trim().to_owned();
@@ -73,7 +71,7 @@ impl Adoption {
         let mut notes = Vec::new();
         if again {
             check_apart(&intake, &ids, &bases, &onto)?;
-            notes.push(format!("{} moved on meanwhile: the commits are written again on top of it", head.label()));
+            notes.push(format!("{} moved meanwhile: the commits are rewritten on top of it", head.label()));
         }
         let paths: Vec<Rel> = changed.keys().cloned().collect();
         let words = Plan { message: "commits made inside", author: CommitAuthor::Reviewer, agent: "", sandbox };
@@ -147,13 +145,13 @@ impl Adoption {
 
     /// Moves the branch; the files have landed. Returns its new commit, its name, and notes.
     pub fn finish(mut self) -> Result<(String, String, Vec<String>), Fault> {
-        let to = self.to.take().ok_or_else(|| Fault::internal("commits whose objects were not written"))?;
+        let to = self.to.take().ok_or_else(|| Fault::internal("objects of the commits were not written"))?;
         let committer = &self.prepared.committer;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let who = format!("{} <{}> {now} +0000", committer.name, committer.email);
         self.prepared.move_head(&self.prepared.head, &to, &who, "cofferdam approve --commits")?;
         if let Err(fault) = self.prepared.put_into_index(&self.changed) {
-            self.notes.push(format!("the index could not be brought up to date ({}); `git reset` does", fault.message));
+            self.notes.push(format!("the index could not be updated ({}); run `git reset`", fault.message));
         }
         if let Some(before) = self.prepared.head.commit() {
             self.notes.push(format!("{} was at {before} before", self.prepared.head.label()));
@@ -187,8 +185,9 @@ impl Adoption {
             onto = id_in(&self.prepared.scratch.git(&args, call)?)?;
         }
         if dropped > 0 {
-            self.notes
-                .push(format!("{dropped} of the commits had a signature or other headers, which do not hold any more"));
+            self.notes.push(format!(
+                "{dropped} of the commits had a signature or other headers, which are no longer valid and were dropped"
+            ));
         }
         Ok(onto)
     }
@@ -199,20 +198,19 @@ impl Adoption {
 fn check_apart(intake: &Intake, ids: &[String], base: &str, onto: &str) -> Result<(), Fault> {
     let texts = intake.texts(ids)?;
     if texts.values().any(|text| CommitText::parse(text).parents.len() != 1) {
-        return Err(not_taken("the branch moved on, and there is a merge among the commits"));
+        return Err(not_taken("the branch moved, and the commits contain a merge"));
     }
     let theirs = intake.between(base, onto)?;
     let ours: BTreeSet<Rel> = intake.changes(ids)?.into_values().flat_map(Changed::into_keys).collect();
     let meets = |path: &&Rel| ours.iter().any(|our| our.is_at_or_below(path) || path.is_at_or_below(our));
     match theirs.keys().find(meets) {
         None => Ok(()),
-        Some(path) => Err(not_taken(&format!("the branch moved on, and both changed {path}"))),
+        Some(path) => Err(not_taken(&format!("the branch moved, and both sides changed {path}"))),
     }
 }
 
 fn not_taken(why: &str) -> Fault {
-    let fault =
-        Fault::new(ErrorKind::Conflict, format!("the commits cannot be taken over: {why}")).phase(Phase::Review);
+    let fault = Fault::new(ErrorKind::Conflict, format!("the commits cannot be adopted: {why}")).phase(Phase::Review);
     fault.hint("`cofferdam fetch` brings them as a reference, to be merged or rebased with git")
 }
 

@@ -85,12 +85,12 @@ impl Prepared {
         let Repository { own, own_path, .. } = &self.repository;
         let fail = |e: io::Error| unreadable(own_path, &e);
         if own.meta_of(b"index.lock").map_err(fail)?.is_some() {
-            let fault = refused(&own_path.join("index.lock"), "another git is at work on the index");
+            let fault = refused(&own_path.join("index.lock"), "another git process holds the lock on the index");
             return Err(fault.hint("wait for it to end; if none runs, remove the file"));
         }
         let Some(index) = own.meta_of(b"index").map_err(fail)? else { return Ok(()) };
         if index.kind != FileKind::File {
-            return Err(refused(&own_path.join("index"), "is no regular file"));
+            return Err(refused(&own_path.join("index"), "is not a regular file"));
         }
         let args = ["ls-files", "-u", "-z"].map(OsStr::new);
         let env = vec![("GIT_INDEX_FILE", own_path.join("index").into_os_string())];
@@ -122,10 +122,7 @@ impl Prepared {
             let names: Vec<_> = before.iter().take(SHOWN).map(Rel::to_string).collect();
             let more = if before.len() > SHOWN { ", …" } else { "" };
             let count = before.len();
-            let note = format!(
-                "{count} of the files had changes of yours that were not committed: {}{more}",
-                names.join(", ")
-            );
+            let note = format!("{count} of the files had uncommitted changes of yours: {}{more}", names.join(", "));
             self.notes.push(note);
         }
         Ok(())

@@ -29,10 +29,9 @@ impl Prepared {
             return Ok(of_lfs.into_iter().filter_map(|triple| Rel::parse(triple[0])).collect());
         };
         let (path, driver) = (Rel::parse(triple[0]).unwrap_or_default(), String::from_utf8_lossy(triple[2]));
-        let message =
-            format!("{path} goes through the filter {driver:?}, and no program of a repository's is run here");
+        let message = format!("{path} uses the filter {driver:?}, and cofferdam runs no program of a repository");
         let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
-        Err(fault.hint("approve it without --commit, and commit it with git"))
+        Err(fault.hint("approve it without --commit, then commit it with git"))
     }
 
     /// Adds files to the scratch index, those of git LFS as pointers; returns the latter with their digests.

@@ -175,7 +175,9 @@ fn wait_readable(from: &impl std::os::fd::AsFd, deadline: Instant) -> io::Result
     loop {
         let timeout = sys::deadline::time_left(deadline);
         match rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end after {PATIENCE:?}"))),
+            Ok(0) => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end within {PATIENCE:?}")));
+            }
             Err(rustix::io::Errno::INTR) => {}
             other => return other.map(drop).map_err(io::Error::from),
         }
@@ -189,7 +191,10 @@ fn read_until(from: &mut (impl Read + std::os::fd::AsFd), deadline: Instant, mos
         match from.read(&mut piece)? {
             0 => return Ok(all),
             count if (all.len() + count) as u64 > most => {
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it says more than {most} bytes")));
+                return Err(io::Error::new(
+                    io::ErrorKind::FileTooLarge,
+                    format!("its output is longer than {most} bytes"),
+                ));
             }
             count => all.extend_from_slice(&piece[..count]),
         }
@@ -211,7 +216,7 @@ fn failed(program: &Path, args: &[OsString], why: &str) -> Fault {
 /// and references are not visible. A reftable, which only git can read, is shared by a link, and
 /// `info/attributes` is copied. Lies inside the real directory, has the same owner, and is removed
 /// when dropped.
-pub(super) struct Scratch {
+pub(super) struct ScratchRepository {
     program: PathBuf,
     pub parent: Dir,
     pub name: String,
@@ -231,19 +236,19 @@ const TABLE: &str = "reftable";
 /// Largest `info/attributes` that is copied.
 const MOST_ATTRIBUTES: u64 = 1 << 20;
 
-impl Scratch {
+impl ScratchRepository {
     pub fn make(
         program: PathBuf,
         repository: &Repository,
         sha256: bool,
         carried: Vec<String>,
-    ) -> Result<Scratch, Fault> {
+    ) -> Result<ScratchRepository, Fault> {
         let mut random = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
         let name = terms::id(MARK.trim_end_matches('-'), random).replace('_', "-");
         let fail = |e: io::Error| super::locate::unreadable(&repository.own_path, &e);
         clear_stale(&repository.own);
-        let scratch = Scratch {
+        let scratch = ScratchRepository {
             program,
             parent: repository.own.try_clone().map_err(fail)?,
             path: repository.own_path.join(&name),
@@ -300,7 +305,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchRepository {
     fn drop(&mut self) {
         clear(&self.parent, &self.name);
     }

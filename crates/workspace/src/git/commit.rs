@@ -6,13 +6,13 @@
 //! prepare ─▶ (landing) ─▶ blobs ─▶ tree ─▶ commit ─▶ compare-and-swap of HEAD ─▶ the user's index
 //! ```
 
-use super::child::{Call, Scratch};
-use super::inner::Inner;
+use super::child::{Call, ScratchRepository};
+use super::inner::PreparedSubmodule;
 use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
 use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
-use super::settings::{Identity, Settings, Surroundings, no_identity};
+use super::settings::{GitSettings, Identity, Surroundings, no_identity};
 use crate::dir::{Dir, Meta};
 use api::{CommitAuthor, Rel, SubmoduleCommit};
 use serde::{Deserialize, Serialize};
@@ -55,13 +55,13 @@ pub struct Committed {
 /// A commit whose preconditions were checked before the landing.
 pub struct Prepared {
     pub(super) repository: Repository,
-    pub(super) settings: Settings,
-    pub(super) scratch: Scratch,
+    pub(super) settings: GitSettings,
+    pub(super) scratch: ScratchRepository,
     pub(super) head: Head,
     /// Tops of other repositories in the tree, whose files are not committed here.
     pub(super) others: BTreeSet<Rel>,
     /// Submodules among them that get a commit of their own.
-    pub(super) inner: Vec<Inner>,
+    pub(super) inner: Vec<PreparedSubmodule>,
     pub(super) message: String,
     pub(super) author: Identity,
     pub(super) committer: Identity,
@@ -101,7 +101,7 @@ pub fn prepare(
     paths: &[Rel],
 ) -> Result<Prepared, Fault> {
     let repository = Repository::find(base)?.ok_or_else(|| {
-        let fault = Fault::invalid(format!("{} is in no git repository", base.display())).phase(Phase::Review);
+        let fault = Fault::invalid(format!("{} is not in a git repository", base.display())).phase(Phase::Review);
         fault.hint("approve without --commit, or `git init` first")
     })?;
     prepare_in(repository, surroundings, plan, paths, 0)
@@ -116,14 +116,15 @@ pub(super) fn prepare_in(
     depth: usize,
 ) -> Result<Prepared, Fault> {
     let message = checked_message(plan.message)?;
-    let settings = Settings::read(&repository, surroundings)?;
+    let settings = GitSettings::read(&repository, surroundings)?;
     let committer = settings.reviewer.clone().ok_or_else(no_identity)?;
     check_no_operation_in_progress(&repository)?;
     let (paths, others) = in_work_tree(&repository, paths)?;
-    let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
+    let scratch =
+        ScratchRepository::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
     let reftable = repository.has_reftable()?;
     if reftable != settings.reftable {
-        let why = "its settings and its files do not agree on how references are kept";
+        let why = "its settings and its files disagree about the reference storage";
         return Err(refused(&repository.common_path, why));
     }
     let head = if reftable { scratch.head()? } else { repository.head()? };
@@ -160,7 +161,7 @@ impl Prepared {
         for pair in fields.chunks_exact(2) {
             let head: Vec<&str> = std::str::from_utf8(pair[0]).unwrap_or_default().split(' ').collect();
             let (Some(path), [_, mode, _, blob, status]) = (Rel::parse(pair[1]), &head[..]) else {
-                return Err(Fault::internal("git diff-index says something unknown"));
+                return Err(Fault::internal("git diff-index gave unexpected output"));
             };
             let mode = if *status == "D" { "0" } else { mode };
             found.insert(path, (mode.to_owned(), (*blob).to_owned()));
@@ -176,7 +177,7 @@ impl Prepared {
             let at = entry.iter().position(|b| *b == b'\t').unwrap_or(entry.len());
             let head: Vec<&str> = std::str::from_utf8(&entry[..at]).unwrap_or_default().split(' ').collect();
             let (Some(path), [mode, blob, _]) = (entry.get(at + 1..).and_then(Rel::parse), &head[..]) else {
-                return Err(Fault::internal("git ls-files says something unknown"));
+                return Err(Fault::internal("git ls-files gave unexpected output"));
             };
             found.insert(path, ((*mode).to_owned(), (*blob).to_owned()));
         }
@@ -214,7 +215,7 @@ impl Prepared {
             kept.map_err(|e| moved(&format!("{path}, in lfs/objects of the repository: {e}")))?;
         }
         if !pointed.is_empty() {
-            self.notes.push(format!("{} files are kept by git LFS; `git lfs push` takes them along", pointed.len()));
+            self.notes.push(format!("{} files are stored by git LFS; `git lfs push` uploads them", pointed.len()));
         }
         if self.as_landed(&top, &there)? != seen {
             return Err(moved("a file that landed was changed while it was committed"));
@@ -223,10 +224,10 @@ impl Prepared {
         let changed = self.differences()?;
         let approved: BTreeSet<&Rel> = landed.iter().map(|staged| &staged.path).chain(&linked).collect();
         if let Some(other) = changed.keys().find(|path| !approved.contains(path)) {
-            return Err(moved(&format!("{other} would be committed, too, and was not approved")));
+            return Err(moved(&format!("{other} would be committed too, but was not approved")));
         }
         if changed.is_empty() {
-            self.notes.push("nothing that git keeps was changed: no commit".into());
+            self.notes.push("nothing that git records was changed: no commit".into());
             return Ok(Made { commit: None, who: String::new(), changed, inner });
         }
         let (commit, who) = self.make(batch)?;
@@ -329,11 +330,11 @@ pub(super) fn id_in(out: &[u8]) -> Result<String, Fault> {
     let text = String::from_utf8_lossy(out).trim().to_owned();
     match is_id(&text) {
         true => Ok(text),
-        false => Err(Fault::internal(format!("git answers {text:?} where an id was due"))),
+        false => Err(Fault::internal(format!("git printed {text:?} instead of an id"))),
     }
 }
 
 fn moved(why: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("not committed: {why}")).phase(Phase::Application);
-    fault.hint("it landed; commit it with git, or take it back with `cofferdam undo`")
+    fault.hint("it landed; commit it with git, or undo it with `cofferdam undo`")
 }

@@ -16,7 +16,7 @@ use terms::Fault;
 const DEEPEST: usize = 8;
 
 /// Submodule that gets a commit.
-pub(super) struct Inner {
+pub(super) struct PreparedSubmodule {
     /// Path of the submodule in the work tree of the superproject.
     pub at: Rel,
     pub prepared: Prepared,
@@ -42,16 +42,15 @@ impl Prepared {
             let prepared = prepare_in(repository, surroundings, plan, &own, depth + 1)?;
             if prepared.head.commit() != Some(recorded.as_str()) {
                 let stood = prepared.head.commit().unwrap_or("no commit");
-                self.notes.push(format!(
-                    "{at} stood on {stood}, not on {recorded} as HEAD has it: the commit takes that along"
-                ));
+                self.notes
+                    .push(format!("{at} was at {stood}, not at {recorded} as HEAD records: the commit includes that"));
             }
             if matches!(prepared.head, Head::Detached { .. }) {
                 self.notes.push(format!(
-                    "{at} is on no branch: its commit is found by the link; `git -C {at} switch -c NAME` names it"
+                    "{at} is on no branch: only the submodule link refers to its commit; `git -C {at} switch -c NAME` gives it a branch"
                 ));
             }
-            self.inner.push(Inner { at: at.clone(), prepared });
+            self.inner.push(PreparedSubmodule { at: at.clone(), prepared });
         }
         Ok(())
     }
@@ -124,7 +123,7 @@ impl Prepared {
             return;
         }
         if let Err(fault) = self.put_into_index(&made.changed) {
-            let note = format!("the index could not be brought up to date ({}); `git reset` does", fault.message);
+            let note = format!("the index could not be updated ({}); run `git reset`", fault.message);
             self.notes.push(note);
         }
     }
@@ -158,15 +157,12 @@ impl Repository {
             return Ok(None);
         }
         let found = Repository::find(&top)?.filter(|found| found.top == top);
-        let found = found.ok_or_else(|| refused(&top, "its .git is no git directory"))?;
+        let found = found.ok_or_else(|| refused(&top, "its .git is not a git directory"))?;
         // A `.git` directory in place points nowhere else.
         if !found.by_file || self.keeps(&found)? {
             return Ok(Some(found));
         }
-        Err(refused(
-            &top,
-            "its .git leads to another git directory than the one that the repository around it keeps for it",
-        ))
+        Err(refused(&top, "its .git leads to a git directory other than the one in the superproject"))
     }
 
     /// True if the git directory of `inner` lies in `modules` of this one, reached without a link.

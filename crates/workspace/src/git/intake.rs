@@ -10,10 +10,10 @@
 //! that whatever it refers to is there, so `out` holds exactly the history of the commit that was asked for, or it is
 //! refused.
 
-use super::child::{Call, Scratch, make_dir};
+use super::child::{Call, ScratchRepository, make_dir};
 use super::locate::{Repository, refused, unreadable};
 use super::refs::{Head, is_id, is_plain};
-use super::settings::{Identity, Settings, Surroundings, no_identity};
+use super::settings::{GitSettings, Identity, Surroundings, no_identity};
 use crate::dir::{Dir, is_absent};
 use crate::layer::Stack;
 use api::Rel;
@@ -33,8 +33,8 @@ pub(super) type Changed = BTreeMap<Rel, (String, String)>;
 /// The history of a commit from inside, checked and in quarantine.
 pub struct Intake {
     pub(super) repository: Repository,
-    pub(super) settings: Settings,
-    pub(super) scratch: Scratch,
+    pub(super) settings: GitSettings,
+    pub(super) scratch: ScratchRepository,
     tip: String,
     /// Ids of the commits that no reference of the repository has, parents first.
     ids: Vec<String>,
@@ -77,8 +77,8 @@ pub fn check_reference(name: &str) -> Result<(), Fault> {
     match is_plain(name) && name.split('/').count() >= 3 && name.len() <= 200 {
         true => Ok(()),
         false => {
-            let fault = Fault::invalid(format!("--as {name:?} is no name of a reference")).phase(Phase::Admission);
-            Err(fault.hint("give a whole one, for example refs/heads/from-agent"))
+            let fault = Fault::invalid(format!("--as {name:?} is not a reference name")).phase(Phase::Admission);
+            Err(fault.hint("give a full name, for example refs/heads/from-agent"))
         }
     }
 }
@@ -94,13 +94,14 @@ impl Intake {
     ) -> Result<Intake, Fault> {
         let repository = Repository::find(base)?.filter(|found| found.prefix.is_top()).ok_or_else(|| {
             let fault = Fault::invalid(format!("{} is not the top of a git repository", base.display()));
-            fault.hint("commits come out only where the workspace covers a whole repository").phase(Phase::Review)
+            fault.hint("commits can be fetched only if the workspace covers a whole repository").phase(Phase::Review)
         })?;
         if !is_id(tip) {
-            return Err(refused(Path::new(".git"), "inside, HEAD names no commit"));
+            return Err(refused(Path::new(".git"), "inside, HEAD does not name a commit"));
         }
-        let settings = Settings::read(&repository, surroundings)?;
-        let scratch = Scratch::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
+        let settings = GitSettings::read(&repository, surroundings)?;
+        let scratch =
+            ScratchRepository::make(settings.program.clone(), &repository, settings.sha256, settings.carried.clone())?;
         let objects = repository.objects();
         let mut intake =
             Intake { repository, settings, scratch, tip: tip.to_owned(), ids: Vec::new(), objects, notes: Vec::new() };
@@ -117,13 +118,13 @@ impl Intake {
             let args = ["index-pack", "--stdin", &format!("--max-input-size={MOST_BYTES}")].map(OsString::from);
             if let Err(fault) = self.git_of(&within, &args, Vec::new(), Some(pack), &[]) {
                 // Whether anything is missing without it shows below.
-                self.notes.push(format!("inside, {name} is no pack that git takes: {}", fault.message));
+                self.notes.push(format!("inside, git does not accept the pack {name}: {}", fault.message));
             }
         }
         let kind =
             self.git(&within, &["cat-file", "-t", &self.tip], Vec::new()).map_err(|fault| self.unusable(fault))?;
         if kind.trim_ascii() != b"commit" {
-            return Err(refused(Path::new(".git"), "inside, HEAD names no commit"));
+            return Err(refused(Path::new(".git"), "inside, HEAD does not name a commit"));
         }
         let range = self.range(known)?;
         let listed =
@@ -308,7 +309,7 @@ impl Intake {
     }
 
     fn unusable(&self, fault: Fault) -> Fault {
-        let mut message = format!("the commits made inside cannot be taken: {}", fault.message);
+        let mut message = format!("the commits made inside cannot be fetched: {}", fault.message);
         self.notes.iter().take(1).for_each(|note| message.push_str(&format!(" ({note})")));
         let hint = "the repository inside is damaged or lacks objects; `git fsck` inside shows what, and `cofferdam approve` takes the files";
         Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Review)
@@ -355,7 +356,7 @@ impl Intake {
         let env = vec![("GIT_OBJECT_DIRECTORY", self.objects.as_os_str().to_owned())];
         let said = self.scratch.git(&args, Call { env, input, most: MOST_TEXT, ..Call::default() })?;
         let (mut rest, mut found) = (&said[..], BTreeMap::new());
-        let odd = || Fault::internal("git cat-file says something unknown");
+        let odd = || Fault::internal("git cat-file gave unexpected output");
         while !rest.is_empty() {
             let end = rest.iter().position(|b| *b == b'\n').ok_or_else(odd)?;
             let head = std::str::from_utf8(&rest[..end]).map_err(|_| odd())?;
@@ -524,13 +525,13 @@ fn raw_entry(field: &[u8], path: Option<&[u8]>) -> Result<(Rel, (String, String)
 }
 
 fn unknown_answer() -> Fault {
-    Fault::internal("git diff-tree says something unknown")
+    Fault::internal("git diff-tree gave unexpected output")
 }
 
 fn lines_of_ids(said: &[u8]) -> Result<Vec<String>, Fault> {
     let lines = said.split(|b| *b == b'\n').filter(|line| !line.is_empty());
     let ids = lines.map(|line| Some(std::str::from_utf8(line).ok().filter(|id| is_id(id))?.to_owned()));
-    ids.collect::<Option<_>>().ok_or_else(|| Fault::internal("git says something where ids were due"))
+    ids.collect::<Option<_>>().ok_or_else(|| Fault::internal("git printed other text instead of ids"))
 }
 
 fn names(dir: &Dir, most: usize) -> io::Result<Vec<Vec<u8>>> {

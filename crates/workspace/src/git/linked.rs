@@ -86,7 +86,7 @@ impl Linked {
             check_named_by_settings(&repository, &dir)?;
         }
         if repository.has_reftable()? {
-            return Err(refused(common_path, "keeps its references as a reftable, which is not copied"));
+            return Err(refused(common_path, "stores its references in a reftable, which is not copied"));
         }
         if repository.objects().as_os_str().as_bytes().contains(&b'\n') {
             return Err(refused(common_path, "has a newline in its path"));
@@ -138,7 +138,7 @@ impl Linked {
         self.copy_references(&git)?;
         let alternate = [self.repository.objects().as_os_str().as_bytes(), b"\n"].concat();
         put(&git, b"objects/info/alternates", &alternate)?;
-        put(&git, SEED_MARK, b"a git directory of this workspace alone\n")
+        put(&git, SEED_MARK, b"git directory of this workspace only\n")
     }
 
     fn copy_settings(&self, git: &Dir) -> io::Result<()> {
@@ -183,7 +183,7 @@ fn check_owners(repository: &Repository, tree: &Dir) -> Result<(), Fault> {
     let me = rustix::process::geteuid();
     let of = |dir: &Dir, at: &Rel, path: &Path| -> Result<u32, Fault> {
         let found = dir.meta(at).map_err(|e| unreadable(path, &e))?.filter(|meta| meta.kind == FileKind::Dir);
-        found.map(|meta| meta.uid).ok_or_else(|| refused(path, "is no git directory"))
+        found.map(|meta| meta.uid).ok_or_else(|| refused(path, "is not a git directory"))
     };
     let (top, objects) = (Rel::top(), Rel::top().join(b"objects"));
     let tree = of(tree, &top, &repository.top)?;
@@ -283,7 +283,7 @@ pub fn head_inside(stack: &Stack) -> Result<Option<super::Head>, Fault> {
         return Ok(None);
     }
     if is_dir(&git.join(b"reftable")).map_err(fail)? {
-        return Err(refused(inside, "inside, references are kept as a reftable, which is not read"));
+        return Err(refused(inside, "inside, references are stored in a reftable, which cofferdam does not read"));
     }
     let read = |name: &str, most: u64| -> io::Result<Option<Vec<u8>>> {
         let path = [b".git/", name.as_bytes()].concat();
@@ -310,7 +310,7 @@ pub fn head_inside(stack: &Stack) -> Result<Option<super::Head>, Fault> {
             _ => break,
         }
     }
-    Err(refused(inside, "inside, HEAD says neither a branch nor a commit"))
+    Err(refused(inside, "inside, HEAD names neither a branch nor a commit"))
 }
 
 /// HEAD of the repository that a directory is the top of; None elsewhere, and where it cannot be determined.

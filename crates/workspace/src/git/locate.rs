@@ -107,7 +107,7 @@ pub(super) fn by_file(dir: &Dir, top: &Path) -> Result<Repository, Fault> {
     };
     let common = Dir::open(&common_path).map_err(|e| unreadable(&common_path, &e))?;
     if !looks_like_one(&common).map_err(|e| unreadable(&common_path, &e))? {
-        return Err(refused(&common_path, "is no git directory"));
+        return Err(refused(&common_path, "is not a git directory"));
     }
     if shared.is_some() {
         leads_back(&own, &own_path, dir)?;

@@ -14,7 +14,7 @@ pub(super) fn checked_message(message: &str) -> Result<String, Fault> {
         () if text.len() > LONGEST_MESSAGE => "is longer than 64 KiB",
         () => return Ok(text),
     };
-    Err(Fault::invalid(format!("the message {why}")).hint("say what was changed, with -m").phase(Phase::Review))
+    Err(Fault::invalid(format!("the message {why}")).hint("describe the change with -m").phase(Phase::Review))
 }
 
 /// Appends trailers as a paragraph of their own, or to a last paragraph of trailers.

@@ -1,9 +1,9 @@
 //! Contents of files in a commit, as a checkout would write them. Unknown for large files and for those with filters.
 
-use super::child::{Call, Scratch};
+use super::child::{Call, ScratchRepository};
 use super::locate::Repository;
 use super::refs::is_id;
-use super::settings::{Settings, Surroundings};
+use super::settings::{GitSettings, Surroundings};
 use api::Rel;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use terms::Fault;
 
 /// Contents of some files in one commit.
 pub struct Old {
-    scratch: Scratch,
+    scratch: ScratchRepository,
     prefix: Rel,
     blobs: BTreeMap<Rel, Blob>,
 }
@@ -46,8 +46,8 @@ impl Old {
         paths: &[Rel],
     ) -> Result<Option<Old>, Fault> {
         let Some(repository) = Repository::find(base)?.filter(|_| is_id(commit)) else { return Ok(None) };
-        let settings = Settings::read(&repository, surroundings)?;
-        let scratch = Scratch::make(settings.program, &repository, settings.sha256, settings.carried)?;
+        let settings = GitSettings::read(&repository, surroundings)?;
+        let scratch = ScratchRepository::make(settings.program, &repository, settings.sha256, settings.carried)?;
         let mut old = Old { scratch, prefix: repository.prefix, blobs: BTreeMap::new() };
         Ok(old.find(commit, paths)?.then_some(old))
     }
@@ -78,7 +78,7 @@ impl Old {
                 Some(BatchReply::Blob { id, size }) => Blob::Known { id, size },
                 Some(BatchReply::Missing) => Blob::Absent,
                 Some(BatchReply::Other) => Blob::Opaque,
-                None => return Err(Fault::internal("git cat-file says something unknown")),
+                None => return Err(Fault::internal("git cat-file gave unexpected output")),
             };
             let blob = if filtered.next() == Some(true) { Blob::Opaque } else { blob };
             self.blobs.insert(path.clone(), blob);

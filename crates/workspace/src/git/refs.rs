@@ -47,13 +47,13 @@ pub(super) const LARGEST_PACKED: u64 = 64 << 20;
 impl Repository {
     pub fn head(&self) -> Result<Head, Fault> {
         if self.common.meta_of(b"reftable").map_err(|e| unreadable(&self.common_path, &e))?.is_some() {
-            return Err(refused(&self.common_path, "keeps its references as a reftable, which only git reads"));
+            return Err(refused(&self.common_path, "stores its references in a reftable, which only git reads"));
         }
         let value = self.read_one("HEAD").map_err(|e| unreadable(&self.own_path, &e))?;
         match value {
             Some(RefValue::Commit(commit)) => Ok(Head::Detached { commit }),
             Some(RefValue::Symbolic(name)) => self.follow(name),
-            None => Err(refused(&self.own_path, "HEAD says neither a branch nor a commit")),
+            None => Err(refused(&self.own_path, "HEAD names neither a branch nor a commit")),
         }
     }
 
@@ -68,7 +68,7 @@ impl Repository {
                 }
             }
         }
-        Err(refused(&self.common_path, "HEAD leads from reference to reference without end"))
+        Err(refused(&self.common_path, "HEAD is in a loop of symbolic references"))
     }
 
     /// Reads a loose reference.
@@ -187,9 +187,11 @@ impl Repository {
         let place = self.make_dirs(dir, &parent).map_err(failed)?;
         let lock = LockFile::take(&place, last, self.owner).map_err(failed)?.ok_or_else(|| busy(name))?;
         if self.head()? != *seen {
-            let message = format!("{} moved away from {}", name, seen.commit().unwrap_or("no commit"));
+            let message = format!("{} is no longer at {}", name, seen.commit().unwrap_or("no commit"));
             let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Application);
-            return Err(fault.hint("somebody committed meanwhile; commit what landed with git, or `cofferdam undo`"));
+            return Err(fault.hint(
+                "another commit was made meanwhile; commit the landed changes with git, or run `cofferdam undo`",
+            ));
         }
         lock.put(new).map_err(failed)?;
         let old = seen.commit().map_or_else(|| "0".repeat(new.len()), str::to_owned);
@@ -340,10 +342,10 @@ pub(super) fn is_id(text: &str) -> bool {
 }
 
 fn garbled(name: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the reference {name:?} cannot be understood"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the reference {name:?} is malformed"))
 }
 
 fn busy(name: &str) -> Fault {
-    let message = format!("another git is moving {name}: there is a {name}.lock");
+    let message = format!("another git process is updating {name}: {name}.lock exists");
     Fault::new(ErrorKind::Conflict, message).hint("wait for it to end, then commit with git").retry(Retry::Later)
 }

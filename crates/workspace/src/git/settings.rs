@@ -1,7 +1,7 @@
 //! Config of the user and of a repository, read as data: identity of the reviewer, line endings, filters. Values that
 //! name programs are never passed on.
 
-use super::child::{Call, Scratch, call, program};
+use super::child::{Call, ScratchRepository, call, program};
 use super::locate::{Repository, bounded, identity, refused, unreadable};
 use crate::dir::Dir;
 use api::Rel;
@@ -43,7 +43,7 @@ impl Identity {
 }
 
 /// Config values that matter for a commit.
-pub(super) struct Settings {
+pub(super) struct GitSettings {
     pub program: PathBuf,
     pub sha256: bool,
     /// References are stored in a reftable.
@@ -71,14 +71,14 @@ const CARRIED: &[&str] = &["core.autocrlf", "core.eol", "core.filemode", "core.s
 const UNDERSTOOD: &[&str] =
     &["noop", "preciousobjects", "partialclone", "objectformat", "worktreeconfig", "relativeworktrees", "refstorage"];
 
-impl Settings {
-    pub fn read(repository: &Repository, surroundings: &Surroundings<'_>) -> Result<Settings, Fault> {
+impl GitSettings {
+    pub fn read(repository: &Repository, surroundings: &Surroundings<'_>) -> Result<GitSettings, Fault> {
         let program = program(surroundings, &repository.top)?;
-        let reader = Reader { program: &program, repository, surroundings };
+        let reader = ConfigReader { program: &program, repository, surroundings };
         let local = reader.local()?;
         check_format(repository, &local)?;
         check_work_tree(repository, &local)?;
-        let apart = Scratch::make(program.clone(), repository, false, Vec::new())?;
+        let apart = ScratchRepository::make(program.clone(), repository, false, Vec::new())?;
         let mut all = reader.of_user("--system", &apart)?;
         all.extend(reader.of_user("--global", &apart)?);
         all.extend(local.clone());
@@ -89,7 +89,7 @@ impl Settings {
         let own = |name: &str| surroundings.var(name).and_then(OsStr::to_str);
         let name = own("GIT_COMMITTER_NAME").or(says("user.name"));
         let email = own("GIT_COMMITTER_EMAIL").or(says("user.email")).or(own("EMAIL"));
-        Ok(Settings {
+        Ok(GitSettings {
             sha256: local.get("extensions.objectformat").is_some_and(|format| format == "sha256"),
             reftable: local.get("extensions.refstorage").is_some_and(|storage| storage == "reftable"),
             carried,
@@ -102,13 +102,13 @@ impl Settings {
     }
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     program: &'a PathBuf,
     repository: &'a Repository,
     surroundings: &'a Surroundings<'a>,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     /// Config of the repository, without includes: passed to the child on standard input, so that it opens no file
     /// itself.
     fn local(&self) -> Result<BTreeMap<String, String>, Fault> {
@@ -141,7 +141,7 @@ impl Reader<'_> {
     /// GIT_DIR is set because conditional includes depend on it. Git would also read the config of that directory and
     /// open its includes: GIT_COMMON_DIR points to the scratch directory `apart`, which holds no data of the
     /// repository.
-    fn of_user(&self, scope: &str, apart: &Scratch) -> Result<BTreeMap<String, String>, Fault> {
+    fn of_user(&self, scope: &str, apart: &ScratchRepository) -> Result<BTreeMap<String, String>, Fault> {
         let args = ["config", scope, "--includes", "-z", "--get-regexp", WANTED].into_iter().map(OsString::from);
         let mut env = vec![
             ("GIT_DIR", self.repository.own_path.clone().into_os_string()),

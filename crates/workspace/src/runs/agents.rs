@@ -1,9 +1,9 @@
 //! Agents: instructions that the next agent obeys outside of any sandbox, and settings by which it starts servers and hooks.
 
-use super::{Rule, rule};
+use super::{RunsRule, rule};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/.cofferdam{.json,.toml,/**}", "rules of cofferdam"),
     rule("**/{.,}mcp{.json,_config.json,-servers.json,_servers.json,_settings.json}", "MCP servers"),
     rule("**/{claude_desktop_config,gemini-extension}.json", "MCP servers"),

@@ -1,9 +1,9 @@
 //! Continuous integration, deployment services and bots: they run with secrets as soon as the change is pushed.
 
-use super::{Rule, SOURCES, When, rule, rule_except, rule_when};
+use super::{RunsRule, SOURCES, When, rule, rule_except, rule_when};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/.github/{workflows,actions}/**", "CI workflow"),
     rule("**/.{forgejo,gitea,gitlab,gitlab-ci,circleci,buildkite,teamcity,tekton,harness,codefresh,jenkins,semaphore,builds,zuul.d,ci}/**", "CI workflow"),
     rule("**/{*.,.}gitlab-ci{.*,}.y{a,}ml", "CI workflow"),

@@ -1,9 +1,9 @@
 //! Build tools and task runners that serve any language, packaging for distributions, documents that are built.
 
-use super::{Rule, SOURCES, rule, rule_except};
+use super::{RunsRule, SOURCES, rule, rule_except};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/{gnu,bsd,}makefile", "build script"),
     rule_except("**/{gnu,bsd,}makefile.*", "build script", SOURCES),
     rule("**/*.{mk,mak,make}", "build script"),

@@ -1,9 +1,9 @@
 //! Files that a desktop, a file manager or the system starts: units, launchers, scheduled jobs, shortcuts.
 
-use super::{Rule, rule, rule_except};
+use super::{RunsRule, rule, rule_except};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/*.{service,timer,socket,mount,automount,path,slice,swap}", "systemd unit"),
     rule("**/*.{container,kube,quadlet}", "systemd unit"),
     rule("**/*.desktop", "desktop launcher"),

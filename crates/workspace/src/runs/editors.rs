@@ -1,9 +1,9 @@
 //! Editors, language servers and development containers: tasks, servers, formatters and start-up code that the project names.
 
-use super::{Rule, When, rule, rule_when};
+use super::{RunsRule, When, rule, rule_when};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/.{vscode,vscode-insiders,vscodium,idea,run,fleet,zed,vs,helix,sublime,atom,lapce,nova,theia,c9,kdev4,codelite,kak,jetbrains,positron}/**", "editor settings"),
     rule("**/*.{code-workspace,run.xml,iml,ipr,iws,kdev4,geany,cbp,creator,creator.user,pro.user,tmproj}", "editor settings"),
     rule("**/*.sublime-{project,workspace,build,commands,settings,keymap,macro,menu}", "editor settings"),

@@ -1,10 +1,10 @@
 //! Infrastructure, containers and configuration management: applied to machines and clusters, with the rights of the
 //! user who applies.
 
-use super::{Rule, SOURCES, rule, rule_except};
+use super::{RunsRule, SOURCES, rule, rule_except};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     // `plan` already runs providers and external data sources.
     rule("**/*.{tf,tofu}{.json,}", "Terraform configuration"),
     rule("**/*.tfvars{.json,}", "Terraform configuration"),

@@ -1,10 +1,10 @@
 //! Start-up files of interpreters, debuggers and consoles, which read them from the directory that they are started in or from
 //! the environment that they are part of.
 
-use super::{Rule, rule};
+use super::{RunsRule, rule};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/{.rprofile{.site,},.renviron,.rdata,.lintr,renv/*,packrat/*}", "start-up file of an interpreter"),
     rule("**/{.ghci,.ghcid,.ocamlinit,.utoprc,.octaverc,.erlang,.guile,.gnuplot,.maxima,.tclshrc,.wishrc,.perldb,startup.m,finish.m}", "start-up file of an interpreter"),
     rule("**/.{irbrc,pryrc,rdbgrc,byebugrc}{.rb,}", "start-up file of an interpreter"),

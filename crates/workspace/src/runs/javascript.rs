@@ -1,6 +1,6 @@
 //! npm and its kin: scripts of packages, settings of package managers, and configuration that is a program itself.
 
-use super::{Rule, When, rule, rule_when};
+use super::{RunsRule, When, rule, rule_when};
 
 /// Keys that npm and similar tools run or fetch by; the others name programs and modules that tools load by
 /// themselves.
@@ -17,7 +17,7 @@ const PACKAGE_KEYS: When = When::Keys(&[
 ]);
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule_when("**/package.json", "package scripts", PACKAGE_KEYS),
     rule("**/{package.json5,package.y{a,}ml,binding.gyp,jsr.json{c,}}", "package scripts"),
     rule("**/{.npmrc,.yarnrc,.yarnrc.yml,{.,}pnpmfile.{js,cjs,mjs},.pnp.{cjs,js,data.json,loader.mjs},{.,}bunfig.toml,pnpm-workspace.yaml,.bowerrc,.node-gyprc,node.config.json}", "package manager settings"),

@@ -1,12 +1,12 @@
 //! Package managers and build tools of single languages: scripts of install, build and test, and package sources.
 
-use super::{Rule, When, rule, rule_except, rule_when};
+use super::{RunsRule, When, rule, rule_except, rule_when};
 
 const COMPOSER_KEYS: When =
     When::Keys(&["scripts", "bin", "autoload", "autoload-dev", "config", "repositories", "extra", "minimum-stability"]);
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     // Rust.
     rule("**/build.rs", "build script"),
     rule("**/.cargo/**", "cargo settings"),

@@ -1,10 +1,10 @@
 //! Linters, formatters and test runners that load plug-ins, run commands or take bootstrap code from their settings. Those of
 //! JavaScript are in `javascript.rs`.
 
-use super::{Rule, rule};
+use super::{RunsRule, rule};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     // Python: plug-ins, init hooks, search paths.
     rule("**/{{.,}pylintrc{.toml,},.flake8,{.,}mypy.ini,.coveragerc,.pyre_configuration,.sqlfluff,.checkov.y{a,}ml,.ansible-lint{.yml,.yaml,}}", "settings that name programs"),
     // Ruby: `require`, and options that do the same.

@@ -2,7 +2,7 @@
 //! those are looked up in maps. Only the rest is compiled to regular expressions, because every `diff` waits for the
 //! compilation.
 
-use super::{RULES, Rule};
+use super::{RULES, RunsRule};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
@@ -98,7 +98,7 @@ fn leading_directory(pattern: &str) -> Option<&str> {
 }
 
 /// Rules that match a folded path, in table order.
-pub fn rules_for(path: &str) -> Vec<&'static Rule> {
+pub fn rules_for(path: &str) -> Vec<&'static RunsRule> {
     let name = path.rsplit('/').next().unwrap_or_default();
     let rules = MATCHER.numbers(path).into_iter().map(|number| RULES[number]);
     rules.filter(|rule| !rule.excepts(name)).collect()

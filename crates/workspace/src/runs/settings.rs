@@ -1,13 +1,13 @@
 //! Settings of tools in general: credentials and hosts, and catch-alls for names that only tools use. Last, so that a rule that
 //! knows the tool gives the reason.
 
-use super::{Rule, rule, rule_except};
+use super::{RunsRule, rule, rule_except};
 
 /// Lists of names to leave out, which start no program whatever their contents.
 const HARMLESS_RC: &[&str] = &[".browserslistrc"];
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     rule("**/.{netrc,authinfo,curlrc,wgetrc,s3cfg,boto,mailcap,forward,procmailrc,lessfilter,lesskey,taskrc}", "settings of a tool"),
     rule("**/_netrc", "settings of a tool"),
     rule("**/.ssh/**", "ssh settings"),

@@ -1,9 +1,9 @@
 //! Shells, and tools that act when a shell enters a directory: environments and version managers.
 
-use super::{Rule, When, rule, rule_except, rule_when};
+use super::{RunsRule, When, rule, rule_except, rule_when};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     // Shells source these, or source what they name, when the directory is entered.
     rule("**/.envrc*", "direnv"),
     rule("**/{.direnv/**,.direnvrc,direnv.toml}", "direnv"),

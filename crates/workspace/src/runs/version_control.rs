@@ -1,9 +1,9 @@
 //! Version control: settings, hooks and attributes that name programs or decide what is fetched.
 
-use super::{Rule, rule};
+use super::{RunsRule, rule};
 
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[RunsRule] = &[
     // git reads these in every working tree; drivers and urls in them start programs.
     rule("**/.gitmodules", "git submodules"),
     rule("**/.gitattributes", "git attributes"),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terms::Fault;
 use workspace::diff::{Options, diff};
-use workspace::land::{Held, Landing};
+use workspace::land::{BaseLock, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::select::{Marked, Selection, choose, choose_to_drop};
 use workspace::stage::{self, Drawn, Site};
@@ -85,7 +85,7 @@ impl StackFixture {
     }
 
     fn land(&mut self, stack: &Stack, goals: Vec<Goal>, undone: Option<&Dir>) -> Result<(String, Plan), Fault> {
-        let _held = Held::take(&stack.base, std::time::Duration::from_secs(60))?;
+        let _held = BaseLock::take(&stack.base, std::time::Duration::from_secs(60))?;
         let (id, batch) = self.batch();
         let view = undone.is_none().then_some(stack);
         let site = Site { base: &stack.base, batch: &batch, id: &id, view, undone };

@@ -3,13 +3,15 @@
 
 use super::super::headers::remove_hop_by_hop;
 use super::super::judged_request::JudgedRequest;
-use super::super::refusal::Refusal;
+use super::super::refusal::RequestRefusal;
 use super::super::secrets::Mask;
 use super::super::tls::stream_trouble;
-use super::super::websocket_relay::{self, Side};
-use super::{AfterRequest, BodyLeft, ReadError, Reader, StreamHalves, Writer};
+use super::super::websocket_relay::{self, WebSocketPeer};
+use super::{AfterRequest, BodyLeft, HttpReader, HttpWriter, ReadError, StreamHalves};
 use crate::chunked::{LAST_CHUNK, chunk_head};
-use crate::http1::{Body, Connection, Fields, Request, Response, Version, resume_response, write_response};
+use crate::http1::{
+    BodyFraming, Connection, HeaderFields, RequestHead, Response, Version, resume_response, write_response,
+};
 use bytes::Bytes;
 use std::future::pending;
 use std::io;
@@ -21,7 +23,7 @@ use tokio::io::AsyncWriteExt;
 const MAX_INTERIM: usize = 16;
 
 pub(super) struct Exchange<'a> {
-    request: &'a Request,
+    request: &'a RequestHead,
     judged: &'a JudgedRequest,
     upgrade: bool,
     /// True once the request was sent completely.
@@ -34,7 +36,7 @@ pub(super) struct ExchangeEnd {
     pub after: AfterRequest,
     pub keep_server: bool,
     /// Error response to send to the guest instead.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<RequestRefusal>,
 }
 
 /// Reason for aborting an exchange.
@@ -53,7 +55,7 @@ enum ResponseEnd {
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(request: &'a Request, judged: &'a JudgedRequest, upgrade: bool) -> Exchange<'a> {
+    pub fn new(request: &'a RequestHead, judged: &'a JudgedRequest, upgrade: bool) -> Exchange<'a> {
         Exchange { request, judged, upgrade, sent: false.into(), begun: false.into() }
     }
 
@@ -80,10 +82,13 @@ impl<'a> Exchange<'a> {
     fn give_up(&self, broken: ExchangeError) -> ExchangeEnd {
         let (reason, refusal) = match broken {
             ExchangeError::GuestGone => ("the client is gone".to_owned(), None),
-            ExchangeError::GuestSaid(status, reason) => (reason.to_owned(), Some(Refusal::malformed(status, reason))),
-            ExchangeError::Server(reason) => (reason.clone(), Some(Refusal::unavailable(reason))),
+            ExchangeError::GuestSaid(status, reason) => {
+                (reason.to_owned(), Some(RequestRefusal::malformed(status, reason)))
+            }
+            ExchangeError::Server(reason) => (reason.clone(), Some(RequestRefusal::unavailable(reason))),
             ExchangeError::Cut(reason) => {
-                let refusal = Refusal { kind: ErrorKind::PolicyDenied, ..Refusal::unavailable(reason.to_owned()) };
+                let refusal =
+                    RequestRefusal { kind: ErrorKind::PolicyDenied, ..RequestRefusal::unavailable(reason.to_owned()) };
                 (reason.to_owned(), Some(refusal))
             }
         };
@@ -93,7 +98,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Sends the request. Returns only on a fault of the guest; a fault of the server shows in its response.
-    async fn upload(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> ExchangeError {
+    async fn upload(&self, guest: &mut HttpReader, server: &mut HttpWriter, head: &[u8]) -> ExchangeError {
         match self.send(guest, server, head).await {
             Ok(()) => {
                 self.sent.store(true, Relaxed);
@@ -107,10 +112,10 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    async fn send(&self, guest: &mut Reader, server: &mut Writer, head: &[u8]) -> Result<(), SendError> {
+    async fn send(&self, guest: &mut HttpReader, server: &mut HttpWriter, head: &[u8]) -> Result<(), SendError> {
         self.judged.passes(0, head.len()).map_err(SendError::Cut)?;
         put(server, head).await?;
-        let chunked = self.request.body == Body::Chunked;
+        let chunked = self.request.body == BodyFraming::Chunked;
         let mut left = BodyLeft::of(self.request.body);
         while let Some(data) = guest.piece(&mut left).await.map_err(SendError::Guest)? {
             self.judged.passes(0, data.len()).map_err(SendError::Cut)?;
@@ -125,7 +130,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Forwards the response.
-    async fn download(&self, server: &mut Reader, guest: &mut Writer) -> Result<ResponseEnd, ExchangeError> {
+    async fn download(&self, server: &mut HttpReader, guest: &mut HttpWriter) -> Result<ResponseEnd, ExchangeError> {
         let mut response = self.response(server, guest).await?;
         if response.status == 101 {
             self.begun.store(true, Relaxed);
@@ -133,10 +138,10 @@ impl<'a> Exchange<'a> {
             return Ok(ResponseEnd::Upgraded);
         }
         let keep_server = response.connection != Connection::Close;
-        let chunked = response.body == Body::Chunked && self.request.version == Version::Http11;
-        let bounded = chunked || matches!(response.body, Body::None | Body::Length(_));
+        let chunked = response.body == BodyFraming::Chunked && self.request.version == Version::Http11;
+        let bounded = chunked || matches!(response.body, BodyFraming::None | BodyFraming::Length(_));
         let keep = bounded && self.request.connection != Connection::Close && self.sent_or_bodiless();
-        if response.body == Body::Chunked && !chunked {
+        if response.body == BodyFraming::Chunked && !chunked {
             response.fields.remove("transfer-encoding");
         }
         self.begun.store(true, Relaxed);
@@ -150,11 +155,11 @@ impl<'a> Exchange<'a> {
     /// Returns true if the guest's connection can be reused. While the client still sends a body, the start of its next
     /// request is unknown.
     fn sent_or_bodiless(&self) -> bool {
-        self.sent.load(Relaxed) || self.request.body == Body::None
+        self.sent.load(Relaxed) || self.request.body == BodyFraming::None
     }
 
     /// Reads the final response head, and forwards interim responses before it.
-    async fn response(&self, server: &mut Reader, guest: &mut Writer) -> Result<Response, ExchangeError> {
+    async fn response(&self, server: &mut HttpReader, guest: &mut HttpWriter) -> Result<Response, ExchangeError> {
         for _ in 0..MAX_INTERIM {
             let read = server.head(|b, seen| resume_response(b, &self.request.method, seen), |r| r.consumed).await;
             let mut response = match read {
@@ -192,7 +197,7 @@ impl<'a> Exchange<'a> {
 
     async fn put_head(
         &self,
-        guest: &mut Writer,
+        guest: &mut HttpWriter,
         response: &mut Response,
         extra_fields: &[(&str, &str)],
     ) -> Result<(), ExchangeError> {
@@ -210,9 +215,9 @@ impl<'a> Exchange<'a> {
 
     async fn put_answer(
         &self,
-        server: &mut Reader,
-        guest: &mut Writer,
-        body: Body,
+        server: &mut HttpReader,
+        guest: &mut HttpWriter,
+        body: BodyFraming,
         chunked: bool,
     ) -> Result<(), ExchangeError> {
         let mut left = BodyLeft::of(body);
@@ -230,12 +235,12 @@ impl<'a> Exchange<'a> {
     }
 
     async fn relay(&self, guest: &mut StreamHalves, server: &mut StreamHalves) -> Result<ResponseEnd, ExchangeError> {
-        let guest = Side { reader: &mut guest.reader, writer: &mut guest.writer };
-        let server = Side { reader: &mut server.reader, writer: &mut server.writer };
+        let guest = WebSocketPeer { reader: &mut guest.reader, writer: &mut guest.writer };
+        let server = WebSocketPeer { reader: &mut server.reader, writer: &mut server.writer };
         tokio::select! {
             ended = websocket_relay::run(guest, server, self.judged) => match ended {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    Err(ExchangeError::Server(format!("what the server sends is no WebSocket: {error}")))
+                    Err(ExchangeError::Server(format!("the server sent no valid WebSocket data: {error}")))
                 }
                 // Any other end of a WebSocket is up to the two peers.
                 _ => Ok(ResponseEnd::Upgraded),
@@ -267,12 +272,12 @@ fn broken_server(stop: ReadError) -> ExchangeError {
     }
 }
 
-async fn put(to: &mut Writer, bytes: &[u8]) -> io::Result<()> {
+async fn put(to: &mut HttpWriter, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes).await?;
     to.flush().await
 }
 
-async fn put_body(to: &mut Writer, data: Bytes, chunked: bool) -> io::Result<()> {
+async fn put_body(to: &mut HttpWriter, data: Bytes, chunked: bool) -> io::Result<()> {
     if !chunked {
         return put(to, &data).await;
     }
@@ -282,7 +287,7 @@ async fn put_body(to: &mut Writer, data: Bytes, chunked: bool) -> io::Result<()>
     put(to, &chunk).await
 }
 
-fn last_chunk(trailers: &Fields) -> Vec<u8> {
+fn last_chunk(trailers: &HeaderFields) -> Vec<u8> {
     let (size, end) = LAST_CHUNK.split_at(LAST_CHUNK.len() - 2);
     let mut out = size.to_vec();
     for field in &trailers.0 {

@@ -4,17 +4,18 @@
 mod exchange;
 mod wire;
 
-pub(super) use wire::{BodyLeft, ReadError, Reader, StreamHalves, Writer};
+pub(super) use wire::{BodyLeft, HttpReader, HttpWriter, ReadError, StreamHalves};
 
 use super::headers::remove_hop_by_hop;
 use super::judged_request::{JudgedRequest, NormalizedRequest};
-use super::refusal::{RULE_HEADER, Refusal};
+use super::refusal::{RULE_HEADER, RequestRefusal};
 use super::stream::Io;
 use super::tls::{Protocol, UpstreamError};
 use super::{Session, linger};
 use crate::event::Op;
 use crate::http1::{
-    Body, Connection, Field, Fields, Request, Target, Version, resume_request, write_request, write_response,
+    BodyFraming, Connection, Field, HeaderFields, RequestHead, RequestTarget, Version, resume_request, write_request,
+    write_response,
 };
 use exchange::Exchange;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) async fn run(session: Arc<Session>, guest: Io, server: Option<Result<
         Some(Err(trouble)) => (None, Some(trouble)),
         None => (None, None),
     };
-    let mut link = Link { session, guest: StreamHalves::new(guest), server, trouble };
+    let mut link = RelayedConnection { session, guest: StreamHalves::new(guest), server, trouble };
     loop {
         let after = match link.next_request().await {
             Ok(Some(request)) => link.serve(request).await,
@@ -57,7 +58,7 @@ enum AfterRequest {
     Gone,
 }
 
-struct Link {
+struct RelayedConnection {
     session: Arc<Session>,
     guest: StreamHalves,
     server: Option<StreamHalves>,
@@ -66,8 +67,8 @@ struct Link {
     trouble: Option<UpstreamError>,
 }
 
-impl Link {
-    async fn next_request(&mut self) -> Result<Option<Request>, AfterRequest> {
+impl RelayedConnection {
+    async fn next_request(&mut self) -> Result<Option<RequestHead>, AfterRequest> {
         let settings = &self.session.tls.settings;
         if self.guest.reader.is_empty() {
             match timeout(settings.idle, self.guest.reader.more()).await {
@@ -86,7 +87,7 @@ impl Link {
         }
     }
 
-    async fn serve(&mut self, mut request: Request) -> AfterRequest {
+    async fn serve(&mut self, mut request: RequestHead) -> AfterRequest {
         let judged = match normalized(&request, self.session.is_secure()) {
             Ok(normalized) => match self.session.judge(normalized, &request.fields).await {
                 Ok(judged) => judged,
@@ -96,7 +97,7 @@ impl Link {
         };
         if let Err(UpstreamError(reason)) = self.ensure_server().await {
             judged.failed(&reason);
-            return self.refuse(&request, Refusal::unavailable(reason)).await;
+            return self.refuse(&request, RequestRefusal::unavailable(reason)).await;
         }
         let Some(server) = &mut self.server else {
             return AfterRequest::Gone;
@@ -140,15 +141,15 @@ impl Link {
     /// Answers malformed input and closes the connection, since the start of the next request is unknown.
     async fn refuse_unread(&mut self, status: u16, reason: &str) -> AfterRequest {
         self.session.refuse_unread(Op::Request, None, reason);
-        self.answer("", Refusal::malformed(status, reason), false).await
+        self.answer("", RequestRefusal::malformed(status, reason), false).await
     }
 
     /// Sends an error response, and keeps the connection if the rest of the request can be discarded.
-    async fn refuse(&mut self, request: &Request, refusal: Refusal) -> AfterRequest {
+    async fn refuse(&mut self, request: &RequestHead, refusal: RequestRefusal) -> AfterRequest {
         let past = match request.body {
             // With Expect, the client may send the body after this response, or leave it out.
-            body if body != Body::None && request.fields.get("expect").is_some() => false,
-            Body::Length(len) => len <= MAX_PAST,
+            body if body != BodyFraming::None && request.fields.get("expect").is_some() => false,
+            BodyFraming::Length(len) => len <= MAX_PAST,
             _ => true,
         };
         let keep = past && request.connection != Connection::Close;
@@ -158,7 +159,7 @@ impl Link {
         }
     }
 
-    async fn discard_body(&mut self, body: Body) -> AfterRequest {
+    async fn discard_body(&mut self, body: BodyFraming) -> AfterRequest {
         let (mut left, mut past) = (BodyLeft::of(body), 0);
         let reading = async {
             while let Ok(Some(data)) = self.guest.reader.piece(&mut left).await {
@@ -172,9 +173,9 @@ impl Link {
         timeout(self.session.tls.settings.head, reading).await.unwrap_or(AfterRequest::Close)
     }
 
-    async fn answer(&mut self, method: &str, refusal: Refusal, keep: bool) -> AfterRequest {
+    async fn answer(&mut self, method: &str, refusal: RequestRefusal, keep: bool) -> AfterRequest {
         let body = refusal.body();
-        let mut fields = Fields::default();
+        let mut fields = HeaderFields::default();
         fields.add("content-type", "application/json");
         fields.add("content-length", body.len().to_string());
         if let Some(rule) = refusal.rule_value() {
@@ -201,13 +202,15 @@ impl Link {
 }
 
 /// Converts a request to the form in which it is judged.
-fn normalized(request: &Request, secure: bool) -> Result<NormalizedRequest, &'static str> {
+fn normalized(request: &RequestHead, secure: bool) -> Result<NormalizedRequest, &'static str> {
     let path = match &request.target {
-        Target::Origin(path) => path,
-        Target::Absolute { secure: is_https, path, .. } if *is_https == secure => path,
-        Target::Absolute { .. } => return Err("the scheme of the target is not that of the connection"),
-        Target::Asterisk => "*",
-        Target::Authority { .. } => return Err("a tunnel cannot be opened inside a connection that is inspected"),
+        RequestTarget::Origin(path) => path,
+        RequestTarget::Absolute { secure: is_https, path, .. } if *is_https == secure => path,
+        RequestTarget::Absolute { .. } => return Err("the scheme of the target is not that of the connection"),
+        RequestTarget::Asterisk => "*",
+        RequestTarget::Authority { .. } => {
+            return Err("a tunnel cannot be opened inside a connection that is inspected");
+        }
     };
     Ok(NormalizedRequest {
         host: request.host.clone(),
@@ -219,18 +222,18 @@ fn normalized(request: &Request, secure: bool) -> Result<NormalizedRequest, &'st
 
 /// Returns true if the request asks for a WebSocket upgrade. Other protocols are not offered to the server: some carry
 /// requests that could not be judged.
-fn wants_websocket(request: &Request) -> bool {
+fn wants_websocket(request: &RequestHead) -> bool {
     let named = matches!(&request.connection, Connection::Upgrade(name) if name.eq_ignore_ascii_case("websocket"));
-    named && request.method == "GET" && request.body == Body::None
+    named && request.method == "GET" && request.body == BodyFraming::None
 }
 
 /// Builds the request head for the server.
 fn outgoing(
-    request: &mut Request,
+    request: &mut RequestHead,
     judged: &JudgedRequest,
     session: &Session,
     upgrade: bool,
-) -> Result<Zeroizing<Vec<u8>>, Refusal> {
+) -> Result<Zeroizing<Vec<u8>>, RequestRefusal> {
     let fields = &mut request.fields;
     remove_hop_by_hop(fields);
     if request.version == Version::Http10 {
@@ -249,7 +252,7 @@ fn outgoing(
     if !judged.injections.is_empty() {
         fields.0.iter_mut().for_each(|f| f.value.zeroize());
     }
-    head.map(Zeroizing::new).map_err(|e| Refusal::malformed(400, &format!("{} cannot be passed on", e.0)))
+    head.map(Zeroizing::new).map_err(|e| RequestRefusal::malformed(400, &format!("{} cannot be passed on", e.0)))
 }
 
 /// Formats the authority, without the default port.

@@ -3,7 +3,7 @@
 use super::super::secrets::{Mask, RELEASE_DELAY};
 use super::super::stream::Io;
 use crate::chunked::{Chunked, Piece};
-use crate::http1::{Body, Fields, Head, HeadScan};
+use crate::http1::{BodyFraming, Head, HeadScan, HeaderFields};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::{pending, poll_fn};
 use std::io;
@@ -12,7 +12,7 @@ use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-pub(in crate::inspect) type Writer = WriteHalf<Io>;
+pub(in crate::inspect) type HttpWriter = WriteHalf<Io>;
 
 /// Bounds of the adaptive read size: small for idle connections, since the buffer stays allocated while a read waits.
 const LEAST_READ: usize = 2 * 1024;
@@ -20,7 +20,7 @@ const MOST_READ: usize = 64 * 1024;
 /// Limit on pipelined bytes read ahead of their turn.
 const AHEAD: usize = 64 * 1024;
 
-pub(in crate::inspect) struct Reader {
+pub(in crate::inspect) struct HttpReader {
     half: ReadHalf<Io>,
     buffer: BytesMut,
     /// Size of the next read.
@@ -30,8 +30,8 @@ pub(in crate::inspect) struct Reader {
 
 /// Both halves of one stream.
 pub(in crate::inspect) struct StreamHalves {
-    pub reader: Reader,
-    pub writer: Writer,
+    pub reader: HttpReader,
+    pub writer: HttpWriter,
 }
 
 /// Remaining part of a body.
@@ -59,7 +59,7 @@ impl From<io::Error> for ReadError {
 impl StreamHalves {
     pub fn new(stream: Io) -> StreamHalves {
         let (half, writer) = tokio::io::split(stream);
-        StreamHalves { reader: Reader { half, buffer: BytesMut::new(), room: LEAST_READ, ended: false }, writer }
+        StreamHalves { reader: HttpReader { half, buffer: BytesMut::new(), room: LEAST_READ, ended: false }, writer }
     }
 
     pub fn whole(self) -> Io {
@@ -68,25 +68,25 @@ impl StreamHalves {
 }
 
 impl BodyLeft {
-    pub fn of(body: Body) -> BodyLeft {
+    pub fn of(body: BodyFraming) -> BodyLeft {
         match body {
-            Body::None => BodyLeft::Length(0),
-            Body::Length(len) => BodyLeft::Length(len),
-            Body::Chunked => BodyLeft::Chunked(Box::default()),
-            Body::UntilClose => BodyLeft::UntilClose,
+            BodyFraming::None => BodyLeft::Length(0),
+            BodyFraming::Length(len) => BodyLeft::Length(len),
+            BodyFraming::Chunked => BodyLeft::Chunked(Box::default()),
+            BodyFraming::UntilClose => BodyLeft::UntilClose,
         }
     }
 
     /// Returns the trailer fields of a chunked body.
-    pub fn trailers(&self) -> Fields {
+    pub fn trailers(&self) -> HeaderFields {
         match self {
             BodyLeft::Chunked(decoder) => decoder.trailers().clone(),
-            _ => Fields::default(),
+            _ => HeaderFields::default(),
         }
     }
 }
 
-impl Reader {
+impl HttpReader {
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }

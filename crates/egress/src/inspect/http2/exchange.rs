@@ -3,7 +3,7 @@
 
 use super::super::headers::has_head_fields;
 use super::super::judged_request::JudgedRequest;
-use super::super::refusal::Refusal;
+use super::super::refusal::RequestRefusal;
 use super::super::secrets::{Mask, RELEASE_DELAY};
 use super::{GOAWAY_REASON, StreamEnd, answer, discard_body, is_graceful_goaway, refuse_stream, trouble};
 use bytes::Bytes;
@@ -72,8 +72,10 @@ impl<'a> Exchange<'a> {
             ExchangeError::Guest(reason) => (reason, format!("the client reset the stream: {reason}"), None),
             ExchangeError::Reset(reason) => (reason, format!("the server reset the stream: {reason}"), None),
             ExchangeError::Away => (Reason::CANCEL, GOAWAY_REASON.to_owned(), None),
-            ExchangeError::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(Refusal::unavailable(why))),
-            ExchangeError::Cut(why) => (Reason::CANCEL, why.to_owned(), Some(Refusal::unavailable(why.to_owned()))),
+            ExchangeError::Server(why) => (Reason::INTERNAL_ERROR, why.clone(), Some(RequestRefusal::unavailable(why))),
+            ExchangeError::Cut(why) => {
+                (Reason::CANCEL, why.to_owned(), Some(RequestRefusal::unavailable(why.to_owned())))
+            }
         };
         self.judged.failed(&event_reason);
         out.send_reset(Reason::CANCEL);

@@ -6,7 +6,7 @@ mod exchange;
 use super::headers::{Headers, ambiguity};
 use super::http1::authority;
 use super::judged_request::{JudgedRequest, NormalizedRequest};
-use super::refusal::{RULE_HEADER, Refusal};
+use super::refusal::{RULE_HEADER, RequestRefusal};
 use super::stream::Io;
 use super::tls::{Protocol, UpstreamError};
 use super::{LAST_MESSAGE_TIMEOUT, Session};
@@ -147,7 +147,7 @@ async fn stream(
         }
         Err(Unready::Upstream(UpstreamError(reason))) => {
             judged.failed(&reason);
-            return answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
+            return answer(&mut respond, &RequestRefusal::unavailable(reason), is_head, &mut body).await;
         }
     };
     judged.opened();
@@ -161,7 +161,7 @@ async fn stream(
         Err(error) => {
             let reason = trouble(&error);
             judged.failed(&reason);
-            answer(&mut respond, &Refusal::unavailable(reason), is_head, &mut body).await;
+            answer(&mut respond, &RequestRefusal::unavailable(reason), is_head, &mut body).await;
         }
     }
     StreamEnd::Here
@@ -169,10 +169,10 @@ async fn stream(
 
 /// Judges a request and builds the one for the server. A refusal that it returns has already been
 /// reported.
-async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(JudgedRequest, Request<()>), Refusal> {
+async fn admit(session: &Arc<Session>, parts: request::Parts) -> Result<(JudgedRequest, Request<()>), RequestRefusal> {
     let normalized = normalized(&parts, session.is_secure()).map_err(|(status, reason)| {
         session.refuse_unread(Op::Request, None, reason);
-        Refusal::malformed(status, reason)
+        RequestRefusal::malformed(status, reason)
     })?;
     let judged = session.judge(normalized, &parts.headers).await?;
     match outgoing(parts, &judged, session) {
@@ -266,7 +266,7 @@ fn normalized(parts: &request::Parts, secure: bool) -> Result<NormalizedRequest,
 }
 
 /// Builds the request for the server.
-fn outgoing(parts: request::Parts, judged: &JudgedRequest, session: &Session) -> Result<Request<()>, Refusal> {
+fn outgoing(parts: request::Parts, judged: &JudgedRequest, session: &Session) -> Result<Request<()>, RequestRefusal> {
     let mut headers = parts.headers;
     headers.remove("host");
     judged.inject(&mut headers)?;
@@ -274,7 +274,7 @@ fn outgoing(parts: request::Parts, judged: &JudgedRequest, session: &Session) ->
     let place = authority(judged.host(), session.addr.port(), session.is_secure());
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let uri = Uri::builder().scheme(scheme).authority(place).path_and_query(path).build();
-    let uri = uri.map_err(|_| Refusal::malformed(400, "the path is malformed"))?;
+    let uri = uri.map_err(|_| RequestRefusal::malformed(400, "the path is malformed"))?;
     let mut request = Request::new(());
     *request.method_mut() = parts.method;
     *request.uri_mut() = uri;
@@ -286,7 +286,7 @@ fn outgoing(parts: request::Parts, judged: &JudgedRequest, session: &Session) ->
 /// Sends an error response.
 async fn answer(
     respond: &mut SendResponse<Bytes>,
-    refusal: &Refusal,
+    refusal: &RequestRefusal,
     is_head: bool,
     rest: &mut RecvStream,
 ) -> StreamEnd {

@@ -1,9 +1,9 @@
 //! Keys of codex's `config.toml`. Few concern permissions; the others are listed so that a misspelled key is an error.
 
 use super::super::known::KeyHandling::{self, Carried, LeftOut, Nothing};
-use super::super::known::Table;
+use super::super::known::KeyTable;
 
-const ASKED: &str = "nobody is asked here but by rules that say \"ask\"";
+const ASKED: &str = "only rules with \"ask\" lead to questions here";
 const MODEL: KeyHandling = Nothing("it is about the model");
 const SHOWN: KeyHandling = Nothing("it is about what codex shows");
 const RECORDS: KeyHandling = Nothing("it is about what codex records and reports");
@@ -11,7 +11,7 @@ const TOOLS: KeyHandling = Nothing("it is about tools of codex, which run outsid
 const LOGIN: KeyHandling = Nothing("it is about logging in to codex");
 const WINDOWS: KeyHandling = Nothing("it is about Windows");
 
-pub(super) const CONFIG: Table = &[
+pub(super) const CONFIG: KeyTable = &[
     ("permissions", Carried),
     ("default_permissions", Carried),
     ("sandbox_mode", LeftOut("the permission profile is used instead")),
@@ -20,7 +20,7 @@ pub(super) const CONFIG: Table = &[
     ("approval_policy", LeftOut(ASKED)),
     ("approvals_reviewer", LeftOut(ASKED)),
     ("projects", Nothing(ASKED)),
-    ("features", LeftOut("what they change about permissions is not known here")),
+    ("features", LeftOut("their effect on permissions is not known here")),
     ("profile", LeftOut("choose a permission profile with --profile")),
     ("profiles", LeftOut("choose a permission profile with --profile")),
     ("model", MODEL),

@@ -6,7 +6,7 @@
 mod keys;
 mod network;
 
-use super::known::{self, KeyHandling, Table};
+use super::known::{self, KeyHandling, KeyTable};
 use super::{Import, Imported, READ, WRITE, foreign_path};
 use crate::cursor::{Cursor, Problem};
 use crate::document::Format;
@@ -37,7 +37,7 @@ enum Access {
 }
 
 /// File entries of the chosen profile and those it extends.
-type Entries = Vec<(RulePath, Access)>;
+type FileEntries = Vec<(RulePath, Access)>;
 
 fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result<(), Problem> {
     let mut chosen = profile.map(str::to_owned);
@@ -57,7 +57,7 @@ fn config(import: &mut Import, at: &Cursor<'_>, profile: Option<&str>) -> Result
             return Err(at.problem("several permission profiles").hint(format!("choose one of {}", names.join(", "))));
         }
     };
-    let mut entries = Entries::new();
+    let mut entries = FileEntries::new();
     extend(import, at, &profiles, &name, &mut entries)?;
     for other in names.iter().filter(|other| **other != name) {
         import.note(format!("permissions.{other}: another profile, left out unless it is extended"));
@@ -71,7 +71,7 @@ fn extend(
     root: &Cursor<'_>,
     profiles: &[(&str, Cursor<'_>)],
     name: &str,
-    entries: &mut Entries,
+    entries: &mut FileEntries,
 ) -> Result<(), Problem> {
     let mut chain = Vec::new();
     let mut next = Some(name.to_owned());
@@ -102,7 +102,7 @@ fn extend(
     Ok(())
 }
 
-fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut Entries) -> Result<(), Problem> {
+fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut FileEntries) -> Result<(), Problem> {
     let path = |text: &str| RulePath::parse(text).map_err(|refusal| root.refused(refusal));
     match name {
         ":read-only" => entries.push((path("/")?, Access::Read)),
@@ -123,7 +123,7 @@ fn built_in(import: &mut Import, root: &Cursor<'_>, name: &str, entries: &mut En
     Ok(())
 }
 
-const PROFILE: Table = &[
+const PROFILE: KeyTable = &[
     ("filesystem", KeyHandling::Carried),
     ("network", KeyHandling::Carried),
     ("extends", KeyHandling::Carried),
@@ -136,7 +136,7 @@ const PROFILE: Table = &[
     ),
 ];
 
-fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
+fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut FileEntries) -> Result<(), Problem> {
     for (key, at) in known::entries(import, at, "", PROFILE)? {
         match key {
             "filesystem" => filesystem(import, &at, entries)?,
@@ -148,7 +148,7 @@ fn read_profile(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> 
     Ok(())
 }
 
-fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut Entries) -> Result<(), Problem> {
+fn filesystem(import: &mut Import, at: &Cursor<'_>, entries: &mut FileEntries) -> Result<(), Problem> {
     for (key, at) in at.entries()? {
         match key {
             "glob_scan_max_depth" => {
@@ -226,12 +226,12 @@ fn denial(access: Access) -> Action {
 }
 
 /// Adds an entry; a later profile replaces an earlier one.
-fn put(entries: &mut Entries, path: RulePath, access: Access) {
+fn put(entries: &mut FileEntries, path: RulePath, access: Access) {
     entries.retain(|(known, _)| *known != path);
     entries.push((path, access));
 }
 
-fn apply(import: &mut Import, entries: &Entries) {
+fn apply(import: &mut Import, entries: &FileEntries) {
     if import.document.extends.is_empty() && !entries.iter().any(|(path, _)| path.to_string() == "/") {
         import.note("neither :root nor :minimal is readable, so system programs will not start");
     }

@@ -1,14 +1,14 @@
 //! The network half of a codex profile.
 
-use super::super::known::{self, KeyHandling, Table};
+use super::super::known::{self, KeyHandling, KeyTable};
 use super::super::{Import, foreign_host, foreign_path, host_rule, loopback_rules, socket_rule};
 use crate::cursor::{Cursor, Problem};
-use crate::document::{Proto, Target};
-use crate::path::Refusal;
+use crate::document::{NetTarget, Proto};
+use crate::path::PathRefusal;
 use terms::Action;
 
 const PROXY: KeyHandling = KeyHandling::Nothing("it is about the proxy of codex; the broker is part of the product");
-const NETWORK: Table = &[
+const NETWORK: KeyTable = &[
     ("enabled", KeyHandling::Carried),
     ("mode", KeyHandling::Carried),
     ("domains", KeyHandling::Carried),
@@ -63,7 +63,7 @@ pub(super) fn network(import: &mut Import, at: &Cursor<'_>) -> Result<(), Proble
             }
             "mitm" => {
                 // The hooks restrict requests to hosts.
-                let problem = at.problem("what is said about requests cannot be carried over");
+                let problem = at.problem("settings about requests cannot be carried over");
                 return Err(
                     problem.hint("leave it out, and write a policy with \"methods\", \"paths\" and \"secrets\"")
                 );
@@ -96,7 +96,7 @@ fn finish_network(import: &mut Import, before: usize, enabled: bool, limited: bo
         let read_methods: Vec<String> = ["GET", "HEAD", "OPTIONS"].map(str::to_owned).into();
         let rules = import.document.net[before..].iter_mut();
         for rule in rules.filter(|r| r.action == Action::Allow && r.proto == Some(Proto::Tcp)) {
-            if matches!(rule.to, Target::Host(_)) {
+            if matches!(rule.to, NetTarget::Host(_)) {
                 rule.methods = Some(read_methods.clone());
             }
         }
@@ -123,7 +123,7 @@ fn domain(import: &mut Import, at: &Cursor<'_>, host: &str, action: Action) -> R
 
 fn socket(import: &mut Import, at: &Cursor<'_>, path: &str, action: Action) -> Result<(), Problem> {
     let parsed = match path.is_empty() {
-        true => Err(Refusal::new("the socket's path is empty")),
+        true => Err(PathRefusal::new("the socket's path is empty")),
         false => foreign_path(path),
     };
     match parsed {

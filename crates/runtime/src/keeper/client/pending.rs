@@ -1,7 +1,7 @@
 //! Asynchronous answers: a request that was sent without waiting for its answer, and a subscription to the progress of runs. Only
 //! `Follow::accepted` and `Follow::next` block, and they have deadlines.
 
-use super::super::wire::{self, Fed, Frame, Line, Notice, Pulled, Waited};
+use super::super::wire::{self, Fed, Frame, Notice, Pulled, Waited, WireConnection};
 use super::{ANSWER, Keeper, gone, wait_for};
 use std::io;
 use std::marker::PhantomData;
@@ -74,7 +74,7 @@ impl<T> AsFd for Pending<T> {
 /// A subscription to the progress of runs. A slow reader gets fewer notices, but never misses the end of a run.
 #[derive(Debug)]
 pub struct Follow {
-    pub(super) line: Line,
+    pub(super) line: WireConnection,
     pub(super) sandbox: String,
     /// The keeper has answered the request; notices follow.
     pub(super) accepted: bool,

@@ -1,10 +1,10 @@
 //! Clients of a keeper: accepted, their requests carried out and answered, and dropped.
 
-use super::client::{Client, Owed};
+use super::client::{KeeperClient, Owed};
 use super::feeds::Feed;
-use super::work::{ActiveRun, Stage};
+use super::work::{ActiveRun, RunStage};
 use super::{Keep, MOST_CLIENTS, MOST_WAITING, has_ended, is_ours, unknown};
-use crate::keeper::wire::{self, Frame, Hello, Pulled, Request};
+use crate::keeper::wire::{self, Frame, Hello, KeeperRequest, Pulled};
 use crate::questions::Questions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
@@ -17,7 +17,7 @@ impl Keep {
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
-            let mut client = Client::new(socket);
+            let mut client = KeeperClient::new(socket);
             if !is_ours(client.line.as_fd()) {
                 continue;
             }
@@ -71,15 +71,19 @@ impl Keep {
 
     pub(super) fn handle_request(&mut self, id: u64, frame: Frame) {
         let Frame { json, payload, .. } = frame;
-        let answer = match serde_json::from_slice::<Request>(&json) {
+        let answer = match serde_json::from_slice::<KeeperRequest>(&json) {
             Ok(ask) => {
                 // A command is not started when its client has already given up waiting.
-                if matches!(ask, Request::Start(_)) && self.has_left(id) {
+                if matches!(ask, KeeperRequest::Start(_)) && self.has_left(id) {
                     return self.drop_client(id);
                 }
                 if !matches!(
                     ask,
-                    Request::Follow { .. } | Request::List | Request::Usage | Request::Questions | Request::Contexts
+                    KeeperRequest::Follow { .. }
+                        | KeeperRequest::List
+                        | KeeperRequest::Usage
+                        | KeeperRequest::Questions
+                        | KeeperRequest::Contexts
                 ) {
                     self.last_activity = Instant::now();
                 }
@@ -104,76 +108,77 @@ impl Keep {
     }
 
     /// Carries out a request. Returns the answer, or none where it comes later.
-    pub(super) fn carry_out(&mut self, id: u64, ask: Request, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
+    pub(super) fn carry_out(&mut self, id: u64, ask: KeeperRequest, payload: Vec<u8>) -> Result<Option<Frame>, Fault> {
         self.check_claimed(&ask)?;
         self.check_room(&ask)?;
         Ok(Some(match ask {
-            Request::Hello => wire::value(&self.hello()),
-            Request::Start(start) => return self.start(id, &start),
-            Request::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
-            Request::Resize { run, rows, columns } => {
+            KeeperRequest::Hello => wire::value(&self.hello()),
+            KeeperRequest::Start(start) => return self.start(id, &start),
+            KeeperRequest::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
+            KeeperRequest::Resize { run, rows, columns } => {
                 let job = self.active_run(&run)?.job;
                 self.thaw()?;
                 let resized = self.residence.resize(job, rows, columns);
                 wire::value(&resized.then_some(()).ok_or_else(|| no_terminal(&run))?)
             }
-            Request::Signal { run, signal } => wire::value(&self.signal(&run, signal)?),
-            Request::Kill { run } => wire::value(&self.kill(&run)?),
-            Request::List => self.list(),
-            Request::Wait { run, timeout_ms } => return self.wait_for(id, run, timeout_ms),
-            Request::Follow { runs } => return Ok(self.follow(id, runs)),
-            Request::Rise => wire::value(&self.leave_files_only()?),
-            Request::Freeze => {
+            KeeperRequest::Signal { run, signal } => wire::value(&self.signal(&run, signal)?),
+            KeeperRequest::Kill { run } => wire::value(&self.kill(&run)?),
+            KeeperRequest::List => self.list(),
+            KeeperRequest::Wait { run, timeout_ms } => return self.wait_for(id, run, timeout_ms),
+            KeeperRequest::Follow { runs } => return Ok(self.follow(id, runs)),
+            KeeperRequest::Rise => wire::value(&self.leave_files_only()?),
+            KeeperRequest::Freeze => {
                 self.leave_files_only()?;
                 wire::value(&self.freeze()?)
             }
-            Request::Thaw => wire::value(&self.thaw()?),
-            Request::Root { tmp } => {
+            KeeperRequest::Thaw => wire::value(&self.thaw()?),
+            KeeperRequest::Root { tmp } => {
                 let frame = self.root(tmp)?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.holds_files = true;
                 }
                 frame
             }
-            Request::Connect { port } => wire::value(&()).and(self.connect(port)?),
-            Request::Usage => wire::value(&self.used()),
-            Request::Revise(revision) => wire::value(&self.revise(&revision)?),
-            Request::Questions => {
+            KeeperRequest::Connect { port } => wire::value(&()).and(self.connect(port)?),
+            KeeperRequest::Usage => wire::value(&self.used()),
+            KeeperRequest::Revise(revision) => wire::value(&self.revise(&revision)?),
+            KeeperRequest::Questions => {
                 wire::value(&self.premises.questions.as_ref().map(Questions::open).unwrap_or_default())
             }
-            Request::Answer { number, answer, remember } => {
+            KeeperRequest::Answer { number, answer, remember } => {
                 let nobody_asks = || crate::questions::not_open(number);
                 let questions = self.premises.questions.as_ref().ok_or_else(nobody_asks)?;
                 wire::value(&questions.answer(number, answer, remember)?)
             }
-            Request::Publish { ports } => wire::value(&self.publish(ports)?),
-            Request::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
-            Request::OpenContext(ask) => return self.open_context(id, &ask),
-            Request::CreateContext(ask) => wire::value(&self.create_context(&ask)?),
-            Request::CloseContext { name, finished } => wire::value(&self.close_context(id, &name, finished)?),
-            Request::Contexts => wire::value(&self.list_contexts()),
-            Request::InterruptContext { name } => wire::value(&self.interrupt_context(&name)?),
-            Request::ContextCall { name } => wire::value(&self.context_call(&name)?),
-            Request::RestartContext { name, request } => wire::value(&self.restart_context(&name, request)?),
-            Request::RemoveContext { name } => wire::value(&self.remove_context(&name)?),
-            Request::Stay => {
+            KeeperRequest::Publish { ports } => wire::value(&self.publish(ports)?),
+            KeeperRequest::Claim { around, actor } => wire::value(&self.claim(&around, &actor)?),
+            KeeperRequest::OpenContext(ask) => return self.open_context(id, &ask),
+            KeeperRequest::CreateContext(ask) => wire::value(&self.create_context(&ask)?),
+            KeeperRequest::CloseContext { name, finished } => wire::value(&self.close_context(id, &name, finished)?),
+            KeeperRequest::Contexts => wire::value(&self.list_contexts()),
+            KeeperRequest::InterruptContext { name } => wire::value(&self.interrupt_context(&name)?),
+            KeeperRequest::ContextCall { name } => wire::value(&self.context_call(&name)?),
+            KeeperRequest::RestartContext { name, request } => wire::value(&self.restart_context(&name, request)?),
+            KeeperRequest::RemoveContext { name } => wire::value(&self.remove_context(&name)?),
+            KeeperRequest::Stay => {
                 self.leave_files_only()?;
                 self.keep_alive = true;
                 wire::value(&())
             }
-            Request::End { if_idle: true, .. } if !self.runs.is_empty() => return Err(self.busy()),
-            Request::End { if_idle: true, .. } if self.has_files_open(id) => return Err(self.in_use()),
-            Request::End { grace_ms, .. } => return Ok(self.end(id, Duration::from_millis(grace_ms))),
+            KeeperRequest::End { if_idle: true, .. } if !self.runs.is_empty() => return Err(self.busy()),
+            KeeperRequest::End { if_idle: true, .. } if self.has_files_open(id) => return Err(self.in_use()),
+            KeeperRequest::End { grace_ms, .. } => return Ok(self.end(id, Duration::from_millis(grace_ms))),
         }))
     }
 
     /// Limits clients that wait or hold files, so that short requests always find a connection.
-    fn check_room(&self, ask: &Request) -> Result<(), Fault> {
-        let waits =
-            matches!(ask, Request::Input { .. } | Request::Wait { timeout_ms: 1.., .. } | Request::Follow { .. })
-                || matches!(ask, Request::OpenContext(_));
-        let is_lasting = waits || matches!(ask, Request::Root { .. });
-        let lasts = |client: &&Client| client.holds_files || !matches!(client.owed, Owed::Nothing);
+    fn check_room(&self, ask: &KeeperRequest) -> Result<(), Fault> {
+        let waits = matches!(
+            ask,
+            KeeperRequest::Input { .. } | KeeperRequest::Wait { timeout_ms: 1.., .. } | KeeperRequest::Follow { .. }
+        ) || matches!(ask, KeeperRequest::OpenContext(_));
+        let is_lasting = waits || matches!(ask, KeeperRequest::Root { .. });
+        let lasts = |client: &&KeeperClient| client.holds_files || !matches!(client.owed, Owed::Nothing);
         if is_lasting && self.clients.values().filter(lasts).count() >= MOST_WAITING {
             return Err(self.full(format!("{MOST_WAITING} others wait for its runs, or work with its files")));
         }
@@ -183,7 +188,7 @@ impl Keep {
     pub(super) fn full(&self, why: String) -> Fault {
         let id = &self.premises.sandbox.id;
         let fault = Fault::new(ErrorKind::LimitExceeded, format!("{id}: {why}")).limit(LimitKind::Connections);
-        fault.subject(id).phase(Phase::Admission).retry(Retry::Later).hint("try again when some have left")
+        fault.subject(id).phase(Phase::Admission).retry(Retry::Later).hint("try again when some have disconnected")
     }
 
     pub(super) fn hello(&self) -> Hello {
@@ -259,7 +264,7 @@ impl Keep {
     pub(super) fn active_run(&mut self, run: &str) -> Result<&mut ActiveRun, Fault> {
         let has_ended_before = self.ended_runs.iter().any(|past| past.listed.run == run);
         match self.runs.get_mut(run) {
-            Some(active) if active.stage != Stage::Ending => Ok(active),
+            Some(active) if active.stage != RunStage::Ending => Ok(active),
             Some(_) => Err(has_ended(run)),
             None if has_ended_before => Err(has_ended(run)),
             None => Err(unknown(run)),
@@ -269,5 +274,5 @@ impl Keep {
 
 fn no_terminal(run: &str) -> Fault {
     let fault = Fault::new(ErrorKind::Conflict, format!("{run} has no terminal")).subject(run);
-    fault.phase(Phase::Execution).hint("a command is given one when it is started")
+    fault.phase(Phase::Execution).hint("a command gets a terminal only when it is started")
 }

@@ -3,7 +3,8 @@
 
 use super::Keep;
 use super::clerk::Task;
-use crate::keeper::wire::{Start, Word};
+use crate::keeper::wire::{Start, WireText};
+use crate::request;
 use api::{Restart, Service, ServiceState, ServiceStatus};
 use std::time::{Duration, Instant};
 use terms::{Fault, Outcome};
@@ -32,7 +33,7 @@ pub(super) struct SupervisedService {
 }
 
 impl Keep {
-    pub(super) fn begin_services(&mut self, around: &[(Word, Word)], actor: &str) -> Result<(), Fault> {
+    pub(super) fn begin_services(&mut self, around: &[(WireText, WireText)], actor: &str) -> Result<(), Fault> {
         self.services = self.premises.sandbox.record.services.iter().map(|s| supervised(s, around, actor)).collect();
         for at in 0..self.services.len() {
             let run = self.begin_run(&self.services[at].start.clone())?;
@@ -120,12 +121,13 @@ impl Keep {
     }
 }
 
-fn supervised(service: &Service, around: &[(Word, Word)], actor: &str) -> SupervisedService {
+fn supervised(service: &Service, around: &[(WireText, WireText)], actor: &str) -> SupervisedService {
     let start = Start {
-        shell: Some(Word::of(&service.command)),
-        env: service.env.iter().map(|(name, value)| Word::of(format!("{name}={value}"))).collect(),
+        shell: Some(WireText::of(&service.command)),
+        env: service.env.iter().map(|(name, value)| WireText::of(format!("{name}={value}"))).collect(),
         around: around.to_vec(),
-        workdir: service.cwd.as_ref().map(Word::of),
+        trace_parent: request::trace_in(around),
+        workdir: service.cwd.as_ref().map(WireText::of),
         actor: actor.to_owned(),
         service: Some(service.name.clone()),
         ..Start::default()

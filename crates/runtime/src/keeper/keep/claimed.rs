@@ -1,7 +1,7 @@
 //! Spares: a keeper in a pool runs nothing and gives out no files until its record names an owner.
 
 use super::{Keep, RECORD_CHECK_EVERY};
-use crate::keeper::wire::{Request, Word, words_of};
+use crate::keeper::wire::{KeeperRequest, WireText, words_of};
 use state::sandbox::Sandbox;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -9,10 +9,14 @@ use terms::{ErrorKind, Fault, Phase};
 
 impl Keep {
     /// Refuses requests that a spare does not serve. The claiming client may have died before it told the keeper, so the record decides.
-    pub(super) fn check_claimed(&mut self, ask: &Request) -> Result<(), Fault> {
+    pub(super) fn check_claimed(&mut self, ask: &KeeperRequest) -> Result<(), Fault> {
         let harmless = matches!(
             ask,
-            Request::Hello | Request::List | Request::Usage | Request::Claim { .. } | Request::End { .. }
+            KeeperRequest::Hello
+                | KeeperRequest::List
+                | KeeperRequest::Usage
+                | KeeperRequest::Claim { .. }
+                | KeeperRequest::End { .. }
         );
         if !self.premises.ready || harmless {
             return Ok(());
@@ -22,14 +26,15 @@ impl Keep {
     }
 
     /// Hands the spare to its owner: applies the owner's secrets, services and timeouts.
-    pub(super) fn claim(&mut self, around: &[(Word, Word)], actor: &str) -> Result<(), Fault> {
+    pub(super) fn claim(&mut self, around: &[(WireText, WireText)], actor: &str) -> Result<(), Fault> {
         if !self.premises.ready {
             return Ok(());
         }
         let id = self.premises.sandbox.id.clone();
         let kept = Store::open(&self.state)?.read(|tx| tx.get::<Sandbox>(&id))?.ok_or_else(|| {
-            let fault = Fault::new(ErrorKind::Conflict, format!("{id} stands ready and is nobody's yet")).subject(&id);
-            fault.hint("`cofferdam create --template` takes one over").phase(Phase::Admission)
+            let fault =
+                Fault::new(ErrorKind::Conflict, format!("{id} is a spare that is not claimed yet")).subject(&id);
+            fault.hint("`cofferdam create --template` claims one").phase(Phase::Admission)
         })?;
         self.keep_alive = kept.record.stays;
         self.premises.claimed(kept, &self.caller, &mut self.residence)?;

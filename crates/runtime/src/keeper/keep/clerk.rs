@@ -2,8 +2,8 @@
 //! waits for the record of another. Records are visible to all readers at once, and synced to disk a moment later; the store is closed when
 //! nothing is left to write.
 
-use crate::keeper_dir::place::Place;
-use crate::run::{Timer, Written};
+use crate::keeper_dir::place::KeeperDir;
+use crate::run::{RunWriter, Timer};
 use api::{JournalStep, OpenQuestion, Question, ServiceStatus};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::json;
@@ -18,7 +18,7 @@ use terms::{ErrorKind, Fault, Outcome};
 use workspace::change_count::Tally;
 use workspace::{Stack, sight};
 
-/// A run as the clerk is told of it; written in a transaction as `Written`.
+/// A run as the clerk is told of it; written in a transaction as `RunWriter`.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     pub run: String,
@@ -42,7 +42,7 @@ pub(super) enum Task {
 }
 
 /// Completed tasks.
-pub(super) enum Done {
+pub(super) enum CompletedTask {
     Begun(String, Result<(), Fault>),
     /// A run's end, with its changes counted. A record that could not be written is reported in its message.
     Ended(String, Box<Outcome>),
@@ -50,7 +50,7 @@ pub(super) enum Done {
 
 pub(super) struct Clerk {
     tasks: Option<SyncSender<Task>>,
-    done: Receiver<Done>,
+    done: Receiver<CompletedTask>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,7 +68,7 @@ impl Clerk {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let bell = Arc::clone(&wake);
         let tally = Tally::default();
-        let recorder = Recorder {
+        let recorder = RunRecorder {
             state,
             sandbox,
             stack,
@@ -92,7 +92,7 @@ impl Clerk {
         self.wake.as_fd()
     }
 
-    pub fn done(&self) -> Vec<Done> {
+    pub fn done(&self) -> Vec<CompletedTask> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
         self.done.try_iter().collect()
@@ -108,7 +108,7 @@ impl Drop for Clerk {
     }
 }
 
-struct Recorder {
+struct RunRecorder {
     state: PathBuf,
     sandbox: String,
     /// Layers that changes are counted in.
@@ -129,8 +129,8 @@ const STORE_IDLE: Duration = Duration::from_millis(500);
 /// Time that a record may be lost to a power failure; records of the same window are synced together.
 const SYNC_DELAY: Duration = Duration::from_millis(50);
 
-impl Recorder {
-    fn work(mut self, todo: &Receiver<Task>, tell: &SyncSender<Done>, bell: &OwnedFd) {
+impl RunRecorder {
+    fn work(mut self, todo: &Receiver<Task>, tell: &SyncSender<CompletedTask>, bell: &OwnedFd) {
         loop {
             if self.sync_at.is_some_and(|due| Instant::now() >= due) {
                 self.start_sync();
@@ -153,7 +153,7 @@ impl Recorder {
                     return;
                 }
             };
-            let tell = |done: Vec<Done>| {
+            let tell = |done: Vec<CompletedTask>| {
                 done.into_iter().for_each(|done| drop(tell.try_send(done)));
                 let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             };
@@ -183,12 +183,12 @@ impl Recorder {
         }
     }
 
-    fn begin(&mut self, notes: Vec<Note>) -> Vec<Done> {
+    fn begin(&mut self, notes: Vec<Note>) -> Vec<CompletedTask> {
         let results = self.write(&notes, |tx, written, _| written.begin(tx));
-        notes.into_iter().zip(results).map(|(note, result)| Done::Begun(note.run, result)).collect()
+        notes.into_iter().zip(results).map(|(note, result)| CompletedTask::Begun(note.run, result)).collect()
     }
 
-    fn end(&mut self, ended: Vec<(Note, Box<Outcome>)>) -> Vec<Done> {
+    fn end(&mut self, ended: Vec<(Note, Box<Outcome>)>) -> Vec<CompletedTask> {
         // A single scan of the layer serves all runs that have ended by now.
         let counted = self.stack.as_ref().map(|stack| self.tally.count(stack)).transpose();
         let (notes, mut outcomes): (Vec<Note>, Vec<Box<Outcome>>) = ended.into_iter().unzip();
@@ -199,12 +199,12 @@ impl Recorder {
         let results = self.write(&notes, |tx, written, at| written.end(tx, &outcomes[at]));
         for (outcome, result) in outcomes.iter_mut().zip(results) {
             if let Err(fault) = result {
-                outcome.message.get_or_insert(format!("the run could not be written down: {fault}"));
+                outcome.message.get_or_insert(format!("the run could not be recorded: {fault}"));
             } else if let Some(fault) = &self.sync_failure {
                 outcome.message.get_or_insert(format!("records of runs before this one may be lost: {fault}"));
             }
         }
-        notes.into_iter().zip(outcomes).map(|(note, outcome)| Done::Ended(note.run, outcome)).collect()
+        notes.into_iter().zip(outcomes).map(|(note, outcome)| CompletedTask::Ended(note.run, outcome)).collect()
     }
 
     /// Records digests of base files that commands began to change, while they are unmodified. No client waits for it.
@@ -216,7 +216,7 @@ impl Recorder {
 
     fn write_services(&mut self, told: Vec<(Vec<ServiceStatus>, Option<ServiceStatus>)>) {
         if let Some((all, _)) = told.last() {
-            let _ = Place::of(&self.state, &self.sandbox).write_services(all); // on failure, readers see the older states
+            let _ = KeeperDir::of(&self.state, &self.sandbox).write_services(all); // on failure, readers see the older states
         }
         for given_up in told.into_iter().filter_map(|(_, given_up)| given_up) {
             let Ok(store) = self.store.take().map_or_else(|| Store::open(&self.state), Ok) else { return };
@@ -247,7 +247,7 @@ impl Recorder {
     fn write(
         &mut self,
         notes: &[Note],
-        act: impl Fn(&Tx<'_>, &Written<'_>, usize) -> Result<(), Fault>,
+        act: impl Fn(&Tx<'_>, &RunWriter<'_>, usize) -> Result<(), Fault>,
     ) -> Vec<Result<(), Fault>> {
         let store = match self.store.take().map_or_else(|| Store::open(&self.state), Ok) {
             Ok(store) => self.store.insert(store),
@@ -276,7 +276,7 @@ impl Recorder {
     }
 }
 
-impl Recorder {
+impl RunRecorder {
     /// Syncs the written records on another thread, so that the next records need not wait for it.
     fn start_sync(&mut self) {
         self.sync_at = None;
@@ -287,15 +287,14 @@ impl Recorder {
         match begun {
             Ok(thread) => self.sync_thread = Some(thread),
             Err(e) => {
-                self.sync_failure =
-                    Some(Fault::new(ErrorKind::Unavailable, format!("nobody could wait for the disk: {e}")))
+                self.sync_failure = Some(Fault::new(ErrorKind::Unavailable, format!("cannot wait for the disk: {e}")))
             }
         }
     }
 
     /// Joins the sync thread.
     fn join_sync(&mut self) {
-        let broken = |_| Err(Fault::internal("nobody knows whether the disk has them"));
+        let broken = |_| Err(Fault::internal("it is unknown whether they are on disk"));
         if let Some(Err(fault)) = self.sync_thread.take().map(|thread| thread.join().unwrap_or_else(broken)) {
             self.sync_failure = Some(fault);
         }
@@ -307,8 +306,8 @@ fn is_ours(fault: &Fault) -> bool {
     matches!(fault.error_kind, ErrorKind::Internal | ErrorKind::Unavailable | ErrorKind::LimitExceeded)
 }
 
-fn written<'a>(sandbox: &str, note: &'a Note) -> Written<'a> {
-    Written {
+fn written<'a>(sandbox: &str, note: &'a Note) -> RunWriter<'a> {
+    RunWriter {
         sandbox: sandbox.to_owned(),
         run: &note.run,
         command: &note.command,

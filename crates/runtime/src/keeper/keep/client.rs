@@ -1,6 +1,6 @@
 //! A client connection of a keeper and the answer it waits for. Each has at most one request in progress, so its memory is bounded.
 
-use crate::keeper::wire::{Frame, Line, Listed, Notice, OpenContext, Pulled, refusal, value};
+use crate::keeper::wire::{Frame, Listed, Notice, OpenContext, Pulled, WireConnection, refusal, value};
 use rustix::event::PollFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use terms::{ErrorKind, Fault};
 /// Unsent bytes above which a follower gets no more notices.
 const MOST_WAITING: usize = 4096;
 
-pub(super) struct Client {
-    pub line: Line,
+pub(super) struct KeeperClient {
+    pub line: WireConnection,
     pub owed: Owed,
     /// A file handle was given to it; the client counts as using files until it disconnects.
     pub holds_files: bool,
@@ -64,9 +64,9 @@ impl Following {
     }
 }
 
-impl Client {
-    pub fn new(socket: OwnedFd) -> Client {
-        Client { line: Line::new(socket), owed: Owed::Nothing, holds_files: false }
+impl KeeperClient {
+    pub fn new(socket: OwnedFd) -> KeeperClient {
+        KeeperClient { line: WireConnection::new(socket), owed: Owed::Nothing, holds_files: false }
     }
 
     /// Poll flags for the connection: requests are not read before the last answer is sent.
@@ -97,7 +97,7 @@ impl Client {
         }
         // The client waits for an answer, and would wait for ever for one that does not fit a frame.
         if self.line.put(frame).is_err() {
-            let fault = Fault::new(ErrorKind::LimitExceeded, "the keeper's answer is too long to be sent");
+            let fault = Fault::new(ErrorKind::LimitExceeded, "the keeper's response is too long to be sent");
             let _ = self.line.put(refusal(&fault.hint("ask for less"))); // a short fault always fits
         }
     }
@@ -134,7 +134,7 @@ mod tests {
     fn an_answer_that_is_too_long_is_told_as_such() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        let (mut client, mut asks) = (Client::new(ours), Line::new(theirs));
+        let (mut client, mut asks) = (KeeperClient::new(ours), WireConnection::new(theirs));
         for (length, kind) in [(MOST + 1, Some(ErrorKind::LimitExceeded)), (8, None)] {
             client.owed = Owed::Input;
             client.answer(value(&"x".repeat(length)));

@@ -10,9 +10,10 @@
 
 use super::client::Owed;
 use super::{KILL, Keep};
-use crate::keeper::wire::{self, ContextClosed, ContextOpened, ContextSignalled, Frame, OpenContext, Start, Word};
+use crate::keeper::wire::{self, ContextClosed, ContextOpened, ContextSignalled, Frame, OpenContext, Start, WireText};
+use crate::request;
 use api::{ContextRemoved, ContextState, ContextStatus, Language};
-use enclosure::Job;
+use enclosure::JobId;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use terms::{Denial, ErrorKind, Fault, LimitKind, Phase, Retry};
@@ -38,7 +39,7 @@ pub(super) struct WorkerStart {
 pub(super) struct HeldContext {
     language: Language,
     run: String,
-    job: Job,
+    job: JobId,
     /// Supervisor's ends of the worker's channel; empty once the worker has ended.
     ends: Vec<OwnedFd>,
     cwd: String,
@@ -177,12 +178,13 @@ impl Keep {
             fault.phase(Phase::Preparation).retry(Retry::Later).hint("try again when memory and descriptors are free")
         };
         let Ends { supervisor, worker } = launch.ends().map_err(no_channel)?;
-        let variables = launch.env.iter().map(|(name, value)| Word::of(format!("{name}={value}")));
+        let variables = launch.env.iter().map(|(name, value)| WireText::of(format!("{name}={value}")));
         let start = Start {
             run: Some(terms::id("run", sys::random::id_bytes())),
-            command: launch.argv.iter().map(Word::of).collect(),
+            command: launch.argv.iter().map(WireText::of).collect(),
             env: ask.env.iter().cloned().chain(variables).collect(),
             around: ask.around.clone(),
+            trace_parent: request::trace_in(&ask.around),
             cwd: ask.cwd.clone(),
             workdir: ask.workdir.clone(),
             actor: ask.actor.clone(),

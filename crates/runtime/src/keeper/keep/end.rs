@@ -1,8 +1,8 @@
 //! Shutdown of the keeper: SIGTERM, grace period, SIGKILL, answers.
 
 use super::client::Owed;
-use super::work::Stage;
-use super::{End, GRACE, Keep, TERM};
+use super::work::RunStage;
+use super::{GRACE, Keep, PendingEnd, TERM};
 use crate::keeper::wire::{self, Frame, Left};
 use std::time::{Duration, Instant};
 
@@ -26,12 +26,12 @@ impl Keep {
         let _ = self.thaw(); // a run that stays frozen is killed at the deadline
         self.hang_up_contexts();
         let mut left = Left::default();
-        for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != Stage::Ending) {
+        for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != RunStage::Ending) {
             active.cancelled_by.get_or_insert(TERM);
             self.residence.signal(active.job, TERM);
             left.ended.push((run.clone(), false));
         }
-        self.ending = Some(End { kill_at, left });
+        self.ending = Some(PendingEnd { kill_at, left });
     }
 
     /// Answers all clients that requested the end.

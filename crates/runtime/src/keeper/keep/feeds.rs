@@ -38,9 +38,11 @@ impl Feed {
 }
 
 fn gap(run: &str, offset: u64, taken: u64) -> Fault {
-    let message = format!("input at {offset}: {run} has taken {taken} bytes of this writer, so that some are missing");
+    let message = format!(
+        "input at {offset}: {run} has received {taken} bytes from this writer, so bytes are missing in between"
+    );
     let fault = Fault::new(ErrorKind::InvalidRequest, message).subject(run).phase(Phase::Execution);
-    fault.hint(format!("go on at {taken}"))
+    fault.hint(format!("continue at {taken}"))
 }
 
 /// Offsets taken from each writer that counts.

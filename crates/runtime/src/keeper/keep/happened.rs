@@ -1,15 +1,15 @@
 //! Events of the poll loop that no client requested: ends of runs, limits, results of the clerk, timers.
 
-use super::clerk::{Done, Task};
+use super::clerk::{CompletedTask, Task};
 use super::client::Owed;
-use super::work::Stage;
+use super::work::RunStage;
 use super::{
     DIR_CHECK_EVERY, EndedRun, GRACE, KILL, Keep, MOST_ENDED, MOST_KEPT, MOST_KEPT_BYTES, PRUNED_EVERY,
     PRUNED_EVERY_BYTES, work,
 };
 use crate::keeper::wire::{self, Listed, Started, Waited};
 use api::Question;
-use enclosure::{Happened, Job};
+use enclosure::{Happened, JobId};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use terms::{Fault, LimitHit, Outcome, Phase};
@@ -39,7 +39,7 @@ impl Keep {
         self.clerk.give(Task::Asked(new));
     }
 
-    pub(super) fn ended(&mut self, job: Job, end: &enclosure::End) {
+    pub(super) fn ended(&mut self, job: JobId, end: &enclosure::CommandEnd) {
         let Some(run) = self.runs.iter().find(|(_, active)| active.job == job).map(|(run, _)| run.clone()) else {
             return;
         };
@@ -47,7 +47,7 @@ impl Keep {
     }
 
     /// Closes a run whose process tree has ended, and queues its record.
-    pub(super) fn close(&mut self, run: &str, end: Option<&enclosure::End>, reason: Option<&str>) {
+    pub(super) fn close(&mut self, run: &str, end: Option<&enclosure::CommandEnd>, reason: Option<&str>) {
         let (net, disk) = (self.residence.net_bytes(), self.residence.disk_peak_bytes());
         let Some(active) = self.runs.get_mut(run) else { return };
         let outcome = self.premises.outcome(active.run_id.clone());
@@ -62,14 +62,14 @@ impl Keep {
             self.answer(feed.client, wire::refusal(&work::unread(run)));
         }
         if !self.clerk.give(Task::End(note, Box::new(outcome.clone()))) {
-            outcome.message.get_or_insert("the run could not be written down".into());
+            outcome.message.get_or_insert("the run could not be recorded".into());
             self.finish(run, &outcome);
         }
     }
 
     /// Ends every run, because a limit of the whole sandbox was exceeded.
     pub(super) fn end_all_by_limit(&mut self, hit: LimitHit) {
-        for active in self.runs.values_mut().filter(|active| active.stage != Stage::Ending) {
+        for active in self.runs.values_mut().filter(|active| active.stage != RunStage::Ending) {
             active.hit.get_or_insert(hit);
             self.residence.end(active.job);
         }
@@ -77,7 +77,7 @@ impl Keep {
 
     pub(super) fn fail_runs(&mut self, reason: String) {
         let runs: Vec<String> =
-            self.runs.iter().filter(|(_, w)| w.stage != Stage::Ending).map(|(run, _)| run.clone()).collect();
+            self.runs.iter().filter(|(_, w)| w.stage != RunStage::Ending).map(|(run, _)| run.clone()).collect();
         runs.iter().for_each(|run| self.close(run, None, Some(&reason)));
         self.failure = Some(reason);
     }
@@ -85,16 +85,16 @@ impl Keep {
     pub(super) fn take_clerk_results(&mut self) {
         for done in self.clerk.done() {
             match done {
-                Done::Begun(run, begun) => self.begun(&run, begun),
-                Done::Ended(run, outcome) => self.finish(&run, &outcome),
+                CompletedTask::Begun(run, begun) => self.begun(&run, begun),
+                CompletedTask::Ended(run, outcome) => self.finish(&run, &outcome),
             }
         }
     }
 
     pub(super) fn begun(&mut self, run: &str, begun: Result<(), Fault>) {
         let Some(active) = self.runs.get_mut(run) else { return };
-        if active.stage == Stage::Beginning {
-            active.stage = Stage::Running;
+        if active.stage == RunStage::Beginning {
+            active.stage = RunStage::Running;
         }
         let (pid, job) = (active.pid, active.job);
         let (command, started_ms) = (active.note.command.clone(), active.note.started_ms);
@@ -200,7 +200,7 @@ impl Keep {
         }
         self.check_contexts(now);
         if let Some(end) = self.ending.as_mut().filter(|end| now >= end.kill_at) {
-            for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != Stage::Ending) {
+            for (run, active) in self.runs.iter_mut().filter(|(_, active)| active.stage != RunStage::Ending) {
                 end.left.ended.iter_mut().filter(|(ended, _)| ended == run).for_each(|(_, killed)| *killed = true);
                 active.cancelled_by = Some(KILL);
                 self.residence.end(active.job);

@@ -4,14 +4,13 @@ use super::clerk::{Note, Task};
 use super::client::{Following, Owed};
 use super::contexts::WorkerStart;
 use super::feeds::Feed;
-use super::work::{ActiveRun, Stage, Stream};
+use super::work::{ActiveRun, OutputStream, RunStage};
 use super::{EndedRun, KILL, Keep, MOST_FEEDS, MOST_RUNS, TERM, unknown, work};
 use crate::keeper::request_digest;
-use crate::keeper::wire::{self, Frame, Listed, Notice, Start, Started, Waited};
+use crate::keeper::wire::{self, Frame, Listed, Notice, Start, Started, Waited, WireText};
 use crate::keeper_dir::lost;
-use crate::keeper_dir::spool::{Kind, Reader, Writer};
-use crate::request::TRACE_PARENT;
-use crate::run::{Timer, Written};
+use crate::keeper_dir::spool::{RecordKind, SpoolReader, SpoolWriter};
+use crate::run::{RunWriter, Timer};
 use enclosure::PlannedCommand;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry, RunId};
@@ -20,7 +19,7 @@ impl Keep {
     pub(super) fn start(&mut self, id: u64, start: &Start) -> Result<Option<Frame>, Fault> {
         if let Some(run) = start.run.as_ref().filter(|run| RunId::parse(run).is_none()) {
             // The id becomes the name of a directory.
-            return Err(Fault::invalid(format!("{run:?} is no id of a run")).phase(Phase::Admission));
+            return Err(Fault::invalid(format!("{run:?} is not a run id")).phase(Phase::Admission));
         }
         if let Some(run) = &start.run
             && let Some(pid) = self.known(run)
@@ -30,7 +29,7 @@ impl Keep {
             if let Some(before) = before.filter(|before| !request_digest::is_same(*before, now)) {
                 return Err(request_digest::other_request(run, before, now));
             }
-            if self.runs.get(run).is_some_and(|active| active.stage == Stage::Beginning) {
+            if self.runs.get(run).is_some_and(|active| active.stage == RunStage::Beginning) {
                 self.owe(id, Owed::Begin { run: run.clone(), existed: true, waits: false });
                 return Ok(None);
             }
@@ -49,7 +48,7 @@ impl Keep {
     fn lost_before(&self, run: &str, start: &Start) -> Result<Frame, Fault> {
         let (_, PlannedCommand { argv, .. }) = self.premises.plan(start)?;
         let command: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let written = Written {
+        let written = RunWriter {
             sandbox: self.premises.sandbox.id.clone(),
             run,
             command: &command,
@@ -87,14 +86,15 @@ impl Keep {
         if self.files_only {
             return Err(crate::run::is_stopped(&sandbox));
         }
-        let mut timer = Timer::begin(Phase::Admission, start.variable(TRACE_PARENT).as_deref());
+        let trace = start.trace_parent.as_ref().and_then(WireText::text);
+        let mut timer = Timer::begin(Phase::Admission, trace.as_deref());
         if self.ending.is_some() {
             let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} is being stopped")).retry(Retry::Later);
             return Err(fault.subject(sandbox).phase(Phase::Admission).hint("start it again when it has ended"));
         }
         if let Some(reason) = &self.failure {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{sandbox} is lost: {reason}")).retry(Retry::Later);
-            return Err(fault.subject(sandbox).phase(Phase::Admission).hint("try again: it starts anew"));
+            return Err(fault.subject(sandbox).phase(Phase::Admission).hint("try again: it starts a new keeper"));
         }
         if self.runs.len() >= MOST_RUNS {
             let message = format!("{sandbox}: {MOST_RUNS} commands run in it, and no more can");
@@ -108,7 +108,7 @@ impl Keep {
         timer.enter(Phase::Preparation);
         self.thaw()?;
         let run = run_id.as_str().to_owned();
-        let spool = Writer::create(&self.place.run(&run)).map_err(|e| {
+        let spool = SpoolWriter::create(&self.place.run(&run)).map_err(|e| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("{run}: its output cannot be kept: {e}"));
             fault.subject(&sandbox).phase(Phase::Preparation).hint("free some space where the state directory is")
         })?;
@@ -180,9 +180,7 @@ impl Keep {
 
     pub(super) fn signal(&mut self, run: &str, signal: i32) -> Result<bool, Fault> {
         if !(1..=64).contains(&signal) {
-            return Err(
-                Fault::invalid(format!("signal {signal}: there is none of that number")).phase(Phase::Admission)
-            );
+            return Err(Fault::invalid(format!("signal {signal}: not a signal number")).phase(Phase::Admission));
         }
         if signal == KILL {
             return self.kill(run);
@@ -238,8 +236,8 @@ impl Keep {
     /// Reads the outcome from the run's log, or from memory where the log could not be written.
     pub(super) fn waited(&self, past: &EndedRun) -> Waited {
         let read = |end: u64| {
-            let page = Reader::open(&self.place.run(&past.listed.run)).ok()?.read(end, 1).ok()?;
-            let record = page.records.into_iter().find(|record| record.kind == Kind::End)?;
+            let page = SpoolReader::open(&self.place.run(&past.listed.run)).ok()?.read(end, 1).ok()?;
+            let record = page.records.into_iter().find(|record| record.kind == RecordKind::End)?;
             serde_json::from_slice(&record.bytes).ok()
         };
         // Where the log was deleted, the outcome tells only that the run has ended.
@@ -271,7 +269,7 @@ impl Keep {
         self.clients.values_mut().for_each(|client| client.tell(&news));
     }
 
-    pub(super) fn pull(&mut self, run: &str, stream: Stream) {
+    pub(super) fn pull(&mut self, run: &str, stream: OutputStream) {
         let Some(active) = self.runs.get_mut(run) else { return };
         if active.pull(stream, &mut self.buffer) {
             let job = active.job;
@@ -291,10 +289,10 @@ fn fed(taken: Option<u64>) -> Frame {
 /// Records a run that was started and never recorded.
 fn never_recorded(
     state: &std::path::Path,
-    place: &crate::keeper_dir::place::Place,
-    written: &Written<'_>,
+    place: &crate::keeper_dir::place::KeeperDir,
+    written: &RunWriter<'_>,
 ) -> Result<(), Fault> {
-    let why = "its keeper was killed while it began";
+    let why = "its keeper was killed while it started";
     store::Store::open(state)?.write(|tx| {
         if tx.get::<state::sandbox::Run>(written.run)?.is_some() {
             return Ok(());

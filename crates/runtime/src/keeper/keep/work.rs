@@ -3,8 +3,8 @@
 use super::clerk::Note;
 use super::feeds::{Feed, Writers};
 use crate::keeper::wire::Listed;
-use crate::keeper_dir::spool::{self, Kind, Writer};
-use enclosure::{End, Ending, Job};
+use crate::keeper_dir::spool::{self, RecordKind, SpoolWriter};
+use enclosure::{CommandEnd, Ending, JobId};
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, SpecialCodeIndex};
 use std::collections::VecDeque;
@@ -22,12 +22,12 @@ pub(super) const CHUNK: usize = 64 << 10;
 const LAST_CHUNKS: usize = 32;
 
 pub(super) struct ActiveRun {
-    pub job: Job,
+    pub job: JobId,
     pub run_id: RunId,
     pub note: Note,
     pub pid: i32,
     pub terminal: bool,
-    pub spool: Writer,
+    pub spool: SpoolWriter,
     pub input: Option<OwnedFd>,
     /// Input pieces of clients, in order of arrival.
     pub feeds: VecDeque<Feed>,
@@ -46,7 +46,7 @@ pub(super) struct ActiveRun {
     begun: Instant,
     pub hit: Option<LimitHit>,
     pub cancelled_by: Option<i32>,
-    pub stage: Stage,
+    pub stage: RunStage,
     /// The run has secrets of its own, which are dropped at its end.
     pub has_secrets: bool,
     /// An interpreter: the sandbox's limits on wall time and output hold for each call in it, not for its life.
@@ -55,7 +55,7 @@ pub(super) struct ActiveRun {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RunStage {
     /// The record of the start is being written.
     Beginning,
     Running,
@@ -65,13 +65,19 @@ pub(super) enum Stage {
 
 /// An output stream of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum OutputStream {
     Output,
     Error,
 }
 
 impl ActiveRun {
-    pub fn new(started: enclosure::Started, run_id: RunId, note: Note, spool: Writer, requested: Limits) -> ActiveRun {
+    pub fn new(
+        started: enclosure::Started,
+        run_id: RunId,
+        note: Note,
+        spool: SpoolWriter,
+        requested: Limits,
+    ) -> ActiveRun {
         let terminal = started.error.is_none();
         ActiveRun {
             job: started.job,
@@ -94,7 +100,7 @@ impl ActiveRun {
             begun: Instant::now(),
             hit: None,
             cancelled_by: None,
-            stage: Stage::Beginning,
+            stage: RunStage::Beginning,
             has_secrets: false,
             is_worker: false,
             net_before: 0,
@@ -105,7 +111,7 @@ impl ActiveRun {
     pub fn revise(&mut self, sandbox: Limits) -> bool {
         self.limits = if self.is_worker { self.requested } else { sandbox.tightest(self.requested) };
         let over = self.limits.max_output_bytes.is_some_and(|most| self.used > most);
-        self.stage != Stage::Ending && over && self.exceed_output(self.used)
+        self.stage != RunStage::Ending && over && self.exceed_output(self.used)
     }
 
     pub fn since_net(mut self, bytes: u64) -> ActiveRun {
@@ -128,14 +134,14 @@ impl ActiveRun {
     }
 
     /// Reads one chunk of a stream; true when that exceeded the output limit.
-    pub fn pull(&mut self, stream: Stream, buffer: &mut [u8]) -> bool {
+    pub fn pull(&mut self, stream: OutputStream, buffer: &mut [u8]) -> bool {
         self.pull_once(stream, buffer) == Pulled::OverLimit
     }
 
-    fn pull_once(&mut self, stream: Stream, buffer: &mut [u8]) -> Pulled {
+    fn pull_once(&mut self, stream: OutputStream, buffer: &mut [u8]) -> Pulled {
         let source = match stream {
-            Stream::Output => &mut self.output,
-            Stream::Error => &mut self.error,
+            OutputStream::Output => &mut self.output,
+            OutputStream::Error => &mut self.error,
         };
         let Some(fd) = source else { return Pulled::Nothing };
         let got = match rustix::io::read(&*fd, &mut *buffer) {
@@ -152,23 +158,23 @@ impl ActiveRun {
     }
 
     /// Counts output and spools it up to the limit, to the byte.
-    fn admit(&mut self, stream: Stream, bytes: &[u8]) -> Pulled {
+    fn admit(&mut self, stream: OutputStream, bytes: &[u8]) -> Pulled {
         let got = bytes.len() as u64;
         let left = self.limits.max_output_bytes.map(|most| most.saturating_sub(self.used));
         let kept = left.map_or(got, |left| left.min(got));
         self.used += kept;
         let kind = match (self.terminal, stream) {
-            (true, _) => Kind::Terminal,
-            (false, Stream::Output) => Kind::Stdout,
-            (false, Stream::Error) => Kind::Stderr,
+            (true, _) => RecordKind::Terminal,
+            (false, OutputStream::Output) => RecordKind::Stdout,
+            (false, OutputStream::Error) => RecordKind::Stderr,
         };
         if kept > 0 && self.spool.append(kind, terms::clock::now_ms(), &bytes[..kept as usize]).is_err() {
             self.unspooled += kept;
         }
         let over = got - kept;
         match stream {
-            Stream::Output => self.truncated.stdout += over,
-            Stream::Error => self.truncated.stderr += over,
+            OutputStream::Output => self.truncated.stdout += over,
+            OutputStream::Error => self.truncated.stderr += over,
         }
         match over > 0 && self.exceed_output(self.used + 1) {
             true => Pulled::OverLimit,
@@ -242,7 +248,7 @@ impl ActiveRun {
 
     /// Checks the wall-time limit; true when it is exceeded.
     pub fn check_wall_limit(&mut self, now: Instant) -> bool {
-        let over = self.stage != Stage::Ending && self.hit.is_none() && self.deadline().is_some_and(|at| now >= at);
+        let over = self.stage != RunStage::Ending && self.hit.is_none() && self.deadline().is_some_and(|at| now >= at);
         if over {
             let limit = self.limits.max_wall_ms.unwrap_or(0);
             let used = (self.begun.elapsed().as_millis() as u64).max(limit + 1);
@@ -264,13 +270,13 @@ impl ActiveRun {
     /// Closes the run: reads the rest of its output and fills in the outcome.
     pub fn close(
         &mut self,
-        end: Option<&End>,
+        end: Option<&CommandEnd>,
         mut outcome: Outcome,
         net: u64,
         disk: u64,
         buffer: &mut [u8],
     ) -> Outcome {
-        for stream in [Stream::Output, Stream::Error] {
+        for stream in [OutputStream::Output, OutputStream::Error] {
             for _ in 0..LAST_CHUNKS {
                 if self.pull_once(stream, buffer) == Pulled::Nothing {
                     break;
@@ -278,7 +284,7 @@ impl ActiveRun {
             }
         }
         (self.output, self.error, self.input) = (None, None, None);
-        self.stage = Stage::Ending;
+        self.stage = RunStage::Ending;
         let hit = self.hit.or_else(|| end.and_then(|end| end.out_of_memory));
         let status = end.and_then(|end| end.status);
         let ending = Ending {
@@ -293,7 +299,7 @@ impl ActiveRun {
             outcome.message = Some("the process that watched over the command was killed from inside".into());
         }
         if self.unspooled > 0 {
-            let said = format!("{} bytes of its output could not be kept: the disk did not take them", self.unspooled);
+            let said = format!("{} bytes of its output could not be written to disk", self.unspooled);
             outcome.output_lost = Some(said.clone());
             outcome.message.get_or_insert(said);
         }
@@ -320,7 +326,7 @@ impl ActiveRun {
         let dropped = self.truncated.stdout + self.truncated.stderr + self.unspooled;
         let now = terms::clock::now_ms();
         if dropped > 0 {
-            let _ = self.spool.append(Kind::Dropped, now, &dropped.to_le_bytes());
+            let _ = self.spool.append(RecordKind::Dropped, now, &dropped.to_le_bytes());
         }
         self.spool.end(now, &serde_json::to_vec(outcome).ok()?).ok()
     }
@@ -363,8 +369,11 @@ fn ends_line(byte: u8) -> bool {
 }
 
 pub(super) fn unread(run: &str) -> Fault {
-    let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} does not read its input, or no longer"));
-    fault.subject(run).phase(Phase::Execution).hint("what was not taken is lost; `cofferdam logs` shows what it said")
+    let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} does not read its input (any more)"));
+    fault
+        .subject(run)
+        .phase(Phase::Execution)
+        .hint("input that it did not read is lost; `cofferdam logs` shows its output")
 }
 
 #[cfg(test)]

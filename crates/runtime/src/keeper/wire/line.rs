@@ -53,7 +53,7 @@ impl Frame {
 
 /// An end of a connection; never blocks.
 #[derive(Debug)]
-pub struct Line {
+pub struct WireConnection {
     socket: OwnedFd,
     /// Received part of the next frame, header included, and its descriptors.
     inbox: Vec<u8>,
@@ -78,10 +78,10 @@ pub enum Pulled {
     Closed,
 }
 
-impl Line {
+impl WireConnection {
     /// Wraps a non-blocking socket.
-    pub fn new(socket: OwnedFd) -> Line {
-        Line { socket, inbox: Vec::new(), handles: Vec::new(), outbox: VecDeque::new() }
+    pub fn new(socket: OwnedFd) -> WireConnection {
+        WireConnection { socket, inbox: Vec::new(), handles: Vec::new(), outbox: VecDeque::new() }
     }
 
     /// Appends a frame to the send queue.
@@ -183,7 +183,7 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for WireConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -205,13 +205,13 @@ mod tests {
     use proptest::prelude::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    fn pair() -> (Line, Line) {
+    fn pair() -> (WireConnection, WireConnection) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        (Line::new(a), Line::new(b))
+        (WireConnection::new(a), WireConnection::new(b))
     }
 
-    fn next(from: &mut Line, to: &mut Line) -> Frame {
+    fn next(from: &mut WireConnection, to: &mut WireConnection) -> Frame {
         loop {
             from.push().unwrap();
             if let Pulled::Frame(frame) = to.pull().unwrap() {

@@ -155,9 +155,7 @@ pub async fn put(
         if padding.map_err(|e| Fault::invalid(format!("the body: {e}")))? > MAX_PADDING {
             let fault =
                 Fault::invalid(format!("the body goes on for more than {MAX_PADDING} bytes behind the archive"));
-            return Err(fault
-                .hint("what is in the archive was unpacked; end the body with it")
-                .phase(Phase::Execution));
+            return Err(fault.hint("the archive was unpacked; end the body right after it").phase(Phase::Execution));
         }
         let body = json!({ "path": path, "entries": made.entries, "bytes": made.bytes });
         files::note(&node, &caller, root.sandbox().unwrap_or(&id), "files.unpack", body)?;

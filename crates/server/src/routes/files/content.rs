@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use node::files::read::{self, PIECE, Reading};
-use node::files::write::{Ask, Draft};
+use node::files::write::{Draft, WriteOptions};
 use node::files::{self, FileAccess, Interest};
 use node::{Caller, Node};
 use serde::Deserialize;
@@ -188,7 +188,7 @@ pub async fn put(
     request: Request,
 ) -> Result<Response, Refusal> {
     principal.require_scope(Scope::Agent)?;
-    let options = Ask {
+    let options = WriteOptions {
         mode: rest.mode.map(|mode| mode.0),
         parents: rest.parents,
         when: query::write_condition(request.headers())?,

@@ -7,13 +7,13 @@ use super::query::{self, WithPath};
 use crate::extract::Path;
 use crate::readiness::Ready;
 use crate::refuse::Refusal;
-use crate::tasks::{Kind, Task};
+use crate::tasks::{Task, TaskKind};
 use crate::{Principal, Shared};
 use api::FileEvent;
 use axum::extract::State;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use futures_util::Stream;
-use node::files::watch::{self, Watch};
+use node::files::watch::{self, InotifyWatch};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -48,7 +48,7 @@ pub async fn watch(
     WithPath { path, rest }: WithPath<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, Refusal> {
     may_read(&principal)?;
-    let task = shared.tasks().admit(Kind::FileWatch, &principal.tenant)?;
+    let task = shared.tasks().admit(TaskKind::FileWatch, &principal.tenant)?;
     let cancel = CancelOnDrop::default();
     let interest = cancel.interest();
     let begin = move |root, path| watch::watch(root, &path, rest.recursive, interest);
@@ -62,7 +62,7 @@ struct Watcher {
     /// A second handle on the kernel's queue, readable when there are events.
     queue: Ready<OwnedFd>,
     /// The watch; none while a batch is read, and after the end.
-    watch: DropInBackground<(Watch, Task)>,
+    watch: DropInBackground<(InotifyWatch, Task)>,
     batch: VecDeque<Sent>,
     /// The last batch was empty, so that the next read waits for the queue.
     is_drained: bool,
@@ -70,7 +70,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(watch: Watch, task: Task, cancel: CancelOnDrop) -> Result<Watcher, Fault> {
+    fn new(watch: InotifyWatch, task: Task, cancel: CancelOnDrop) -> Result<Watcher, Fault> {
         let queue = watch.as_fd().try_clone_to_owned().and_then(|queue| Ready::new(queue, Interest::READABLE));
         let queue = queue.map_err(|e| Fault::internal(format!("cannot poll a file watch: {e}")))?;
         let batch = VecDeque::from([Sent::default().event("ready").data("{}")]);

@@ -3,7 +3,7 @@
 
 mod host;
 
-use self::host::Host;
+use self::host::UrlHost;
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
 
@@ -52,7 +52,7 @@ impl GuestOrigin<'_> {
         let Some(rest) = rest else { return self.own(text) };
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (host, port) = host_and_port(authority);
-        let Some(host) = Host::parse(host).filter(|_| !authority.contains('@')) else { return Redirect::Ours };
+        let Some(host) = UrlHost::parse(host).filter(|_| !authority.contains('@')) else { return Redirect::Ours };
         if host.is_self() && port == Some(self.port) && !text.starts_with("https:") {
             let slash = if path.starts_with('/') { "" } else { "/" };
             return self.own(&format!("{slash}{path}"));
@@ -63,9 +63,9 @@ impl GuestOrigin<'_> {
         }
     }
 
-    fn is_ours(&self, host: &Host) -> bool {
+    fn is_ours(&self, host: &UrlHost) -> bool {
         let names = self.names.iter().map(String::as_str).chain([self.host]);
-        names.map(|name| host_and_port(name).0).any(|name| Host::parse(name).as_ref() == Some(host))
+        names.map(|name| host_and_port(name).0).any(|name| UrlHost::parse(name).as_ref() == Some(host))
     }
 
     /// Resolves a guest's path and adds the prefix. Dot segments are removed first: after the prefix, `/../..` would lead above it.

@@ -3,7 +3,7 @@
 use super::{resize_terminal, send_signal};
 use crate::extract::{ByName, Path, Query};
 use crate::refuse::Refusal;
-use crate::run_listener::{Input, Listener, Log, LogItem, PIECE};
+use crate::run_listener::{Input, Listener, LogItem, PIECE, RunLog};
 use crate::tasks;
 use crate::{Principal, Shared};
 use api::{Scope, TerminalSize};
@@ -15,7 +15,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http::StatusCode;
 use node::keeper::runs::RunRef;
-use node::keeper::spool::{HEAD, Kind, Record};
+use node::keeper::spool::{HEAD, Record, RecordKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Close codes: the daemon shuts down; a protocol error; the credential is no longer valid.
+/// Close codes: the daemon is shutting down; a protocol error; the credential is no longer valid.
 const CLOSE_AWAY: u16 = 1001;
 const CLOSE_PROTOCOL_ERROR: u16 = 1002;
 const CLOSE_POLICY: u16 = 1008;
@@ -68,10 +68,10 @@ pub async fn attach(
     Upgrade(upgrade): Upgrade,
 ) -> Result<Response, Refusal> {
     principal.require_scope(Scope::Agent)?;
-    let task = shared.tasks().admit(tasks::Kind::RunStream, &principal.tenant)?;
+    let task = shared.tasks().admit(tasks::TaskKind::RunStream, &principal.tenant)?;
     let listener = Listener::new(&shared, &principal, run).await?;
     let input_listener = Listener::new(&shared, &principal, listener.found.id.clone()).await?;
-    let log = Log::open(listener, query.from.unwrap_or(0)).await?;
+    let log = RunLog::open(listener, query.from.unwrap_or(0)).await?;
     let upgrade = upgrade?.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
     input_listener.with(RunRef::wake).await?;
     Ok(upgrade.on_upgrade(async move |socket| {
@@ -100,7 +100,7 @@ impl FromRequestParts<Shared> for Upgrade {
 
 struct Attachment {
     sink: SplitSink<WebSocket, Message>,
-    log: Log,
+    log: RunLog,
 }
 
 impl Attachment {
@@ -204,11 +204,11 @@ fn text(value: Value) -> Message {
 fn message(record: Record) -> Message {
     let next = record.offset + (HEAD + record.bytes.len()) as u64;
     let stream = match record.kind {
-        Kind::Stdout => 1,
-        Kind::Stderr => 2,
-        Kind::Terminal => 3,
-        Kind::Dropped => return text(json!({"event": "dropped", "bytes": record.dropped()})),
-        Kind::End => {
+        RecordKind::Stdout => 1,
+        RecordKind::Stderr => 2,
+        RecordKind::Terminal => 3,
+        RecordKind::Dropped => return text(json!({"event": "dropped", "bytes": record.dropped()})),
+        RecordKind::End => {
             let outcome: Value = serde_json::from_slice(&record.bytes).unwrap_or_default();
             return text(json!({"event": "end", "outcome": outcome}));
         }

@@ -1,7 +1,7 @@
 //! Explains a run without starting it.
 
 use crate::answer::Answer;
-use crate::extract::{Json, Key};
+use crate::extract::{IdempotencyKey, Json};
 use crate::refuse::Refusal;
 use crate::routes::sandboxes::create_request;
 use crate::{Principal, Shared};
@@ -14,7 +14,7 @@ use terms::{Fault, Phase};
 fn split(request: RunExplain) -> Result<(RunTarget, RunCreate), Fault> {
     let within = match (request.sandbox, request.create) {
         (Some(word), None) => RunTarget::Sandbox(word),
-        (None, Some(make)) => RunTarget::Fresh(Box::new(create_request(make, Key(None))?)),
+        (None, Some(make)) => RunTarget::Fresh(Box::new(create_request(make, IdempotencyKey(None))?)),
         _ => {
             let fault = Fault::invalid("sandbox and create: both are given, or neither");
             return Err(fault.hint("give the sandbox, or the one to be created").phase(Phase::Admission));

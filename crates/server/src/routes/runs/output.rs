@@ -2,7 +2,7 @@
 
 use crate::extract::{Path, Query, single};
 use crate::refuse::Refusal;
-use crate::run_listener::{Listener, Log, LogItem};
+use crate::run_listener::{Listener, LogItem, RunLog};
 use crate::tasks::{self, Task};
 use crate::{Principal, Shared};
 use api::{OutputEncodingParam, RunOutput, Scope};
@@ -13,7 +13,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use base64::Engine;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName};
-use node::keeper::spool::{HEAD, Kind, Page, Record};
+use node::keeper::spool::{HEAD, Record, RecordKind, SpoolPage};
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::VecDeque;
@@ -53,11 +53,12 @@ pub async fn output(
 ) -> Result<Response, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let from = last_seen(&headers)?.or(query.from).unwrap_or(0);
-    let task = shared.tasks().admit(tasks::Kind::RunStream, &principal.tenant)?;
+    let task = shared.tasks().admit(tasks::TaskKind::RunStream, &principal.tenant)?;
     let listener = Listener::new(&shared, &principal, run).await?;
-    let log = Log::open(listener, from).await?;
+    let log = RunLog::open(listener, from).await?;
     let follows = query.follow.unwrap_or(true);
-    let follower = Follower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows, _task: task };
+    let follower =
+        OutputFollower { log: Some(log), ready: VecDeque::new(), encoding: query.encoding, follows, _task: task };
     let events = stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok::<_, Infallible>(event), follower))
@@ -74,16 +75,16 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     text.parse().map(Some).map_err(|_| refuse().into())
 }
 
-struct Follower {
+struct OutputFollower {
     /// The log; none at the end of the stream.
-    log: Option<Log>,
+    log: Option<RunLog>,
     ready: VecDeque<Event>,
     encoding: OutputEncodingParam,
     follows: bool,
     _task: Task,
 }
 
-impl Follower {
+impl OutputFollower {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -107,7 +108,7 @@ impl Follower {
     }
 }
 
-fn events(page: Page, encoding: OutputEncodingParam) -> impl Iterator<Item = Event> {
+fn events(page: SpoolPage, encoding: OutputEncodingParam) -> impl Iterator<Item = Event> {
     let gap = page.gap.map(|(from, to)| {
         Event::default().event("gap").id(to.to_string()).data(json!({"from": from, "to": to}).to_string())
     });
@@ -117,14 +118,14 @@ fn events(page: Page, encoding: OutputEncodingParam) -> impl Iterator<Item = Eve
 fn event(record: Record, encoding: OutputEncodingParam) -> Event {
     let next = record.offset + (HEAD + record.bytes.len()) as u64;
     let (name, data) = match record.kind {
-        Kind::Stdout => ("stdout", output_data(record, encoding)),
-        Kind::Stderr => ("stderr", output_data(record, encoding)),
-        Kind::Terminal => ("terminal", output_data(record, encoding)),
-        Kind::Dropped => {
+        RecordKind::Stdout => ("stdout", output_data(record, encoding)),
+        RecordKind::Stderr => ("stderr", output_data(record, encoding)),
+        RecordKind::Terminal => ("terminal", output_data(record, encoding)),
+        RecordKind::Dropped => {
             ("dropped", json!({"offset": record.offset, "bytes": record.dropped(), "at_ms": record.at_ms}).to_string())
         }
         // The outcome, as written when the last process of the run had ended.
-        Kind::End => ("end", String::from_utf8_lossy(&record.bytes).replace(['\r', '\n'], " ")),
+        RecordKind::End => ("end", String::from_utf8_lossy(&record.bytes).replace(['\r', '\n'], " ")),
     };
     Event::default().event(name).id(next.to_string()).data(data)
 }

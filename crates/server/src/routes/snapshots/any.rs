@@ -2,7 +2,7 @@
 
 use super::{CONTENT_TYPE, PageQuery, READ_SCOPES, additions, needs_snapshot, once};
 use crate::answer::Answer;
-use crate::extract::{Cursor, Json, Key, Path, Query};
+use crate::extract::{Cursor, IdempotencyKey, Json, Path, Query};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared, spooled};
 use api::{SandboxFork, SandboxForked, Scope, SnapshotList};
@@ -38,7 +38,7 @@ pub async fn fork_any(
     State(shared): State<Shared>,
     principal: Principal,
     Path(id): Path<String>,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<SandboxFork>,
 ) -> Result<Answer<SandboxForked>, Refusal> {
     principal.require_scope(Scope::Agent)?;

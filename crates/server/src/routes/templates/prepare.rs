@@ -1,7 +1,7 @@
 //! Prepares a template by a command: in a sandbox created for it, which becomes the template when the command succeeds, and is removed in
 //! any case. The preparation continues when its client leaves; a daemon that dies leaves a sandbox that expires.
 
-use crate::extract::Key;
+use crate::extract::IdempotencyKey;
 use crate::refuse::Refusal;
 use crate::run_listener::Listener;
 use crate::{Principal, Shared};
@@ -10,7 +10,7 @@ use node::create::{CreateSandbox, make};
 use node::idempotency::Once;
 use node::keeper::begin;
 use node::keeper::runs::RunRef;
-use node::policies::Source;
+use node::policies::RequestedPolicy;
 use node::quota::AddedUsage;
 use node::remove;
 use node::sandbox::Which;
@@ -44,7 +44,9 @@ pub async fn prepare_template(
     let request = create_request(prepare)?;
     let more = vec![AddedUsage::Sandboxes(1), AddedUsage::Snapshots(1), AddedUsage::Templates(1)];
     let id = shared
-        .create_within_quota(principal, more, &Key::default(), move |node, caller| make(node, caller, &request))
+        .create_within_quota(principal, more, &IdempotencyKey::default(), move |node, caller| {
+            make(node, caller, &request)
+        })
         .await?
         .id;
     let work = prepared(shared.clone(), principal.clone(), id, command, name, once);
@@ -60,7 +62,7 @@ fn create_request(prepare: TemplatePrepare) -> Result<CreateSandbox, Fault> {
     Ok(CreateSandbox {
         own_base: prepare.dir.is_none(),
         dir: prepare.dir,
-        policies: prepare.policies.into_iter().map(Source::from).collect(),
+        policies: prepare.policies.into_iter().map(RequestedPolicy::from).collect(),
         limits: prepare.limits,
         cpus: prepare.cpus,
         ttl_ms: Some(LONGEST.as_millis() as u64),
@@ -87,7 +89,7 @@ async fn prepared(
                 .create_within_quota(
                     &principal,
                     vec![AddedUsage::Snapshots(1), AddedUsage::Templates(1)],
-                    &Key::default(),
+                    &IdempotencyKey::default(),
                     verb,
                 )
                 .await
@@ -120,7 +122,7 @@ async fn run(shared: &Shared, principal: &Principal, id: &str, command: String) 
             listener.with(RunRef::kill).await?;
             let fault = Fault::new(
                 ErrorKind::Unavailable,
-                "the preparation took longer than an hour, or the daemon shuts down",
+                "the preparation took longer than an hour, or the daemon is shutting down",
             );
             return Err(fault
                 .hint("try again, with limits.max_wall_ms if the command may hang")
@@ -135,7 +137,7 @@ fn failed(name: &str, outcome: &Outcome) -> Fault {
     let said = [text(outcome.stdout_bytes()), text(outcome.stderr_bytes())].join("\n");
     let from = said.char_indices().rev().nth(MAX_QUOTED).map_or(0, |(at, _)| at);
     let message = format!(
-        "the template {name:?} was not made: its command ended with status {}: {}",
+        "the template {name:?} was not created: its command ended with status {}: {}",
         outcome.status(),
         said[from..].trim()
     );

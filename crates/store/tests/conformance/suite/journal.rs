@@ -5,7 +5,7 @@ use crate::place::{Place, READ, WRITE, commit};
 use api::JournalStep;
 use serde_json::json;
 use std::ops::ControlFlow;
-use store::backend::{EntryQuery, Link, Order, Transaction};
+use store::backend::{ChainLink, EntryQuery, Order, Transaction};
 use store::{Entry, Store, examine};
 
 fn numbers(tx: &dyn Transaction, query: &EntryQuery<'_>) -> Vec<u64> {
@@ -30,7 +30,7 @@ pub fn an_entry_follows_upon_the_last(place: &Place) {
     for seq in [0, 3, 5, 7, 1 << 40] {
         assert!(tx.append(&entry(seq)).is_err(), "{seq}");
     }
-    assert_eq!(tx.last_entry().unwrap(), Some(Link { seq: 5, hash: "hash 5".into() }));
+    assert_eq!(tx.last_entry().unwrap(), Some(ChainLink { seq: 5, hash: "hash 5".into() }));
     drop(tx);
     commit(&*handle, WRITE, |tx| tx.append(&entry(6)));
     commit(&*handle, READ, |tx| {

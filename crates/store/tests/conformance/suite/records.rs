@@ -3,7 +3,7 @@
 use super::{get, ids, insert, select, thing};
 use crate::place::{Place, READ, WRITE, commit};
 use std::collections::BTreeMap;
-use store::backend::{Filter, KeyRow, RecordFields, Written};
+use store::backend::{Filter, KeyRow, RecordFields, WriteOutcome};
 
 fn named<'a>(kind: &'a str, id: &'a str, name: &'a str) -> RecordFields<'a> {
     RecordFields { kind, id, name: Some(name), scope: None, body: "{}" }
@@ -15,12 +15,12 @@ pub fn ids_and_names_are_unique_in_their_kind(place: &Place) {
         insert(tx, &named("other", "a", "fix"));
         insert(tx, &thing("b", "{}"));
         insert(tx, &thing("c", "{}"));
-        assert_eq!(tx.insert(&thing("a", "{}"))?, Written::Taken);
-        assert_eq!(tx.insert(&named("thing", "d", "fix"))?, Written::Taken);
-        assert_eq!(tx.update(&named("thing", "b", "fix"), 1)?, Written::Taken);
-        assert_eq!(tx.update(&named("thing", "a", "fix"), 1)?, Written::Done, "its own name is no obstacle");
-        assert_eq!(tx.update(&thing("a", "{}"), 2)?, Written::Done);
-        assert_eq!(tx.update(&named("thing", "b", "fix"), 1)?, Written::Done, "the name is free");
+        assert_eq!(tx.insert(&thing("a", "{}"))?, WriteOutcome::Taken);
+        assert_eq!(tx.insert(&named("thing", "d", "fix"))?, WriteOutcome::Taken);
+        assert_eq!(tx.update(&named("thing", "b", "fix"), 1)?, WriteOutcome::Taken);
+        assert_eq!(tx.update(&named("thing", "a", "fix"), 1)?, WriteOutcome::Done, "its own name is no obstacle");
+        assert_eq!(tx.update(&thing("a", "{}"), 2)?, WriteOutcome::Done);
+        assert_eq!(tx.update(&named("thing", "b", "fix"), 1)?, WriteOutcome::Done, "the name is free");
         assert!(tx.delete("thing", "b")? && !tx.delete("thing", "b")?);
         insert(tx, &named("thing", "d", "fix"));
         Ok(())
@@ -41,8 +41,8 @@ pub fn a_refused_row_leaves_the_transaction_usable(place: &Place) {
     });
     commit(&*handle, WRITE, |tx| {
         insert(tx, &thing("b", "{}"));
-        assert_eq!(tx.insert(&named("thing", "c", "fix"))?, Written::Taken);
-        assert_eq!(tx.update(&thing("b", "{}"), 9)?, Written::Stale);
+        assert_eq!(tx.insert(&named("thing", "c", "fix"))?, WriteOutcome::Taken);
+        assert_eq!(tx.update(&thing("b", "{}"), 9)?, WriteOutcome::Stale);
         assert!(get(tx, "b").is_some() && get(tx, "c").is_none());
         insert(tx, &thing("d", "{}"));
         Ok(())
@@ -169,7 +169,7 @@ pub fn scopes_are_matched_whole_or_as_paths(place: &Place) {
     });
     commit(&*handle, WRITE, |tx| {
         let moved = RecordFields { scope: Some("/new"), ..thing("00", "{}") };
-        assert_eq!(tx.update(&moved, 1)?, Written::Done);
+        assert_eq!(tx.update(&moved, 1)?, WriteOutcome::Done);
         Ok(())
     });
     commit(&*handle, READ, |tx| {

@@ -4,7 +4,7 @@ use super::{entry, get, insert, thing};
 use crate::place::{BackEnd, Place, READ, RELAXED, WRITE, commit};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use store::backend::{Backend, Written};
+use store::backend::{Backend, WriteOutcome};
 use terms::{ErrorKind, Retry};
 
 pub fn a_dropped_transaction_has_no_effect(place: &Place) {
@@ -139,7 +139,7 @@ pub fn no_update_is_lost(place: &Place) {
                     commit(&*handle, access, |tx| {
                         let row = get(tx, "counter").unwrap();
                         let body = format!("{{\"n\":{}}}", number(&row.body) + 1);
-                        assert_eq!(tx.update(&thing("counter", &body), row.version)?, Written::Done);
+                        assert_eq!(tx.update(&thing("counter", &body), row.version)?, WriteOutcome::Done);
                         Ok(())
                     });
                 }
@@ -162,12 +162,12 @@ pub fn an_update_from_an_old_version_is_stale(place: &Place) {
     });
     let read = commit(&*one, READ, |tx| Ok(get(tx, "a").unwrap()));
     commit(&*other, WRITE, |tx| {
-        assert_eq!(tx.update(&thing("a", r#"{"n":2}"#), read.version)?, Written::Done);
+        assert_eq!(tx.update(&thing("a", r#"{"n":2}"#), read.version)?, WriteOutcome::Done);
         Ok(())
     });
     commit(&*one, WRITE, |tx| {
-        assert_eq!(tx.update(&thing("a", r#"{"n":3}"#), read.version)?, Written::Stale);
-        assert_eq!(tx.update(&thing("none", r#"{"n":3}"#), 1)?, Written::Stale);
+        assert_eq!(tx.update(&thing("a", r#"{"n":3}"#), read.version)?, WriteOutcome::Stale);
+        assert_eq!(tx.update(&thing("none", r#"{"n":3}"#), 1)?, WriteOutcome::Stale);
         Ok(())
     });
     let row = commit(&*one, READ, |tx| Ok(get(tx, "a").unwrap()));

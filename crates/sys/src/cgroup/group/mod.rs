@@ -32,7 +32,7 @@ pub enum ChildOrigin {
 #[derive(Debug)]
 pub struct Group {
     name: String,
-    parts: Vec<Part>,
+    parts: Vec<HierarchyPart>,
 }
 
 /// A directory that holds a group of a dead owner.
@@ -45,7 +45,7 @@ pub(super) struct OrphanDir {
 }
 
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct HierarchyPart {
     version: Version,
     /// Controllers whose limits or counters this part serves.
     serves: Vec<&'static str>,
@@ -100,7 +100,7 @@ impl Group {
             Version::V2 => self.make_v2(&need)?,
         };
         let above = need.parent_group.contested().filter(|_| version == Version::V2);
-        let part = Part { version, serves: need.serves, parent, above, path: path.clone(), dir };
+        let part = HierarchyPart { version, serves: need.serves, parent, above, path: path.clone(), dir };
         let inherits = version == Version::V2 || !hierarchy.controllers().contains(&"cpuset");
         // Pushed before limits are written, so that a failure removes the group.
         self.parts.push(part);
@@ -153,7 +153,7 @@ impl Group {
     pub(super) fn adopt(name: &str, found: Vec<OrphanDir>) -> Group {
         let part = |OrphanDir { version, parent, above, path }: OrphanDir| {
             let dir = parent.child(name).ok()?;
-            Some(Part { version, serves: Vec::new(), parent, above, path: path.join(name), dir })
+            Some(HierarchyPart { version, serves: Vec::new(), parent, above, path: path.join(name), dir })
         };
         Group { name: name.to_owned(), parts: found.into_iter().filter_map(part).collect() }
     }
@@ -186,7 +186,7 @@ impl Group {
     /// Returns files to which the child writes `0` to enter the groups, while it still has one thread: the fast way to
     /// join. They are close-on-exec. For a child born in v2 they are v1's only; otherwise v2's is among them, and slow.
     pub fn entry_files(&self, origin: ChildOrigin) -> io::Result<Vec<File>> {
-        let open = |part: &Part| match part.version {
+        let open = |part: &HierarchyPart| match part.version {
             Version::V1 => Some(part.dir.file("tasks", libc::O_WRONLY)),
             Version::V2 if origin == ChildOrigin::Outside => Some(part.dir.file("cgroup.procs", libc::O_WRONLY)),
             Version::V2 => None,
@@ -226,11 +226,11 @@ impl Group {
         Ok(true)
     }
 
-    fn serving(&self, controller: &str) -> Option<&Part> {
+    fn serving(&self, controller: &str) -> Option<&HierarchyPart> {
         self.parts.iter().find(|p| p.serves.contains(&controller))
     }
 
-    fn v2(&self) -> Option<&Part> {
+    fn v2(&self) -> Option<&HierarchyPart> {
         self.parts.iter().find(|p| p.version == Version::V2)
     }
 }

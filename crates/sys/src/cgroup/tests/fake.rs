@@ -202,7 +202,7 @@ fn all() -> GroupSpec {
 fn v2_gets_every_limit_in_one_group() {
     let tree = Tree::v2("/");
     let layout = tree.layout();
-    assert_eq!(layout.kind, Kind::V2);
+    assert_eq!(layout.kind, HierarchyKind::V2);
     assert!(layout.capabilities().iter().all(|c| c.usable), "{:?}", layout.capabilities());
     let want = GroupSpec { cpus: Some(vec![0, 1]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
@@ -367,7 +367,7 @@ fn v1_writes_each_limit_in_its_hierarchy() {
     let tree = Tree::v1("4:memory:/\n3:pids:/\n2:cpu,cpuacct:/\n1:cpuset:/\n");
     tree.put("cg/cpuset/cpuset.effective_mems", "0-1\n");
     let layout = tree.layout();
-    assert_eq!(layout.kind, Kind::V1);
+    assert_eq!(layout.kind, HierarchyKind::V1);
     let want = GroupSpec { cpus: Some(vec![3]), ..all() };
     let group = Group::create(&layout, "run", &want).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/cpuset/G"]);
@@ -426,7 +426,7 @@ fn v1_stays_inside_a_limit_that_holds_us() {
 fn hybrid_limits_in_v1_and_kills_in_v2() {
     let tree = Tree::hybrid();
     let layout = tree.layout();
-    assert_eq!(layout.kind, Kind::Hybrid);
+    assert_eq!(layout.kind, HierarchyKind::Hybrid);
     let group = Group::create(&layout, "run", &all()).unwrap();
     assert_eq!(tree.where_is(&group), ["cg/memory/G", "cg/pids/G", "cg/cpu,cpuacct/G", "cg/unified/G"]);
     assert_eq!(group.usage().cpu_us, Some(1234), "the v2 group is the clock when it is there");
@@ -475,7 +475,7 @@ fn pinning_is_best_effort() {
 fn a_host_without_cgroups_says_what_is_missing() {
     let tree = Tree::new("22 1 0:1 / / rw - ext4 /dev/vda rw\n", "");
     let layout = tree.layout();
-    assert_eq!(layout.kind, Kind::None);
+    assert_eq!(layout.kind, HierarchyKind::None);
     for capability in layout.capabilities() {
         assert!(!capability.usable && capability.reason.is_some(), "{capability:?}");
     }
@@ -508,7 +508,7 @@ fn odd_files_are_survived() {
     }
     tree.put("proc/self/cgroup", "nonsense\n::\n0\n");
     tree.put("proc/self/mountinfo", "- cgroup2\n1 2 3 - cgroup\n\u{0} - \n");
-    assert_eq!(tree.layout().kind, Kind::None);
+    assert_eq!(tree.layout().kind, HierarchyKind::None);
     tree.put("proc/self/mountinfo", "30 1 0:1 / /nowhere rw - cgroup2 c rw\n");
     assert!(!tree.layout().capabilities()[0].usable);
 }

@@ -500,12 +500,13 @@ fn v2_controllers_are_handed_out_by_a_real_kernel() {
 #[test]
 #[ignore = "run inside a group of its own by v2_controllers_are_handed_out_by_a_real_kernel"]
 fn hand_out() {
-    use super::super::parent::{Host, v2};
+    use super::super::parent::{CgroupHost, v2};
     let layout = Layout::detect(Path::new("/"));
     let mount = layout.hierarchies[layout.v2().unwrap().0].mount.clone();
     let table = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = table.lines().find_map(|l| l.strip_prefix("0::/")).unwrap().to_owned();
-    let (offered, parent_group) = v2(&Host::new(Path::new("/"), 0), &mount, std::slice::from_ref(&own), &["hugetlb"]);
+    let (offered, parent_group) =
+        v2(&CgroupHost::new(Path::new("/"), 0), &mount, std::slice::from_ref(&own), &["hugetlb"]);
     assert_eq!(offered, ["hugetlb"]);
     let parent_group = parent_group.unwrap();
     if is_role("crowded") {
@@ -528,7 +529,7 @@ fn hand_out() {
     parent_group.dir.remove("child").unwrap();
     // From the leaf the same parent is found again, and no preparation is left to do.
     let inside = [own, "cofferdam-self".to_owned()];
-    let (_, again) = v2(&Host::new(Path::new("/"), 0), &mount, &inside, &["hugetlb"]);
+    let (_, again) = v2(&CgroupHost::new(Path::new("/"), 0), &mount, &inside, &["hugetlb"]);
     let again = again.unwrap();
     assert_eq!(again.path, parent_group.path);
     again.prepare(&["hugetlb"]).unwrap();

@@ -7,18 +7,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const SELF: [&str; 5] = ["localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback"];
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum UrlHost {
     Address(IpAddr),
     /// In lower case, without the trailing dot.
     Name(String),
 }
 
-impl Host {
+impl UrlHost {
     /// Parses a host; none for escapes, and for numbers that are not an address.
-    pub fn parse(text: &str) -> Option<Host> {
+    pub fn parse(text: &str) -> Option<UrlHost> {
         if let Some(inner) = text.strip_prefix('[') {
             let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
-            return Some(Host::Address(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)));
+            return Some(UrlHost::Address(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)));
         }
         let name = text.trim_end_matches('.').to_ascii_lowercase();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -26,16 +26,16 @@ impl Host {
             return None;
         }
         match name.rsplit('.').next().is_some_and(is_number) {
-            true => ipv4(&name).map(|address| Host::Address(address.into())),
-            false => Some(Host::Name(name)),
+            true => ipv4(&name).map(|address| UrlHost::Address(address.into())),
+            false => Some(UrlHost::Name(name)),
         }
     }
 
     /// Returns true for the local machine. A connection to an unspecified address also reaches it.
     pub fn is_self(&self) -> bool {
         match self {
-            Host::Address(address) => address.is_loopback() || address.is_unspecified(),
-            Host::Name(name) => SELF.contains(&name.as_str()) || name.ends_with(".localhost"),
+            UrlHost::Address(address) => address.is_loopback() || address.is_unspecified(),
+            UrlHost::Name(name) => SELF.contains(&name.as_str()) || name.ends_with(".localhost"),
         }
     }
 }
@@ -97,18 +97,18 @@ mod tests {
             ("[::ffff:7f00:1]", "127.0.0.1"),
             ("[::ffff:127.0.0.1]", "127.0.0.1"),
         ] {
-            assert_eq!(Host::parse(text), Some(Host::Address(address.parse().unwrap())), "{text}");
+            assert_eq!(UrlHost::parse(text), Some(UrlHost::Address(address.parse().unwrap())), "{text}");
         }
         for text in ["", ".", "1.2.3.4.5", "127.0.0.256", "256.1", "4294967296", "08", "a.1", "1..2", "127%2e1"] {
-            assert_eq!(Host::parse(text), None, "{text}");
+            assert_eq!(UrlHost::parse(text), None, "{text}");
         }
         for text in ["[::1", "[::1%251]", "[fe80::1%eth0]", "xn--localhost-", "local host", "a,b", "[]", "a.0x"] {
-            assert_eq!(Host::parse(text), None, "{text}");
+            assert_eq!(UrlHost::parse(text), None, "{text}");
         }
         for (text, name) in
             [("BOX.example.", "box.example"), ("1.example", "1.example"), ("xn--bcher-kva", "xn--bcher-kva")]
         {
-            assert_eq!(Host::parse(text), Some(Host::Name(name.to_owned())), "{text}");
+            assert_eq!(UrlHost::parse(text), Some(UrlHost::Name(name.to_owned())), "{text}");
         }
     }
 
@@ -162,22 +162,22 @@ mod tests {
         let (mut addresses, mut names) = (0, 0);
         for text in &texts {
             let standard = url::Host::parse(text);
-            match (Host::parse(text), standard) {
+            match (UrlHost::parse(text), standard) {
                 (None, _) => {}
-                (Some(Host::Address(ours)), Ok(url::Host::Ipv4(theirs))) => {
+                (Some(UrlHost::Address(ours)), Ok(url::Host::Ipv4(theirs))) => {
                     assert_eq!(ours, IpAddr::V4(theirs), "{text}");
                     addresses += 1;
                 }
-                (Some(Host::Address(ours)), Ok(url::Host::Ipv6(theirs))) => {
+                (Some(UrlHost::Address(ours)), Ok(url::Host::Ipv6(theirs))) => {
                     assert_eq!(ours, IpAddr::V6(theirs).to_canonical(), "{text}");
                     addresses += 1;
                 }
-                (Some(Host::Name(ours)), Ok(url::Host::Domain(theirs))) => {
+                (Some(UrlHost::Name(ours)), Ok(url::Host::Domain(theirs))) => {
                     assert_eq!(ours, theirs.trim_end_matches('.'), "{text}");
                     names += 1;
                 }
                 // A name that the standard refuses cannot be reached.
-                (Some(Host::Name(_)), Err(_)) => {}
+                (Some(UrlHost::Name(_)), Err(_)) => {}
                 (ours, theirs) => panic!("{text:?}: {ours:?}, and to the standard {theirs:?}"),
             }
         }
@@ -185,7 +185,7 @@ mod tests {
         // Every address of the standard in plain digits and dots is accepted here.
         for text in texts.iter().filter(|text| !text.contains("..") && !text.starts_with('.')) {
             if let Ok(url::Host::Ipv4(theirs)) = url::Host::parse(text) {
-                assert_eq!(Host::parse(text), Some(Host::Address(theirs.into())), "{text}");
+                assert_eq!(UrlHost::parse(text), Some(UrlHost::Address(theirs.into())), "{text}");
             }
         }
     }
