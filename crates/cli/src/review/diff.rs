@@ -289,6 +289,12 @@ fn history(out: &mut Out, answer: &WorkspaceDiff, git: &WorkspaceHistory, brush:
     }
     super::fetch::commits(out, &git.commits, brush)?;
     let sandbox = render::safe(answer.name.as_deref().unwrap_or(&answer.sandbox));
+    if git.switched {
+        return writeln!(
+            out,
+            "take them with: cofferdam fetch {sandbox} --as refs/heads/NAME, for a branch of their own"
+        );
+    }
     writeln!(out, "take them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
 }
 
