@@ -7,8 +7,7 @@ use clap::ArgMatches;
 use node::policies::{self, Document, Source};
 use node::policies::{AGENTS, Agent, agent_of_command};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use terms::{Action, Fault, Phase};
@@ -31,20 +30,27 @@ pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[Source]) -> Option<&'stati
     agent_of_command(Path::new(command).file_name().and_then(OsStr::to_str)?)
 }
 
-/// Tells that a preset was chosen.
-pub fn tell_chosen(agent: &Agent, m: &ArgMatches) {
+/// Tells that a preset was chosen, and adds the words that the agent needs to its command.
+pub fn apply(agent: &Agent, m: &ArgMatches, command: &mut Vec<OsString>) {
+    let typed: Vec<String> = command.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_decided = typed.iter().any(|word| agent.unless.iter().any(|start| word.starts_with(start)));
+    let says_same = typed.iter().any(|word| agent.same.iter().any(|part| word.contains(part)));
+    if !is_decided && !command.is_empty() {
+        command.splice(1..1, agent.adds.iter().map(OsString::from));
+    }
     if m.get_flag("quiet") {
         return;
     }
     let name = agent.name;
-    let note = agent.note.filter(|_| !is_heeded(agent, m)).map(|note| format!("; {note}")).unwrap_or_default();
-    render::note(&format!("preset {name}, by the command's name (see `cofferdam agents`; --no-preset: none){note}"));
+    let more = if is_decided { agent.note.map(String::from) } else { added(agent) };
+    let more = more.filter(|_| !says_same).map(|more| format!("; {more}")).unwrap_or_default();
+    render::note(&format!("preset {name}, by the command's name (see `cofferdam agents`; --no-preset: none){more}"));
 }
 
-/// Returns true if the command line has the flag that the agent's note asks for.
-fn is_heeded(agent: &Agent, m: &ArgMatches) -> bool {
-    let words: BTreeSet<&OsStr> = crate::args::all(m, "command").collect();
-    agent.flags.iter().any(|flag| words.contains(OsStr::new(flag)))
+/// Describes the words that `run` adds to an agent's command.
+fn added(agent: &Agent) -> Option<String> {
+    let note = agent.note.filter(|_| !agent.adds.is_empty())?;
+    Some(format!("{} gets `{}`: {note}", agent.name, agent.adds.join(" ")))
 }
 
 fn show(m: &ArgMatches) -> Result<(), Fault> {
@@ -107,7 +113,7 @@ fn list(json: bool) -> Result<(), Fault> {
         }
     }
     table.print();
-    all.iter().filter_map(|(agent, _)| agent.note).for_each(render::note);
+    all.iter().filter_map(|(agent, _)| added(agent)).for_each(|added| render::say(&added));
     Ok(())
 }
 
@@ -123,6 +129,7 @@ fn entry(agent: &Agent, document: &Document) -> Value {
         "copies": copies,
         "env": env,
         "login": agent.login,
+        "adds": agent.adds,
         "note": agent.note,
     })
 }

@@ -1,5 +1,6 @@
 //! `cofferdam run`, `exec` and `shell`.
 
+mod live;
 mod remote;
 
 use crate::args::{self, Runs};
@@ -124,9 +125,13 @@ fn carry_out(
         continue_in(&mut request, matches, wish, found)?;
     }
     if let Place::Sandbox(word) = &request.place
-        && let Some(done) = live(&node, &caller, matches, &request, word)?
+        && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
+    }
+    if let Some(fresh) = live::fresh(matches, &request).filter(|_| !matches.get_flag("explain")) {
+        node::run::forgo();
+        return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(Refused::from);
     }
     let mut plan = RunPlan::new(&node, &caller, &request, ground)?;
     if matches.get_flag("explain") {
@@ -233,14 +238,14 @@ fn tell_dropped(m: &ArgMatches, outcome: &Outcome) {
 }
 
 /// Runs a command through the keeper, where its sandbox is live or it is detached; `None` in other cases.
-fn live(
+fn in_live(
     node: &Node,
     caller: &node::Caller,
     m: &ArgMatches,
     request: &RunRequest,
     word: &str,
 ) -> Result<Option<Done>, Fault> {
-    if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
+    if live::is_detached(m) {
         let run = node::keeper::exec::detached(node, caller, request, word)?;
         // A reader that left early is no error of ours.
         let _ = writeln!(stdout::lock(), "{run}");
@@ -381,17 +386,16 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
+    let mut command = match verb {
+        Runs::Shell => vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()],
+        _ => args::all(m, "command").map(OsStr::to_owned).collect(),
+    };
     if let Some(agent) = agents::chosen(verb, m, &policies) {
-        agents::tell_chosen(agent, m);
+        agents::apply(agent, m, &mut command);
         policies.push(Source::Preset(agent.name.to_owned()));
     }
     Ok(RunRequest {
-        command: match verb {
-            Runs::Shell => {
-                vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()]
-            }
-            _ => args::all(m, "command").map(OsStr::to_owned).collect(),
-        },
+        command,
         shell: m.try_get_one::<OsString>("shell").ok().flatten().cloned(),
         policies,
         flags: options::flags(m),

@@ -8,27 +8,28 @@ pub struct Agent {
     pub commands: &'static [&'static str],
     /// File in which the agent keeps a login. No preset copies it; `--copy-in` does.
     pub login: Option<&'static str>,
-    /// Flag that only the command line can give, with its reason.
+    /// Words that `run` adds behind the program, because only a command line can say them.
+    pub adds: &'static [&'static str],
+    /// Reason for those words.
     pub note: Option<&'static str>,
-    /// Words of a command line that make the note superfluous.
-    pub flags: &'static [&'static str],
+    /// Beginnings of words of a command line with which nothing is added: the caller has decided.
+    pub unless: &'static [&'static str],
+    /// Parts of words that say the same as what would be added.
+    pub same: &'static [&'static str],
 }
 
 const fn agent(name: &'static str, commands: &'static [&'static str]) -> Agent {
-    Agent { name, commands, login: None, note: None, flags: &[] }
+    Agent { name, commands, login: None, adds: &[], note: None, unless: &[], same: &[] }
 }
 
 pub const AGENTS: [Agent; 8] = [
     Agent { login: Some("~/.claude/.credentials.json"), ..agent("claude", &["claude"]) },
     Agent {
         login: Some("~/.codex/auth.json"),
-        note: Some("give codex `--sandbox danger-full-access`: its own sandbox cannot start inside this one"),
-        flags: &[
-            "danger-full-access",
-            "--sandbox=danger-full-access",
-            "--dangerously-bypass-approvals-and-sandbox",
-            "--yolo",
-        ],
+        adds: &["-c", "sandbox_mode=danger-full-access"],
+        note: Some("its own sandbox cannot start inside this one"),
+        unless: &["-s", "--sandbox", "sandbox_mode", "--full-auto", "--dangerously-bypass", "--yolo"],
+        same: &["danger-full-access", "--dangerously-bypass-approvals-and-sandbox", "--yolo"],
         ..agent("codex", &["codex"])
     },
     Agent { login: Some("~/.local/share/opencode/auth.json"), ..agent("opencode", &["opencode"]) },

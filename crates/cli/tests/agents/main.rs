@@ -131,7 +131,7 @@ fn codex_works() {
         shell: step("exec_command", json!({"cmd": COMMAND})),
         last: None,
         flags: Vec::new(),
-        args: vec!["exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "-m", "gpt-5", "do it"],
+        args: vec!["exec", "--skip-git-repo-check", "-m", "gpt-5", "do it"],
     };
     // The settings come in as a copy.
     play(&place, agent, |port| {

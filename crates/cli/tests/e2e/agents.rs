@@ -87,6 +87,29 @@ fn keys_that_are_not_set_are_left_out_and_that_is_told() {
 }
 
 #[test]
+fn an_agent_with_a_sandbox_of_its_own_is_told_to_leave_it_off() {
+    for who in either() {
+        let place = Place::new(who);
+        place.script(place.project.join("codex"), "#!/bin/sh\necho \"$@\"\n");
+        let run = |flags: &[&str], words: &[&str]| place.run(flags, &[&["./codex"], words].concat());
+        let off = "-c sandbox_mode=danger-full-access";
+        let cannot = "its own sandbox cannot start inside this one";
+        let plain = run(&[], &["exec", "do it"]);
+        assert_eq!(plain.stdout(), format!("{off} exec do it\n"), "{}", plain.story());
+        assert!(plain.stderr().contains(&format!("codex gets `{off}`: {cannot}")), "{}", plain.story());
+        // What a preset would copy and this home does not have is nothing to tell.
+        assert!(!plain.stderr().contains("nothing is copied"), "{}", plain.story());
+        // The caller's own words stay alone, and are told to be in vain where they are.
+        for (words, is_told) in [(["--sandbox", "workspace-write"], true), (["-s", "danger-full-access"], false)] {
+            let typed = run(&[], &words);
+            assert_eq!(typed.stdout(), format!("{}\n", words.join(" ")), "{}", typed.story());
+            assert_eq!(typed.stderr().contains(cannot), is_told, "{}", typed.story());
+        }
+        assert_eq!(run(&["--no-preset"], &["exec"]).stdout(), "exec\n", "the control");
+    }
+}
+
+#[test]
 fn telemetry_is_refused_without_a_word() {
     for who in either() {
         let world = world(who);
@@ -123,7 +146,8 @@ fn agents_are_listed_with_what_they_get() {
     let agents = document["agents"].as_array().unwrap();
     let names: Vec<&str> = agents.iter().filter_map(|agent| agent["name"].as_str()).collect();
     assert_eq!(names, ["claude", "codex", "opencode", "gemini", "aider", "mini", "goose", "copilot"]);
-    assert!(agents[1]["note"].as_str().unwrap().contains("danger-full-access"), "{}", agents[1]);
+    assert_eq!(agents[1]["adds"], json!(["-c", "sandbox_mode=danger-full-access"]), "{}", agents[1]);
+    assert!(table.contains("codex gets `-c sandbox_mode=danger-full-access`: its own sandbox cannot start"), "{table}");
     for name in names {
         let shown = told(&["agents", "show", name]);
         assert_eq!(shown, told(&["policy", "show", name]), "{name}");

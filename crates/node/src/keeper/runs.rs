@@ -338,7 +338,8 @@ pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
         format!("{run} reads from and prints to the terminal or pipe it was started at, and nothing of that is kept");
     let fault = Fault::new(ErrorKind::NotFound, message).subject(run).phase(Phase::Admission);
     fault.hint(format!(
-        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it"
+        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it; output is kept of \
+         commands in live sandboxes, such as those of `cofferdam run --live`"
     ))
 }
 

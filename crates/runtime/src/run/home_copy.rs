@@ -85,6 +85,8 @@ pub fn copy_in(
                 let hint = "name a file or directory of the home that exists";
                 return Err(Fault::invalid(message).hint(hint).phase(Phase::Preparation));
             }
+            // A preset names all that some version of an agent has.
+            false if policy::PRESETS.iter().any(|(preset, _)| path.label.starts_with(&format!("{preset}:"))) => {}
             false => notes.push(format!("{}: {} does not exist, so nothing is copied", path.label, path.rule)),
         }
     }

@@ -393,7 +393,7 @@ pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
     let word = named.as_deref().unwrap_or(sandbox.get(..SHORT).unwrap_or(sandbox));
     let hint = format!(
         "wait for it, end it with `cofferdam stop {word}`, or look on with `cofferdam diff {word}`; several commands at a time run in \
-         a sandbox that is live (`cofferdam create`, `start --live`, `exec`)"
+         a sandbox that is live: `cofferdam run --live`, or `cofferdam start --live` for this one, once it is free"
     );
     fault.hint(hint).subject(sandbox)
 }
