@@ -216,6 +216,46 @@ fn packages_install_into_a_home_of_the_sandboxs_own() {
     }
 }
 
+/// What a sandbox fetched is there for those made from its template: they ask the registry for nothing, and what one of them makes of its
+/// cache stays its own.
+#[test]
+fn packages_of_a_prepared_sandbox_are_not_fetched_again() {
+    const CI: &str = "npm ci --silent --no-audit --no-fund --fetch-retries 0 && node -e 'require(\"tiny\")'";
+    for who in either() {
+        let world = stocked(who);
+        let place = &world.place;
+        let requests = || fs::read_to_string(place.root.join("world/requests")).unwrap_or_default().lines().count();
+        let verb = |args: &[&str]| {
+            let done = place.cofferdam(args).output().unwrap();
+            assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        let trust = format!("NODE_EXTRA_CA_CERTS={}/ca.pem", place.project.display());
+        let inside = |sandbox: &str, script: &str| {
+            says(&world.run(&["--sandbox", sandbox, "--env", &trust], &sh(script)), "tiny runs");
+        };
+        place.file("home/project/.npmrc", "registry=https://files.test/npm/\n");
+        place.file("home/project/package.json", json!({"name": "own", "dependencies": {"tiny": "1.0.0"}}).to_string());
+        verb(&["create", "--name", "ready", "-p", "package-install", "--net", NAME]);
+        inside(
+            "ready",
+            &format!("npm install --silent --no-audit --no-fund --fetch-retries 0 && {CI} && rm -r node_modules"),
+        );
+        let fetched = requests();
+        assert!(fetched > 0);
+        verb(&["template", "create", "packages", "--from", "ready"]);
+        for name in ["second", "third"] {
+            verb(&["create", "--name", name, "--template", "packages"]);
+        }
+        inside("second", &format!("{CI} && echo poison | tee $(find ~/.npm/_cacache/content-v2 -type f) > /dev/null"));
+        inside("third", CI);
+        assert_eq!(requests(), fetched, "{who:?}: nothing was fetched again");
+        // The control: a sandbox that was not prepared has nothing.
+        verb(&["create", "--name", "plain", "-p", "package-install", "--net", NAME]);
+        inside("plain", &format!("npm install --silent --no-audit --no-fund --fetch-retries 0 && {CI}"));
+        assert!(requests() > fetched);
+    }
+}
+
 /// Cargo fetches from a registry into its cache in the home. The toolchain is that of the tests, which root may read.
 #[test]
 fn cargo_fetches_into_a_home_of_the_sandboxs_own() {
