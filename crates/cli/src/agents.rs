@@ -129,6 +129,7 @@ fn entry(agent: &Agent, document: &Document) -> Value {
         "copies": copies,
         "env": env,
         "login": agent.login,
+        "login_secret": agent.login_secret,
         "adds": agent.adds,
         "note": agent.note,
     })

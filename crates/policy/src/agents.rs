@@ -6,8 +6,10 @@ pub struct Agent {
     pub name: &'static str,
     /// Names of its programs.
     pub commands: &'static [&'static str],
-    /// File in which the agent keeps a login. No preset copies it; `--copy-in` does.
+    /// File in which the agent keeps a login, below the home. No preset copies it; `--copy-in` does.
     pub login: Option<&'static str>,
+    /// Secret of the preset that is the token in that file, where its format is known: the copy then has the placeholder.
+    pub login_secret: Option<&'static str>,
     /// Words that `run` adds behind the program, because only a command line can say them.
     pub adds: &'static [&'static str],
     /// Reason for those words.
@@ -19,13 +21,18 @@ pub struct Agent {
 }
 
 const fn agent(name: &'static str, commands: &'static [&'static str]) -> Agent {
-    Agent { name, commands, login: None, adds: &[], note: None, unless: &[], same: &[] }
+    Agent { name, commands, login: None, login_secret: None, adds: &[], note: None, unless: &[], same: &[] }
 }
 
 pub const AGENTS: [Agent; 8] = [
-    Agent { login: Some("~/.claude/.credentials.json"), ..agent("claude", &["claude"]) },
+    Agent {
+        login: Some("~/.claude/.credentials.json"),
+        login_secret: Some("CLAUDE_LOGIN"),
+        ..agent("claude", &["claude"])
+    },
     Agent {
         login: Some("~/.codex/auth.json"),
+        login_secret: Some("CODEX_LOGIN"),
         adds: &["-c", "sandbox_mode=danger-full-access"],
         note: Some("its own sandbox cannot start inside this one"),
         unless: &["-s", "--sandbox", "sandbox_mode", "--full-auto", "--dangerously-bypass", "--yolo"],
@@ -67,6 +74,8 @@ mod test {
                     action => assert!(action == Action::Deny && rule.quiet, "{name}: {rule:?}"),
                 }
             }
+            let has = |name: &str| document.secrets.iter().any(|secret| secret.name == name);
+            assert!(agent.login_secret.is_none_or(|secret| agent.login.is_some() && has(secret)), "{name}");
             for secret in &document.secrets {
                 assert!(secret.optional, "{name}: {}", secret.name);
                 let resolved = crate::effective(std::slice::from_ref(&document)).unwrap();

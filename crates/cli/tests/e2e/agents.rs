@@ -3,7 +3,7 @@
 
 use crate::support::terminal::on_terminal_in;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, Place, either};
+use crate::support::{As, Place, either, holders};
 use serde_json::{Value, json};
 
 const VALUE: &str = "hunter2-6f1c9a40d2";
@@ -83,6 +83,46 @@ fn keys_that_are_not_set_are_left_out_and_that_is_told() {
         let run = world.run_with(&["-v"], &["./claude", "true"], &[("ANTHROPIC_API_KEY", VALUE)]);
         assert!(run.code() == 0 && !run.stderr().contains("no secret has a value"), "{}", run.story());
         world.run(&["--secret", "ANTHROPIC_API_KEY=env:MISSING"], &["./claude", "true"]).assert_code(2);
+    }
+}
+
+/// The copy of a login has a placeholder for the token, and the model's host alone gets the token: that of the host's file at each run.
+#[test]
+fn a_login_is_brought_in_without_its_token() {
+    const USE: &str = "cat ~/.claude/.credentials.json; t=$(sed 's/.*accessToken\":\"\\([^\"]*\\).*/\\1/' ~/.claude/.credentials.json); \
+         curl -sS -m 10 -H \"Authorization: Bearer $t\" https://api.anthropic.com/a";
+    for who in either() {
+        let world = world(who);
+        let file = |token: &str| {
+            let oauth = json!({"accessToken": token, "refreshToken": "renewal-4711", "expiresAt": 1, "subscriptionType": "max"});
+            world.place.file("home/.claude/.credentials.json", json!({ "claudeAiOauth": oauth }).to_string());
+        };
+        file("an-older-token");
+        let copy = ["--copy-in", "~/.claude/.credentials.json"];
+        world.run(&[&copy[..], &["--name", "in"]].concat(), &["./claude", "true"]).assert_ok();
+        // The agent outside renewed its login: the next run has that, and the copy is as it was.
+        file(VALUE);
+        for flags in [&copy[..], &["--sandbox", "in"]] {
+            let run = world.run(flags, &["./claude", USE]);
+            let told = run.assert_ok().stdout();
+            assert!(
+                told.contains("cofferdam-secret-CLAUDE_LOGIN-of-a-login") && told.contains("max"),
+                "{}",
+                run.story()
+            );
+            assert!(!told.contains(VALUE) && !told.contains("renewal-4711"), "{}", run.story());
+            assert!(told.contains(&added()), "the host of the model has the token: {}", run.story());
+        }
+        for kept_out in ["an-older-token", VALUE, "renewal-4711"] {
+            assert!(holders(&world.place.state(), kept_out.as_bytes()).is_empty(), "{kept_out}");
+        }
+        // The control: under a policy that gives the token to no host, the file that is named is the file.
+        let run =
+            world.run(&[&copy[..], &["-p", "default"]].concat(), &["./claude", "cat ~/.claude/.credentials.json"]);
+        assert!(run.stdout().contains("renewal-4711"), "{}", run.story());
+        world.place.file("home/.claude/.credentials.json", "{}");
+        let run = world.run(&copy, &["./claude", "true"]);
+        assert!(run.stderr().contains("~/.claude/.credentials.json has no token"), "{}", run.story());
     }
 }
 
