@@ -6,6 +6,7 @@ use crate::{connection, policy, render};
 use clap::ArgMatches;
 use node::policies::{self, Document, Source};
 use node::policies::{AGENTS, Agent, agent_of_command};
+use node::run::{Place, RunRequest};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -30,21 +31,44 @@ pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[Source]) -> Option<&'stati
     agent_of_command(Path::new(command).file_name().and_then(OsStr::to_str)?)
 }
 
-/// Tells that a preset was chosen, and adds the words that the agent needs to its command.
-pub fn apply(agent: &Agent, m: &ArgMatches, command: &mut Vec<OsString>) {
-    let typed: Vec<String> = command.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let is_decided = typed.iter().any(|word| agent.unless.iter().any(|start| word.starts_with(start)));
-    let says_same = typed.iter().any(|word| agent.same.iter().any(|part| word.contains(part)));
-    if !is_decided && !command.is_empty() {
-        command.splice(1..1, agent.adds.iter().map(OsString::from));
+/// Gives a run what the agent needs: its preset, and words in its command.
+pub fn apply(agent: &Agent, request: &mut RunRequest) {
+    request.policies.push(Source::Preset(agent.name.to_owned()));
+    let is_decided = request.command.iter().skip(1).any(|word| {
+        let word = word.to_string_lossy();
+        agent.unless.iter().any(|start| word.starts_with(start))
+    });
+    if !is_decided && !request.command.is_empty() {
+        request.command.splice(1..1, agent.adds.iter().map(OsString::from));
+    }
+}
+
+/// Tells what was applied, once it is known where the command runs. A sandbox has a policy of its own, and takes no preset.
+pub fn settle(verb: Runs, m: &ArgMatches, request: &mut RunRequest) {
+    let typed = Vec::from_iter(
+        request.policies.iter().filter(|_| m.contains_id("policy") || m.contains_id("settings")).cloned(),
+    );
+    let Some(agent) = chosen(verb, m, &typed) else { return };
+    let is_in_sandbox = matches!(request.place, Place::Sandbox(_));
+    if is_in_sandbox {
+        request.policies.clear();
     }
     if m.get_flag("quiet") {
         return;
     }
-    let name = agent.name;
-    let more = if is_decided { agent.note.map(String::from) } else { added(agent) };
-    let more = more.filter(|_| !says_same).map(|more| format!("; {more}")).unwrap_or_default();
-    render::note(&format!("preset {name}, by the command's name (see `cofferdam agents`; --no-preset: none){more}"));
+    let words: Vec<String> = request.command.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_added = !agent.adds.is_empty()
+        && words.iter().zip(agent.adds).filter(|(word, add)| word == *add).count() == agent.adds.len();
+    let says_same = words.iter().any(|word| agent.same.iter().any(|part| word.contains(part)));
+    let more = match is_added {
+        true => added(agent),
+        false => agent.note.map(String::from).filter(|_| !says_same),
+    };
+    let preset = format!("preset {}, by the command's name (see `cofferdam agents`; --no-preset: none)", agent.name);
+    let told: Vec<String> = [Some(preset).filter(|_| !is_in_sandbox), more].into_iter().flatten().collect();
+    if !told.is_empty() {
+        render::note(&told.join("; "));
+    }
 }
 
 /// Describes the words that `run` adds to an agent's command.

@@ -124,6 +124,7 @@ fn carry_out(
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
         continue_in(&mut request, matches, wish, found)?;
     }
+    agents::settle(verb, matches, &mut request);
     if let Place::Sandbox(word) = &request.place
         && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
@@ -386,15 +387,12 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
     policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
-    let mut command = match verb {
+    let command = match verb {
         Runs::Shell => vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()],
         _ => args::all(m, "command").map(OsStr::to_owned).collect(),
     };
-    if let Some(agent) = agents::chosen(verb, m, &policies) {
-        agents::apply(agent, m, &mut command);
-        policies.push(Source::Preset(agent.name.to_owned()));
-    }
-    Ok(RunRequest {
+    let agent = agents::chosen(verb, m, &policies);
+    let mut request = RunRequest {
         command,
         shell: m.try_get_one::<OsString>("shell").ok().flatten().cloned(),
         policies,
@@ -411,7 +409,9 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         report_reads: m.get_flag("report-reads"),
         ask_timeout: options::ask_timeout(m)?,
         learn: Learn::Nothing,
-    })
+    };
+    agent.into_iter().for_each(|agent| agents::apply(agent, &mut request));
+    Ok(request)
 }
 
 /// Returns the place where the command works, and what becomes of its changes.

@@ -3,6 +3,7 @@
 
 use super::live::is_detached;
 use super::{Done, continue_in, kept, request, tell_dropped, tells, to_continue};
+use crate::agents;
 use crate::args::Runs;
 use crate::options::tell_left_out;
 use crate::render;
@@ -28,6 +29,7 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
         continue_in(&mut asked, m, wish, found)?;
     }
+    agents::settle(verb, m, &mut asked);
     if m.get_flag("explain") {
         return explain(remote, &asked);
     }

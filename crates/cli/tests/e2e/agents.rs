@@ -5,6 +5,7 @@ use crate::support::terminal::on_terminal_in;
 use crate::support::world::{PUBLIC, World};
 use crate::support::{As, Place, either, holders};
 use serde_json::{Value, json};
+use std::path::Path;
 
 const VALUE: &str = "hunter2-6f1c9a40d2";
 /// A host to which Claude Code sends telemetry.
@@ -146,6 +147,11 @@ fn an_agent_with_a_sandbox_of_its_own_is_told_to_leave_it_off() {
             assert_eq!(typed.stderr().contains(cannot), is_told, "{}", typed.story());
         }
         assert_eq!(run(&["--no-preset"], &["exec"]).stdout(), "exec\n", "the control");
+        // Going on in the sandbox of the last run, which has its policy.
+        run(&["--keep"], &["exec"]).assert_ok();
+        let again = run(&["--continue"], &["exec", "more"]);
+        assert_eq!(again.assert_ok().stdout(), format!("{off} exec more\n"));
+        assert!(!again.stderr().contains("preset codex") && again.stderr().contains(cannot), "{}", again.story());
     }
 }
 
@@ -191,6 +197,20 @@ fn agents_are_listed_with_what_they_get() {
     for name in names {
         let shown = told(&["agents", "show", name]);
         assert_eq!(shown, told(&["policy", "show", name]), "{name}");
+    }
+    // Each has a page, which says what its preset says.
+    for agent in agents {
+        let name = agent["name"].as_str().unwrap();
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/guide/agent-{name}.md"));
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        let command = agent["commands"][0].as_str().unwrap();
+        assert!(page.contains("cofferdam run ") && page.contains(&format!("-- {command}\n")), "{name}: {command}");
+        let lists = ["hosts", "quietly_refused", "copies", "secrets"].map(|key| agent[key].as_array().unwrap().clone());
+        let named =
+            lists.concat().into_iter().chain([agent["login"].clone()]).filter(|word| *word != agent["login_secret"]);
+        for word in named.filter_map(|word| word.as_str().map(String::from)) {
+            assert!(page.contains(&word), "{name}: the page does not say {word}");
+        }
     }
     let done = place.cofferdam(["agents", "show", "cladue"]).output().unwrap();
     assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).contains("claude, codex"), "{done:?}");
