@@ -337,7 +337,8 @@ pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
     let message = format!("{run} uses the terminal or pipe that it was started on, and its output is not recorded");
     let fault = Fault::new(ErrorKind::NotFound, message).subject(run).phase(Phase::Admission);
     fault.hint(format!(
-        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it"
+        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it; output is kept of \
+         commands in live sandboxes, such as those of `cofferdam run --live`"
     ))
 }
 
