@@ -6,7 +6,7 @@ use crate::{connection, policy, render};
 use clap::ArgMatches;
 use node::policies::{self, Document, RequestedPolicy};
 use node::policies::{AGENTS, Agent, agent_of_command};
-use node::run::{Place, RunRequest};
+use node::run::{ChangeDestination, RunRequest};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[RequestedPolicy]) -> Optio
 
 /// Gives a run what the agent needs: its preset, and words in its command.
 pub fn apply(agent: &Agent, request: &mut RunRequest) {
-    request.policies.push(Source::Preset(agent.name.to_owned()));
+    request.policies.push(RequestedPolicy::Preset(agent.name.to_owned()));
     let is_decided = request.command.iter().skip(1).any(|word| {
         let word = word.to_string_lossy();
         agent.unless.iter().any(|start| word.starts_with(start))
@@ -49,7 +49,7 @@ pub fn settle(verb: Runs, m: &ArgMatches, request: &mut RunRequest) {
         request.policies.iter().filter(|_| m.contains_id("policy") || m.contains_id("settings")).cloned(),
     );
     let Some(agent) = chosen(verb, m, &typed) else { return };
-    let is_in_sandbox = matches!(request.place, Place::Sandbox(_));
+    let is_in_sandbox = matches!(request.place, ChangeDestination::Sandbox(_));
     if is_in_sandbox {
         request.policies.clear();
     }

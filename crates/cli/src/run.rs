@@ -127,7 +127,7 @@ fn carry_out(
         continue_in(&mut request, matches, wish, found)?;
     }
     agents::settle(verb, matches, &mut request);
-    if let Place::Sandbox(word) = &request.place
+    if let ChangeDestination::Sandbox(word) = &request.place
         && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
@@ -248,7 +248,7 @@ fn in_live(
     m: &ArgMatches,
     request: &RunRequest,
     word: &str,
-) -> Result<Option<Done>, Fault> {
+) -> Result<Option<RunEnd>, Fault> {
     if live::is_detached(m) {
         let run = node::keeper::exec::detached(node, caller, request, word)?;
         // A reader that left early is no error of ours.
@@ -392,8 +392,8 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
 fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunRequest, Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
-    let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
-    policies.extend(args::all(m, "settings").map(|f| Source::File(PathBuf::from(f))));
+    let mut policies: Vec<RequestedPolicy> = words.into_iter().map(RequestedPolicy::of).collect();
+    policies.extend(args::all(m, "settings").map(|f| RequestedPolicy::File(PathBuf::from(f))));
     let command = match verb {
         Runs::Shell => vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()],
         _ => args::all(m, "command").map(OsStr::to_owned).collect(),

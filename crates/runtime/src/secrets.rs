@@ -56,14 +56,14 @@ enum SecretSource {
 impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
-            Source::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
-            Source::File(path) => write!(f, "the file {}", path.display()),
-            Source::Command(command) => write!(f, "what the command {command:?} prints"),
-            Source::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
-            Source::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
-            Source::Brought => write!(f, "whoever runs a command"),
-            Source::Login(_, path) => write!(f, "the login in the file {}", path.display()),
+            SecretSource::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
+            SecretSource::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
+            SecretSource::File(path) => write!(f, "the file {}", path.display()),
+            SecretSource::Command(command) => write!(f, "what the command {command:?} prints"),
+            SecretSource::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
+            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
+            SecretSource::Brought => write!(f, "whoever runs a command"),
+            SecretSource::Login(_, path) => write!(f, "the login in the file {}", path.display()),
         }
     }
 }
@@ -163,15 +163,15 @@ impl Secrets {
                 Some(SecretSource::File(path)) => SecretSource::File(caller.cwd.join(path)),
                 Some(SecretSource::Kept { name, .. }) => SecretSource::Kept { file: kept::find(caller, &name), name },
                 Some(source) => source,
-                None if !only_kept && is_set(name) => Source::Env { variable: own, is_set: true },
+                None if !only_kept && is_set(name) => SecretSource::Env { variable: own, is_set: true },
                 None => match (kept::find(caller, name), login(name)) {
-                    (None, Some((login, path))) => Source::Login(login, path),
+                    (None, Some((login, path))) => SecretSource::Login(login, path),
                     (None, None) if *need == Need::Optional => {
                         left_out.push(own);
                         continue;
                     }
-                    (None, None) if !only_kept => Source::Env { variable: own, is_set: false },
-                    (file, _) => Source::Kept { name: own, file },
+                    (None, None) if !only_kept => SecretSource::Env { variable: own, is_set: false },
+                    (file, _) => SecretSource::Kept { name: own, file },
                 },
             };
             named.push(NamedSecret { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
@@ -263,8 +263,8 @@ impl Secrets {
     /// Returns the caller's variables that hold a value, which must neither be passed nor be in memory when the guest is created.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
-            Source::Env { variable, .. } => Some(variable.as_str()),
-            Source::File(_) | Source::Command(_) | Source::Kept { .. } | Source::Brought | Source::Login(..) => None,
+            SecretSource::Env { variable, .. } => Some(variable.as_str()),
+            SecretSource::File(_) | SecretSource::Command(_) | SecretSource::Kept { .. } | SecretSource::Brought | SecretSource::Login(..) => None,
         })
     }
 
@@ -367,13 +367,13 @@ fn open_source(name: &str, source: &SecretSource, cwd: &Path) -> Result<OpenedSo
             }
             Ok(OpenedSource::Open(file))
         }
-        Source::Login(login, path) => {
+        SecretSource::Login(login, path) => {
             let file = File::open(path).map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
             Ok(OpenedSource::Login(*login, file))
         }
-        Source::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
-        Source::Brought => Ok(OpenedSource::Later),
-        Source::Kept { name: kept, file: None } => {
+        SecretSource::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
+        SecretSource::Brought => Ok(OpenedSource::Later),
+        SecretSource::Kept { name: kept, file: None } => {
             let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
             Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
         }

@@ -2,14 +2,14 @@
 //! `exec`, `logs` and `attach` of other terminals reach it, and it survives this one.
 
 use super::remote::{bare, carried, wanted};
-use super::{Done, kept, tell_dropped, tells};
+use super::{RunEnd, kept, tell_dropped, tells};
 use crate::{render, runs};
 use api::{PublishChange, SandboxChange};
 use clap::ArgMatches;
 use client::SecretValues;
 use node::keeper::attach::AttachOutcome;
 use node::run::hidden::{self, Words};
-use node::run::{Fresh, Keep, Place, RunRequest};
+use node::run::{ChangeDestination, Fresh, Keep, RunRequest};
 use node::sandbox::Which;
 use node::secrets::brought;
 use node::{Caller, Node};
@@ -25,7 +25,7 @@ pub fn carry_out(
     m: &ArgMatches,
     request: &RunRequest,
     fresh: &Fresh,
-) -> Result<Done, Fault> {
+) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(&request.secrets, caller)?;
     let secrets: Vec<String> =
         secrets.into_iter().filter(|word| !values.keys().any(|name| *word == brought(name))).collect();
@@ -51,10 +51,10 @@ pub fn carry_out(
     };
     if is_detached(m) {
         render::say(&command.run);
-        return Ok(Done::Left);
+        return Ok(RunEnd::Left);
     }
     match runs::stay_live(node, &command, request)? {
-        AttachOutcome::Detached => Ok(Done::Left),
+        AttachOutcome::Detached => Ok(RunEnd::Left),
         AttachOutcome::Ended(mut outcome) => {
             tell_dropped(m, &outcome);
             if tells(m) {
@@ -70,7 +70,7 @@ pub fn carry_out(
                 let waiting = |id: &str| node::list::waiting(node, caller, id).ok().flatten();
                 kept(&outcome, &request.place, waiting).iter().for_each(|line| render::note(line));
             }
-            Ok(Done::Ran(outcome))
+            Ok(RunEnd::Ran(outcome))
         }
     }
 }
@@ -137,7 +137,7 @@ fn settled(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: 
 pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<Fresh> {
     let is_live = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
     match &request.place {
-        Place::Fresh(fresh) if is_live || is_detached(m) => Some(fresh.clone()),
+        ChangeDestination::Fresh(fresh) if is_live || is_detached(m) => Some(fresh.clone()),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
 use super::live::is_detached;
-use super::{Done, continue_in, kept, request, tell_dropped, tells, to_continue};
+use super::{RunEnd, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::agents;
 use crate::args::Runs;
 use crate::options::tell_left_out;
@@ -128,7 +128,7 @@ fn in_fresh(
     asked: &RunRequest,
     fresh: &Fresh,
     events: Option<EventFile>,
-) -> Result<Done, Fault> {
+) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(&sources(asked, remote), &remote.caller)?;
     let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
     if tells(m) {
@@ -156,7 +156,7 @@ fn in_fresh(
     };
     if is_detached(m) {
         render::say(&run);
-        return Ok(Done::Left);
+        return Ok(RunEnd::Left);
     }
     match stay(m, remote, asked, &run)? {
         RunEnd::Ran(outcome) => Ok(RunEnd::Ran(Box::new(settle(m, remote, *outcome, &which, asked, network_log)))),
@@ -167,7 +167,7 @@ fn in_fresh(
 /// Returns the request for the command of a run whose sandbox exists: rules and limits belong to the sandbox, so the command has none.
 pub(super) fn bare(asked: &RunRequest) -> RunRequest {
     RunRequest {
-        policies: Vec::<Source>::new(),
+        policies: Vec::<RequestedPolicy>::new(),
         flags: Vec::new(),
         limits: Default::default(),
         cpus: None,
