@@ -238,6 +238,9 @@ pub struct Hello {
     /// Commands with a watch mode that is not in force are refused. Older versions would start them all the same.
     #[serde(default)]
     pub heeds_watch: bool,
+    /// A command can be started with its input. Older versions would start it without.
+    #[serde(default)]
+    pub takes_stdin: bool,
     /// Contexts can be opened. Older versions know none.
     #[serde(default)]
     pub has_contexts: bool,

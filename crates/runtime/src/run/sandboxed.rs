@@ -78,6 +78,7 @@ pub(super) fn take_up(
     documents.extend(policies::of_flags(&request.flags, caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     let mut request = request.clone();
+    request.env.splice(0..0, kept.record.variables());
     request.limits = kept.record.limits.tightest(request.limits);
     request.cpus = least(kept.record.cpus, request.cpus);
     request.report_reads |= kept.record.report_reads;

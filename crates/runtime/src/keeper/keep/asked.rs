@@ -109,7 +109,7 @@ impl Keep {
         self.check_room(&ask)?;
         Ok(Some(match ask {
             Request::Hello => wire::value(&self.hello()),
-            Request::Start(start) => return self.start(id, &start),
+            Request::Start(start) => return self.start(id, &start, payload),
             Request::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             Request::Resize { run, rows, columns } => {
                 let job = self.active_run(&run)?.job;
@@ -199,6 +199,7 @@ impl Keep {
             rests: self.files_only,
             counts_input: true,
             heeds_watch: true,
+            takes_stdin: true,
             has_contexts: true,
         }
     }
