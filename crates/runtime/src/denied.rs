@@ -35,6 +35,7 @@ impl Denied {
         }
         let document = policy::parse(&policy.to_string(), Format::Json, id)?;
         let mut policy = policy::effective(&[document])?;
+        let base = state::directory::path_inside(base);
         let around = policies::surroundings(&mut policy, caller, base, None);
         Ok(Some(Denied { rules: policy::resolve(&policy, &around.context)?, base: base.to_path_buf() }))
     }

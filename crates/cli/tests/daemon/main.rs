@@ -45,5 +45,6 @@ mod tenants;
 mod timeouts;
 mod walls;
 mod warm;
+mod workdir;
 mod workspace;
 mod workspace_fixture;

@@ -481,7 +481,8 @@ impl Keep {
             let fault = Fault::new(ErrorKind::UnsupportedHost, "there is no handle on these files");
             fault.subject(&self.premises.sandbox.id).hint("stop it, and what is in its workspace can be reached")
         };
-        let at = if tmp { Path::new("/tmp") } else { &self.premises.sandbox.record.base };
+        let dir = state::directory::path_inside(&self.premises.sandbox.record.base);
+        let at = if tmp { Path::new("/tmp") } else { dir };
         let root = if tmp { self.residence.tmp() } else { self.residence.root() };
         let root = root.ok_or_else(none)?.try_clone_to_owned().map_err(|e| Fault::internal(e.to_string()))?;
         let (uid, gid) = self.residence.owner();

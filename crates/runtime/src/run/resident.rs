@@ -186,7 +186,7 @@ impl Premises {
         let mut asked: Vec<OsString> = self.sandbox.record.variables().collect();
         asked.extend(words("env", &start.env)?);
         let env = self.inside.environment(&asked, &around, &self.resolved, &run_id)?;
-        let base = &self.sandbox.record.base;
+        let base = state::directory::path_inside(&self.sandbox.record.base);
         let path = |what: &str, word: &Option<request::Word>| -> Result<Option<PathBuf>, Fault> {
             word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
         };
