@@ -40,6 +40,11 @@ impl Denied {
         Ok(Some(Denied { rules: policy::resolve(&policy, &around.context)?, base: base.to_path_buf() }))
     }
 
+    /// Judges paths below another directory of the guest's, as it sees them.
+    pub fn below(self, place: &Path) -> Denied {
+        Denied { base: place.to_path_buf(), ..self }
+    }
+
     /// Adds the paths of the base that the rules reach through symbolic links. Links that a guest makes do not matter: no rule covers a
     /// path that the guest could replace.
     fn followed(self) -> Result<Denied, Fault> {

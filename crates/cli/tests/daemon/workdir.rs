@@ -32,6 +32,21 @@ fn commands_without_a_directory_of_the_host_work_at_workspace() {
         put.send().assert_ok();
         assert_eq!(sh(&daemon, "s", "cat put; cd sub"), "put\n");
         assert_eq!(daemon.get("/v1/sandboxes/s/files/content?path=sub/file").text(), "text\n");
+        // Files of the home and of /tmp, as the guest names them.
+        for at in ["/home/agent/.config/file", "/tmp/dir/file"] {
+            let at = format!("/v1/sandboxes/s/files/content?path={at}&parents=true");
+            daemon.ask("PUT", &at).body("application/octet-stream", b"own\n").send().assert_ok();
+        }
+        assert_eq!(sh(&daemon, "s", "cat ~/.config/file /tmp/dir/file; echo said > /tmp/said"), "own\nown\n");
+        assert_eq!(daemon.get("/v1/sandboxes/s/files/content?path=/tmp/said").text(), "said\n");
+        let listed = daemon.get("/v1/sandboxes/s/files/list?path=/home/agent").assert_ok();
+        assert!(listed.to_string().contains(".config"), "{listed}");
+        let mkdir = daemon.post("/v1/sandboxes/s/files/mkdir", json!({"path": "/home/agent/dir"}));
+        mkdir.assert_ok();
+        for no in ["/etc/passwd", "/workspacex/file", "/home/agent/../../etc/passwd", "/proc/self/environ"] {
+            let refused = daemon.get(&format!("/v1/sandboxes/s/files/content?path={no}"));
+            refused.assert_fault(400, "invalid_request");
+        }
         let ask = json!({"command": ["pwd"], "workdir": "sub"});
         let ran = daemon.post("/v1/sandboxes/s/runs?wait=120s", ask).assert_ok();
         assert_eq!(ran["outcome"]["stdout"], "/workspace/sub\n", "{ran}");
@@ -57,6 +72,19 @@ fn rules_about_the_workspace_hold_there() {
     let daemon = Daemon::start(&place);
     let rule = json!({"action": "deny", "path": "/workspace/secret", "perms": ["write_file", "make_reg"]});
     let policy = json!({"version": 1, "extends": ["workspace-write"], "fs": {"rules": [rule]}});
+    // A directory of the host below the private /tmp.
+    let shown = std::env::temp_dir().join(format!("cofferdam-shown-{}", std::process::id()));
+    std::fs::create_dir_all(&shown).unwrap();
+    std::fs::write(shown.join("file"), "of the host\n").unwrap();
+    let host = json!({"version": 1, "extends": ["workspace-write"],
+        "fs": {"rules": [{"action": "allow", "path": shown, "perms": ["read_file", "read_dir"]}]}});
+    daemon.post("/v1/sandboxes", json!({"name": "shown", "policies": [host]})).assert_ok();
+    let at = shown.join("file").to_str().unwrap().to_owned();
+    assert_eq!(sh(&daemon, "shown", &format!("cat {at}; echo own > /tmp/own")), "of the host\n", "the control");
+    let get = |path: &str| daemon.get(&format!("/v1/sandboxes/shown/files/content?path={path}"));
+    assert_eq!(get("/tmp/own").text(), "own\n", "the control");
+    get(&at).assert_fault(403, "policy_denied");
+    std::fs::remove_dir_all(&shown).unwrap();
     let all = json!({"version": 1, "extends": ["workspace-write"], "fs": {"rules": [{"action": "allow", "path": "/", "perms": ["read_file", "read_dir"]}]}});
     daemon.post("/v1/sandboxes", json!({"name": "rules", "policies": [policy]})).assert_ok();
     daemon.post("/v1/sandboxes", json!({"name": "fixed", "read_only": true})).assert_ok();
@@ -73,7 +101,7 @@ fn rules_about_the_workspace_hold_there() {
     assert_eq!(seen, "/workspace\nx\n");
     let hidden = sh(&daemon, "all", &format!("ls {}/bases 2>/dev/null || echo hidden", place.state().display()));
     assert_eq!(hidden, "hidden\n");
-    for name in ["rules", "fixed", "all"] {
+    for name in ["rules", "fixed", "all", "shown"] {
         daemon.ask("DELETE", &format!("/v1/sandboxes/{name}?force=true&timeout=0s")).send().assert_ok();
     }
 }

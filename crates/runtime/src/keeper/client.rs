@@ -392,15 +392,21 @@ impl Keeper {
         self.ask(&Request::Thaw)
     }
 
+    /// Returns a handle on the directory of the guest's that holds an absolute path: the workspace, its own home or `/tmp`; the workspace
+    /// for any other. As with `root`, and resolution must not cross mounts.
+    pub fn root_of(&mut self, path: &Path) -> Result<(Rooted, OwnedFd), Fault> {
+        self.ask_for_handle(&Request::Root { tmp: false, path: Some(Word::of(path)) })
+    }
+
     /// Returns a handle on the workspace as the guest sees it. Paths must be resolved with `openat2`; files made there must belong to the
     /// returned ids.
     pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: false })
+        self.ask_for_handle(&Request::Root { tmp: false, path: None })
     }
 
     /// Returns a handle on the guest's private `/tmp`. Mounts below it are the host's, so path resolution must not cross mounts.
     pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: true })
+        self.ask_for_handle(&Request::Root { tmp: true, path: None })
     }
 
     /// Connects to a port that a process inside listens on.

@@ -65,10 +65,13 @@ pub enum Request {
     Rise,
     Freeze,
     Thaw,
-    /// Returns `Rooted` and a handle on the workspace as the guest sees it, or on its private `/tmp`.
+    /// Returns `Rooted` and a handle on the workspace as the guest sees it, or on its private `/tmp`; with a path, on that of the
+    /// workspace, the sandbox's own home and `/tmp` in which it is.
     Root {
         #[serde(default)]
         tmp: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<Word>,
     },
     /// Returns a handle on a stream to a port inside.
     Connect {

@@ -128,8 +128,8 @@ impl Keep {
                 wire::value(&self.freeze()?)
             }
             Request::Thaw => wire::value(&self.thaw()?),
-            Request::Root { tmp } => {
-                let frame = self.root(tmp)?;
+            Request::Root { tmp, path } => {
+                let frame = self.root(tmp, path.as_ref())?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.holds_files = true;
                 }
