@@ -64,6 +64,8 @@ pub(super) struct Spot {
     pub dir: PathBuf,
     /// Working directory at the start.
     pub cwd: PathBuf,
+    /// Home inside; none where it has the path of the caller's.
+    pub home: Option<PathBuf>,
     /// Changes shall go to a workspace over `dir`.
     pub layered: bool,
     /// `dir` is the guest's private directory, and not the host's.
@@ -106,7 +108,7 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Faul
     if layered && named.is_none() && caller.home.starts_with(&dir) {
         return Err(ask_for_choice(&dir, &caller.home));
     }
-    Ok(Spot { dir, cwd, layered, private, notes, held: None })
+    Ok(Spot { dir, cwd, home: None, layered, private, notes, held: None })
 }
 
 /// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.

@@ -184,9 +184,11 @@ impl Premises {
             Some(id) => RunId::parse(id).ok_or_else(|| bad("run", &format!("{id:?} is not a run id")))?,
             None => RunId::from_random(sys::random::id_bytes()),
         };
-        let env = self.inside.environment(&words("env", &start.env)?, &around, &self.resolved, &run_id)?;
-        let base = &self.sandbox.record.base;
-        let path = |what: &str, word: &Option<request::WireText>| -> Result<Option<PathBuf>, Fault> {
+        let mut asked: Vec<OsString> = self.sandbox.record.variables().collect();
+        asked.extend(words("env", &start.env)?);
+        let env = self.inside.environment(&asked, &around, &self.resolved, &run_id)?;
+        let base = state::directory::path_inside(&self.sandbox.record.base);
+        let path = |what: &str, word: &Option<request::Word>| -> Result<Option<PathBuf>, Fault> {
             word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
         };
         let (workdir, cwd) = (path("workdir", &start.workdir)?, path("cwd", &start.cwd)?);
@@ -195,7 +197,7 @@ impl Premises {
         let program = found.map_err(|refused| *refused.fault)?;
         let streams = match start.terminal {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
-            None => Streams::Pipes { input: start.input },
+            None => Streams::Pipes { input: start.input || start.has_stdin },
         };
         Ok((run_id, PlannedCommand { program, argv, env, cwd, streams, inherit: Vec::new() }))
     }
