@@ -264,7 +264,11 @@ impl Secrets {
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
             SecretSource::Env { variable, .. } => Some(variable.as_str()),
-            SecretSource::File(_) | SecretSource::Command(_) | SecretSource::Kept { .. } | SecretSource::Brought | SecretSource::Login(..) => None,
+            SecretSource::File(_)
+            | SecretSource::Command(_)
+            | SecretSource::Kept { .. }
+            | SecretSource::Brought
+            | SecretSource::Login(..) => None,
         })
     }
 

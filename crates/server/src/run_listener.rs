@@ -263,9 +263,9 @@ fn tail_of(records: Vec<Record>, mut cut: bool) -> RunTail {
     let mut size: usize = records.iter().map(|record| record.bytes.len()).sum();
     for record in records {
         let at = match record.kind {
-            Kind::Stdout | Kind::Terminal => 0,
-            Kind::Stderr => 1,
-            Kind::Dropped | Kind::End => continue,
+            RecordKind::Stdout | RecordKind::Terminal => 0,
+            RecordKind::Stderr => 1,
+            RecordKind::Dropped | RecordKind::End => continue,
         };
         let over = size.saturating_sub(MAX_TAIL_BYTES).min(record.bytes.len());
         cut |= over > 0;

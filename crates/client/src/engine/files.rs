@@ -244,7 +244,7 @@ fn all_pages(
 }
 
 /// Opens a place of a sandbox of this host.
-fn open(node: &Node, place: &Place, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
+fn open(node: &Node, place: &SandboxPath, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
     let root = files::open(node, caller, &place.sandbox, purpose, &place.path)?;
     let path = root.path(&place.path)?;
     Ok((root, path))

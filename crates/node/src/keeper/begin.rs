@@ -6,8 +6,8 @@ use api::{InputBytes, PathText, RunCreate, RunStatus, RunStreams};
 use runtime::Node;
 use runtime::keeper::client::{ATTEMPTS, Keeper, sent_away};
 use runtime::keeper::request_digest;
-use runtime::keeper::watch::Watch;
-use runtime::keeper::wire::{self, Start, Started, Word, words_of};
+use runtime::keeper::watch::WatchOptions;
+use runtime::keeper::wire::{self, Start, Started, WireText, trace_of, words_of};
 use runtime::questions;
 use sha2::Digest;
 use sha2::Sha256;
@@ -198,7 +198,7 @@ pub fn begin(
     let Kept { id, record, .. } = &kept;
     let id = id.clone();
     // Checked before the sandbox becomes live in vain; its keeper checks again, as it knows how the enclosure was built.
-    request.watch().check(&Watch::as_made(record), &id)?;
+    request.watch().check(&WatchOptions::as_made(record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, request, run)?

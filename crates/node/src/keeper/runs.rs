@@ -2,8 +2,8 @@
 
 use runtime::Node;
 use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
-use runtime::keeper::place::{Card, Place};
-use runtime::keeper::spool::{Kind, Page, Reader, Record, Unread};
+use runtime::keeper::place::{Card, KeeperDir};
+use runtime::keeper::spool::{Record, RecordKind, SpoolPage, SpoolReader, Unread};
 use runtime::keeper::{lost, wire};
 use state::Caller;
 use state::sandbox::Run;
@@ -161,7 +161,7 @@ impl RunRef {
     /// Returns the last records of the log, up to `most` bytes but at least one record, and whether there are others before them; `None`
     /// where no log is kept.
     pub fn tail(&self, most: usize) -> Option<(Vec<Record>, bool)> {
-        Reader::tail(&self.place().run(&self.id), most).ok()
+        SpoolReader::tail(&self.place().run(&self.id), most).ok()
     }
 
     fn unkept(&self, error: &io::Error) -> Fault {

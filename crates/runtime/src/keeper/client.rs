@@ -304,7 +304,7 @@ impl Keeper {
     pub fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
         self.check_watch(start)?;
         self.check_stdin(start)?;
-        let frame = Frame::of(&Request::Start(Box::new(start.clone()))).with(start.stdin.clone());
+        let frame = Frame::of(&KeeperRequest::Start(Box::new(start.clone()))).with(start.stdin.clone());
         match self.round_trip(frame, self.answer_within) {
             Ok(answer) => wire::read_answer(&answer).map(Some),
             Err(NoAnswer::Gone(_)) => Ok(None),
@@ -394,18 +394,18 @@ impl Keeper {
     /// Returns a handle on the directory of the guest's that holds an absolute path: the workspace, its own home or `/tmp`; the workspace
     /// for any other. As with `root`, and resolution must not cross mounts.
     pub fn root_of(&mut self, path: &Path) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: false, path: Some(Word::of(path)) })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: false, path: Some(WireText::of(path)) })
     }
 
     /// Returns a handle on the workspace as the guest sees it. Paths must be resolved with `openat2`; files made there must belong to the
     /// returned ids.
     pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: false, path: None })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: false, path: None })
     }
 
     /// Returns a handle on the guest's private `/tmp`. Mounts below it are the host's, so path resolution must not cross mounts.
     pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&Request::Root { tmp: true, path: None })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: true, path: None })
     }
 
     /// Connects to a port that a process inside listens on.

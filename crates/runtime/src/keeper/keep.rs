@@ -476,13 +476,13 @@ impl Keep {
     }
 
     /// Returns a file handle. File access needs no process inside, so a frozen sandbox stays frozen.
-    fn root(&mut self, tmp: bool, path: Option<&Word>) -> Result<Frame, Fault> {
+    fn root(&mut self, tmp: bool, path: Option<&WireText>) -> Result<Frame, Fault> {
         let none = || {
             let fault = Fault::new(ErrorKind::UnsupportedHost, "no handle on these files is available");
             fault.subject(&self.premises.sandbox.id).hint("stop it to reach the files of its workspace")
         };
         let dir = state::directory::path_inside(&self.premises.sandbox.record.base);
-        let path = path.and_then(Word::text).map(PathBuf::from).filter(|path| !path.starts_with(dir));
+        let path = path.and_then(WireText::text).map(PathBuf::from).filter(|path| !path.starts_with(dir));
         let is_below = |at: &Path| path.as_ref().is_some_and(|path| path.starts_with(at));
         let home = self.residence.home().filter(|(home, _)| is_below(home));
         let (at, root) = match home {

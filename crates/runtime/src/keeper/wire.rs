@@ -71,7 +71,7 @@ pub enum KeeperRequest {
         #[serde(default)]
         tmp: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        path: Option<Word>,
+        path: Option<WireText>,
     },
     /// Returns a handle on a stream to a port inside.
     Connect {

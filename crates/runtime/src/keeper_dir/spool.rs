@@ -391,7 +391,7 @@ impl SpoolReader {
         // The last segment may have just begun; two hold more than any tail.
         for first in all.iter().skip(all.len().saturating_sub(2)) {
             let file = open_segment(dir, *first)?;
-            let mut walk = Walk::new(&file);
+            let mut walk = HeaderWalk::new(&file);
             while let Some((at, head)) = walk.next()? {
                 last.push_back((first + at, head.length));
                 size += head.length;
@@ -401,7 +401,7 @@ impl SpoolReader {
             }
         }
         let begins = last.front().map_or(0, |(at, _)| *at);
-        match Reader::open(dir)?.read(begins, most) {
+        match SpoolReader::open(dir)?.read(begins, most) {
             Ok(page) => Ok((page.records, begins > 0)),
             Err(Unread::Io(error)) => Err(error),
             Err(Unread::NoRecord { .. }) => Ok((Vec::new(), true)),

@@ -107,7 +107,7 @@ pub(super) fn take(
     )))
 }
 
-impl Held {
+impl LockedWorkspace {
     /// Returns the path of the directory inside.
     pub fn inside(&self) -> &Path {
         state::directory::path_inside(&self.at)

@@ -188,7 +188,7 @@ impl Premises {
         asked.extend(words("env", &start.env)?);
         let env = self.inside.environment(&asked, &around, &self.resolved, &run_id)?;
         let base = state::directory::path_inside(&self.sandbox.record.base);
-        let path = |what: &str, word: &Option<request::Word>| -> Result<Option<PathBuf>, Fault> {
+        let path = |what: &str, word: &Option<request::WireText>| -> Result<Option<PathBuf>, Fault> {
             word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
         };
         let (workdir, cwd) = (path("workdir", &start.workdir)?, path("cwd", &start.cwd)?);

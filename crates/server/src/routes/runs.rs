@@ -135,7 +135,7 @@ async fn run_in(
     id: String,
     request: RunCreate,
     wait: Option<WaitParam>,
-    key: Key,
+    key: IdempotencyKey,
 ) -> Result<RunStatus, Refusal> {
     let _task = admit_wait(shared, principal, wait)?;
     if let Some(key) = key.0.clone() {

@@ -167,7 +167,7 @@ pub(super) async fn create_sandbox(
     shared: &Shared,
     principal: &Principal,
     request: CreateSandbox,
-    key: &Key,
+    key: &IdempotencyKey,
 ) -> Result<SandboxCreated, Refusal> {
     let timeout_ms = request.timeout_ms;
     let made = make_or_claim(shared, principal, request, key).await?;
@@ -179,7 +179,7 @@ async fn make_or_claim(
     shared: &Shared,
     principal: &Principal,
     request: CreateSandbox,
-    key: &Key,
+    key: &IdempotencyKey,
 ) -> Result<SandboxCreated, Refusal> {
     // A warm sandbox is counted already.
     let wanted = request.clone();

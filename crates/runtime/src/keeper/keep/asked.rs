@@ -112,10 +112,10 @@ impl Keep {
         self.check_claimed(&ask)?;
         self.check_room(&ask)?;
         Ok(Some(match ask {
-            Request::Hello => wire::value(&self.hello()),
-            Request::Start(start) => return self.start(id, &start, payload),
-            Request::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
-            Request::Resize { run, rows, columns } => {
+            KeeperRequest::Hello => wire::value(&self.hello()),
+            KeeperRequest::Start(start) => return self.start(id, &start, payload),
+            KeeperRequest::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
+            KeeperRequest::Resize { run, rows, columns } => {
                 let job = self.active_run(&run)?.job;
                 self.thaw()?;
                 let resized = self.residence.resize(job, rows, columns);
@@ -131,8 +131,8 @@ impl Keep {
                 self.leave_files_only()?;
                 wire::value(&self.freeze()?)
             }
-            Request::Thaw => wire::value(&self.thaw()?),
-            Request::Root { tmp, path } => {
+            KeeperRequest::Thaw => wire::value(&self.thaw()?),
+            KeeperRequest::Root { tmp, path } => {
                 let frame = self.root(tmp, path.as_ref())?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.holds_files = true;

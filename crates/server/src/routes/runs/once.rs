@@ -2,7 +2,7 @@
 
 use super::run_in;
 use crate::answer::Answer;
-use crate::extract::{Json, Key};
+use crate::extract::{IdempotencyKey, Json};
 use crate::refuse::Refusal;
 use crate::routes::sandboxes::{create_request, create_sandbox};
 use crate::{Principal, Shared};
@@ -26,7 +26,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 pub(super) async fn once(
     State(shared): State<Shared>,
     principal: Principal,
-    key: Key,
+    key: IdempotencyKey,
     Json(request): Json<RunOnce>,
 ) -> Result<Answer<RunOnceEnded>, Refusal> {
     principal.require_scope(Scope::Agent)?;
