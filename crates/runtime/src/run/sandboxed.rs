@@ -1,8 +1,8 @@
 //! A run in an existing sandbox: under its policy and limits, which the request can only narrow.
 
 use super::phases::Timer;
-use super::place::{Spot, real};
-use super::{Refused, RunPlan, RunRequest, inside, layer, record};
+use super::place::{CommandLocation, real};
+use super::{RunPlan, RunRefused, RunRequest, inside, layer, record};
 use crate::Node;
 use crate::keeper_dir::lost;
 use crate::policies::{self, Effective, Flag};
@@ -22,7 +22,7 @@ pub(super) fn plan(
     word: &str,
     caller: &Caller,
     ground: Groundwork,
-) -> Result<RunPlan, Refused> {
+) -> Result<RunPlan, RunRefused> {
     let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
     let (request, effective, spot, _) = take_up(node, request, word, caller, Stopped::Refused)?;
     let argv = inside::argv(&request.command, request.shell.as_deref())?;
@@ -36,7 +36,7 @@ pub fn plan_as_recorded(
     id: &str,
     caller: &Caller,
     ground: Groundwork,
-) -> Result<RunPlan, Refused> {
+) -> Result<RunPlan, RunRefused> {
     let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
     let (mut request, effective, spot, kept) = take_up(node, request, id, caller, Stopped::Refused)?;
     request.secrets = kept.record.secrets;
@@ -58,7 +58,7 @@ pub(super) fn take_up(
     word: &str,
     caller: &Caller,
     stopped: Stopped,
-) -> Result<(RunRequest, Effective, Spot, Kept<Sandbox>), Fault> {
+) -> Result<(RunRequest, Effective, CommandLocation, Kept<Sandbox>), Fault> {
     check_narrows(request)?;
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| match (stopped, state::pool::as_kept(tx, word)?) {
@@ -83,8 +83,14 @@ pub(super) fn take_up(
     request.report_reads |= kept.record.report_reads;
     request.ask_timeout = request.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
     let cwd = working_directory(request.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-    let spot =
-        Spot { dir: kept.record.base.clone(), cwd, layered: true, private: false, notes: Vec::new(), held: Some(held) };
+    let spot = CommandLocation {
+        dir: kept.record.base.clone(),
+        cwd,
+        layered: true,
+        private: false,
+        notes: Vec::new(),
+        held: Some(held),
+    };
     Ok((request, effective.into(), spot, kept))
 }
 
