@@ -17,16 +17,22 @@ pub enum Capability {
     SandboxDetails,
     /// `POST /v1/sandboxes/{id}/code`, and contexts.
     Code,
+    /// `POST /v1/run`, and `stdin` of runs.
+    RunOnce,
+    /// `metadata`, `env`, `timeout_ms` and `on_timeout` of sandboxes.
+    SandboxTimeout,
 }
 
 impl Capability {
     /// The capabilities of this version.
-    pub const ALL: [Capability; 5] = [
+    pub const ALL: [Capability; 7] = [
         Capability::ReportReads,
         Capability::AskTimeout,
         Capability::ExplainRun,
         Capability::SandboxDetails,
         Capability::Code,
+        Capability::RunOnce,
+        Capability::SandboxTimeout,
     ];
 }
 

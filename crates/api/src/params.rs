@@ -2,6 +2,7 @@
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -64,6 +65,52 @@ impl<'de> Deserialize<'de> for WaitParam {
     }
 }
 
+/// Labels that a sandbox must have, as a URL-encoded query within a parameter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, examples("job%3D17%26team%3Dred"))]
+pub struct MetadataFilter(Vec<(String, String)>);
+
+impl MetadataFilter {
+    pub fn matches(&self, metadata: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|(name, value)| metadata.get(name) == Some(value))
+    }
+
+    /// Reads `job=17&team=red`, where names and values may be percent-encoded once more.
+    fn parse(text: &str) -> Option<MetadataFilter> {
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=')?;
+            Some((percent_decoded(name)?, percent_decoded(value)?))
+        };
+        text.split('&').filter(|part| !part.is_empty()).map(pair).collect::<Option<_>>().map(MetadataFilter)
+    }
+}
+
+impl<'de> Deserialize<'de> for MetadataFilter {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<MetadataFilter, D::Error> {
+        let text = String::deserialize(from)?;
+        MetadataFilter::parse(&text)
+            .ok_or_else(|| D::Error::custom(format!("{text:?} is no list of labels; write e.g. job%3D17%26team%3Dred")))
+    }
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        bytes.push(match first {
+            b'%' => {
+                let (digits, behind) = behind.split_at_checked(2)?;
+                rest = behind;
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            b'+' => b' ',
+            other => *other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
 #[derive(Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputEncodingParam {
@@ -83,6 +130,23 @@ mod tests {
         }
         for bad in ["", "s", "30", "-1s", "1.5s", "9999999999s", "30 s", "1y"] {
             assert_eq!(DurationParam::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_are_read_as_a_query_within_a_query() {
+        let has = |filter: &str, pairs: &[(&str, &str)]| {
+            let metadata = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            MetadataFilter::parse(filter).map(|filter| filter.matches(&metadata))
+        };
+        let pairs = &[("job", "17"), ("a b", "x=y&z")];
+        for (filter, matches) in
+            [("", true), ("job=17", true), ("job=1", false), ("no=", false), ("job=17&a+b=x%3Dy%26z", true)]
+        {
+            assert_eq!(has(filter, pairs), Some(matches), "{filter}");
+        }
+        for bad in ["job", "job=%", "job=%f", "job=%ff"] {
+            assert_eq!(has(bad, pairs), None, "{bad}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Runs: requests that start, explain or signal one, and the documents that show them.
 
-use crate::{PathText, SandboxCreate, SecretValue};
+use crate::{InputBytes, PathText, SandboxCreate, SecretValue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use terms::{Limits, Outcome, Verdict};
+use terms::{Limits, Outcome, OutputEncoding, Verdict};
 use utoipa::ToSchema;
 
 /// A run that was ended.
@@ -65,8 +65,11 @@ pub struct RunCreate {
     pub cwd: Option<PathText>,
     /// Limits of this command alone: `max_wall_ms`, `max_output_bytes`, `on_output_limit`.
     pub limits: Limits,
-    /// True if the client will write to its input; else the input is empty.
+    /// True if the client will write to its input; else the input is `stdin` and ends there.
     pub input: bool,
+    /// Beginning of its input, at most 1 MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<InputBytes>,
     /// A terminal of its own.
     pub terminal: Option<TerminalSize>,
     /// Also reports refused reads. This is a property of the sandbox: one that was created without it refuses the command.
@@ -76,6 +79,48 @@ pub struct RunCreate {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000, maximum = 600_000)]
     pub ask_timeout_ms: Option<u64>,
+}
+
+/// A command to be run in a sandbox that is made for it, and removed when it has ended.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunOnce {
+    /// The command and its arguments; with `shell`, the arguments after the shell's text.
+    pub command: Vec<PathText>,
+    /// Run this text with `sh -c`.
+    pub shell: Option<PathText>,
+    /// Input of the command, at most 1 MiB; else it is empty.
+    pub stdin: Option<InputBytes>,
+    /// Variables to set.
+    pub env: BTreeMap<String, PathText>,
+    /// Working directory, relative to the sandbox's directory.
+    pub workdir: Option<PathText>,
+    /// Limits of the command and its sandbox. `max_wall_ms` is at most ten minutes, which is also its default.
+    pub limits: Limits,
+    /// Values of secrets that the sandbox is made to be brought, by name. They hold as long as the command runs, and are kept nowhere.
+    pub secrets: BTreeMap<String, SecretValue>,
+    /// The sandbox to make.
+    pub sandbox: SandboxCreate,
+    /// Keep the sandbox with its changes; else it is removed with them.
+    pub keep: bool,
+}
+
+impl RunOnce {
+    /// Longest time for the command, in milliseconds: one request waits for all of it.
+    pub const MAX_WALL_MS: u64 = 600_000;
+}
+
+/// How a command ended that was run in a sandbox of its own.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct RunOnceEnded {
+    pub run: String,
+    pub sandbox: String,
+    /// The sandbox is still there.
+    pub kept: bool,
+    /// The status that the command line would exit with.
+    pub status: u8,
+    /// Outcome of the run with its output and the number of its changes.
+    pub outcome: Outcome,
 }
 
 /// Size of a terminal.
@@ -112,9 +157,23 @@ pub struct RunStatus {
     /// Streams to attach to; for a single open run of a live sandbox.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub at: Option<RunStreams>,
-    /// Outcome of the run, if it was requested and the run has ended.
+    /// Last part of its output so far, while it runs; for a single run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tail: Option<RunTail>,
+    /// Outcome of the run with its output, once it has ended; for a single run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
+}
+
+/// Last part of a run's output, up to 64 KiB of both streams. What a terminal shows is in `stdout`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunTail {
+    pub stdout: String,
+    pub stdout_encoding: OutputEncoding,
+    pub stderr: String,
+    pub stderr_encoding: OutputEncoding,
+    /// True if there was output before it.
+    pub cut: bool,
 }
 
 /// Streams of a live run, and the length of its log.

@@ -35,8 +35,17 @@ pub struct SandboxChange {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 0.01, maximum = 4096)]
     pub cpus: Option<Option<f64>>,
-    /// Ports of the host that are forwarded inside while it is live. An operator of the host can add ports; an
-    /// agent can only remove them.
+    /// The labels from now on, in place of all that there are.
+    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Times out after so long, from now on.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>, minimum = 1000, maximum = 2_592_000_000_u64)]
+    pub timeout_ms: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "stated", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub on_timeout: Option<OnTimeout>,
+    /// Ports of the host that lead inside as long as it is live. An operator of the host adds some; who runs commands can remove them.
     #[serde(default, deserialize_with = "stated", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub publish: Option<PublishChange>,
@@ -63,7 +72,9 @@ pub struct SandboxChanged {
     pub expires_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_ms: Option<u64>,
-    /// Number of the current rules and limits.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_at_ms: Option<u64>,
+    /// Counts changes of its network rules and limits.
     pub revision: u64,
     /// Ports of the host that are forwarded inside.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -131,7 +142,12 @@ pub struct SandboxSummary {
     pub used_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expires_ms: Option<u64>,
-    /// Reason why `gc` would collect it now.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub metadata: BTreeMap<String, String>,
+    /// Time of its timeout.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_at_ms: Option<u64>,
+    /// Reason for which `gc` would collect it now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expired: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -274,6 +290,25 @@ pub enum Tier {
     Frozen,
 }
 
+/// What a timeout does to a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// Ends its commands and stops it; its changes stay.
+    #[default]
+    Kill,
+    /// Freezes its processes; a new command or `resume` wakes it, for another `timeout_ms`.
+    Suspend,
+    /// Removes it with its changes.
+    Remove,
+}
+
+impl OnTimeout {
+    pub fn is_default(&self) -> bool {
+        *self == OnTimeout::default()
+    }
+}
+
 /// Terms of a reservation of paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", default)]
@@ -367,6 +402,18 @@ pub struct SandboxCreate {
     pub ttl_ms: Option<u64>,
     /// Time without use after which it may be collected.
     pub idle_ms: Option<u64>,
+    /// Labels of the client's own, by which a list can be filtered: at most 64, of at most 128 bytes with values of at most 1024.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// Variables that its commands inherit: at most 256 with 64 KiB. Everybody who may look at the sandbox sees them; secrets have `secrets`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Times out after so long, as `on_timeout` says, unless the time is set anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1000, maximum = 2_592_000_000_u64)]
+    pub timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "OnTimeout::is_default")]
+    pub on_timeout: OnTimeout,
     /// Paths below the directory that no other sandbox may reserve meanwhile.
     pub reserve: Vec<String>,
     pub sharing: Sharing,
@@ -481,6 +528,20 @@ pub struct Sandbox {
     /// Tier at which it was suspended and its processes ended; absent once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
+    /// Labels of its client.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub metadata: BTreeMap<String, String>,
+    /// Variables that its commands inherit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub env: BTreeMap<String, String>,
+    /// Time from its start, or from the last change of this, to its timeout.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_ms: Option<u64>,
+    /// Time of its timeout; in the past, once it was timed out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "OnTimeout::is_default", default)]
+    pub on_timeout: OnTimeout,
     /// Notes for the reviewer: "found after a crash", "the machine went down while it ran".
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,

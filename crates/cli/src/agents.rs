@@ -6,9 +6,9 @@ use crate::{connection, policy, render};
 use clap::ArgMatches;
 use node::policies::{self, Document, RequestedPolicy};
 use node::policies::{AGENTS, Agent, agent_of_command};
+use node::run::{ChangeDestination, RunRequest};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use terms::{Action, Fault, Phase};
@@ -31,20 +31,50 @@ pub fn chosen(verb: Runs, m: &ArgMatches, policies: &[RequestedPolicy]) -> Optio
     agent_of_command(Path::new(command).file_name().and_then(OsStr::to_str)?)
 }
 
-/// Tells that a preset was chosen.
-pub fn tell_chosen(agent: &Agent, m: &ArgMatches) {
+/// Gives a run what the agent needs: its preset, and words in its command.
+pub fn apply(agent: &Agent, request: &mut RunRequest) {
+    request.policies.push(RequestedPolicy::Preset(agent.name.to_owned()));
+    let is_decided = request.command.iter().skip(1).any(|word| {
+        let word = word.to_string_lossy();
+        agent.unless.iter().any(|start| word.starts_with(start))
+    });
+    if !is_decided && !request.command.is_empty() {
+        request.command.splice(1..1, agent.adds.iter().map(OsString::from));
+    }
+}
+
+/// Tells what was applied, once it is known where the command runs. A sandbox has a policy of its own, and takes no preset.
+pub fn settle(verb: Runs, m: &ArgMatches, request: &mut RunRequest) {
+    let typed = Vec::from_iter(
+        request.policies.iter().filter(|_| m.contains_id("policy") || m.contains_id("settings")).cloned(),
+    );
+    let Some(agent) = chosen(verb, m, &typed) else { return };
+    let is_in_sandbox = matches!(request.place, ChangeDestination::Sandbox(_));
+    if is_in_sandbox {
+        request.policies.clear();
+    }
     if m.get_flag("quiet") {
         return;
     }
-    let name = agent.name;
-    let note = agent.note.filter(|_| !is_heeded(agent, m)).map(|note| format!("; {note}")).unwrap_or_default();
-    render::note(&format!("preset {name}, by the command's name (see `cofferdam agents`; --no-preset: none){note}"));
+    let words: Vec<String> = request.command.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_added = !agent.adds.is_empty()
+        && words.iter().zip(agent.adds).filter(|(word, add)| word == *add).count() == agent.adds.len();
+    let says_same = words.iter().any(|word| agent.same.iter().any(|part| word.contains(part)));
+    let more = match is_added {
+        true => added(agent),
+        false => agent.note.map(String::from).filter(|_| !says_same),
+    };
+    let preset = format!("preset {}, by the command's name (see `cofferdam agents`; --no-preset: none)", agent.name);
+    let told: Vec<String> = [Some(preset).filter(|_| !is_in_sandbox), more].into_iter().flatten().collect();
+    if !told.is_empty() {
+        render::note(&told.join("; "));
+    }
 }
 
-/// Returns true if the command line has the flag that the agent's note asks for.
-fn is_heeded(agent: &Agent, m: &ArgMatches) -> bool {
-    let words: BTreeSet<&OsStr> = crate::args::all(m, "command").collect();
-    agent.flags.iter().any(|flag| words.contains(OsStr::new(flag)))
+/// Describes the words that `run` adds to an agent's command.
+fn added(agent: &Agent) -> Option<String> {
+    let note = agent.note.filter(|_| !agent.adds.is_empty())?;
+    Some(format!("{} gets `{}`: {note}", agent.name, agent.adds.join(" ")))
 }
 
 fn show(m: &ArgMatches) -> Result<(), Fault> {
@@ -107,7 +137,7 @@ fn list(json: bool) -> Result<(), Fault> {
         }
     }
     table.print();
-    all.iter().filter_map(|(agent, _)| agent.note).for_each(render::note);
+    all.iter().filter_map(|(agent, _)| added(agent)).for_each(|added| render::say(&added));
     Ok(())
 }
 
@@ -123,6 +153,8 @@ fn entry(agent: &Agent, document: &Document) -> Value {
         "copies": copies,
         "env": env,
         "login": agent.login,
+        "login_secret": agent.login_secret,
+        "adds": agent.adds,
         "note": agent.note,
     })
 }

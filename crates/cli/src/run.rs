@@ -1,5 +1,6 @@
 //! `cofferdam run`, `exec` and `shell`.
 
+mod live;
 mod remote;
 
 use crate::args::{self, Runs};
@@ -126,10 +127,15 @@ fn carry_out(
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
         continue_in(&mut request, matches, wish, found)?;
     }
+    agents::settle(verb, matches, &mut request);
     if let ChangeDestination::Sandbox(word) = &request.place
-        && let Some(done) = live(&node, &caller, matches, &request, word)?
+        && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
+    }
+    if let Some(fresh) = live::fresh(matches, &request).filter(|_| !matches.get_flag("explain")) {
+        node::run::forgo();
+        return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(RunRefused::from);
     }
     let mut plan = RunPlan::new(&node, &caller, &request, ground)?;
     if matches.get_flag("explain") {
@@ -237,14 +243,14 @@ fn tell_dropped(m: &ArgMatches, outcome: &Outcome) {
 }
 
 /// Runs a command through the keeper, where its sandbox is live or it is detached; `None` in other cases.
-fn live(
+fn in_live(
     node: &Node,
     caller: &node::Caller,
     m: &ArgMatches,
     request: &RunRequest,
     word: &str,
 ) -> Result<Option<RunEnd>, Fault> {
-    if m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach) {
+    if live::is_detached(m) {
         let run = node::keeper::exec::detached(node, caller, request, word)?;
         // A reader that left early is no error of ours.
         let _ = writeln!(stdout::lock(), "{run}");
@@ -389,17 +395,13 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<RequestedPolicy> = words.into_iter().map(RequestedPolicy::of).collect();
     policies.extend(args::all(m, "settings").map(|f| RequestedPolicy::File(PathBuf::from(f))));
-    if let Some(agent) = agents::chosen(verb, m, &policies) {
-        agents::tell_chosen(agent, m);
-        policies.push(RequestedPolicy::Preset(agent.name.to_owned()));
-    }
-    Ok(RunRequest {
-        command: match verb {
-            Runs::Shell => {
-                vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()]
-            }
-            _ => args::all(m, "command").map(OsStr::to_owned).collect(),
-        },
+    let command = match verb {
+        Runs::Shell => vec![caller.var("SHELL").filter(|s| !s.is_empty()).unwrap_or(OsStr::new("/bin/sh")).to_owned()],
+        _ => args::all(m, "command").map(OsStr::to_owned).collect(),
+    };
+    let agent = agents::chosen(verb, m, &policies);
+    let mut request = RunRequest {
+        command,
         shell: m.try_get_one::<OsString>("shell").ok().flatten().cloned(),
         policies,
         flags: options::flags(m),
@@ -415,7 +417,9 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         report_reads: m.get_flag("report-reads"),
         ask_timeout: options::ask_timeout(m)?,
         learn: Learn::Nothing,
-    })
+    };
+    agent.into_iter().for_each(|agent| agents::apply(agent, &mut request));
+    Ok(request)
 }
 
 /// Returns the place where the command works, and what becomes of its changes.

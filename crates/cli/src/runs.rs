@@ -16,6 +16,7 @@ use serde_json::json;
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Outcome, PROTOCOL_VERSION, Phase, Retry};
@@ -68,28 +69,65 @@ pub fn exec_live(
     let Some(mut keeper) = found else { return Ok(None) };
     let start = exec::start_message(request, caller, &sandbox)?;
     let run = keeper.start(start)?.run;
-    let manner = AttachOptions {
-        input: request.stdio.input,
-        terminal: request.stdio.terminal,
-        capture: request.stdio.capture,
-        from: 0,
-    };
-    let left = attach_owner(node, &state, &sandbox, &run, manner)?;
-    if let AttachOutcome::Detached = left {
-        note_detached(&run);
-    }
-    Ok(Some(left))
+    stay_live(node, &LiveCommand { state, sandbox, run }, request).map(Some)
 }
 
-fn of(m: &ArgMatches) -> &str {
-    m.get_one::<String>("run").map(String::as_str).unwrap_or_default()
+/// A command that a keeper has started.
+pub struct LiveCommand {
+    state: PathBuf,
+    sandbox: String,
+    pub run: String,
+}
+
+/// Has the keeper of a live sandbox start a command.
+pub fn begin_live(node: &Node, caller: &Caller, request: &RunRequest, word: &str) -> Result<LiveCommand, Fault> {
+    let (state, sandbox, found) = exec::live(node, caller, word)?;
+    let mut keeper = found.ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::Conflict, format!("{sandbox} was stopped before its command began"));
+        fault.subject(&sandbox).hint("run it again").phase(Phase::Start)
+    })?;
+    let start = exec::start_message(request, caller, &sandbox)?;
+    let run = keeper.start(start)?.run;
+    Ok(LiveCommand { state, sandbox, run })
+}
+
+/// Stays with a command until it ends, or until the detach keys are pressed.
+pub fn stay_live(node: &Node, command: &LiveCommand, request: &RunRequest) -> Result<AttachOutcome, Fault> {
+    let LiveCommand { state, sandbox, run } = command;
+    let node::run::Stdio { input, terminal, capture, .. } = request.stdio;
+    let left = attach_owner(node, state, sandbox, run, AttachOptions { input, terminal, capture, from: 0 })?;
+    if let AttachOutcome::Detached = left {
+        note_detached(run);
+    }
+    Ok(left)
+}
+
+/// Returns the run that a word means: a run, or the last command of the sandbox of that name, one that is running first.
+fn of(m: &ArgMatches, engine: &Engine) -> Result<String, Fault> {
+    let word = m.get_one::<String>("run").map(String::as_str).unwrap_or_default();
+    if word.starts_with("run_") {
+        return Ok(word.to_owned());
+    }
+    let named = |name: Option<&str>, id: &str| name == Some(word) || (word.starts_with("sbx_") && id.starts_with(word));
+    let mut running = engine.running()?.into_iter().rev();
+    if let Some(run) = running.find(|run| named(run.name.as_deref(), run.sandbox.as_deref().unwrap_or_default())) {
+        return Ok(run.run);
+    }
+    let Some(row) = engine.list(false)?.into_iter().find(|row| named(row.name.as_deref(), &row.id)) else {
+        return Ok(word.to_owned());
+    };
+    let last = engine.runs(Some(&row.id), false)?.into_iter().max_by_key(|run| run.started_ms);
+    last.map(|run| run.run).ok_or_else(|| {
+        let fault = Fault::new(ErrorKind::NotFound, format!("no command ran in {word}")).subject(word);
+        fault.phase(Phase::Admission).hint("`cofferdam exec` runs one")
+    })
 }
 
 fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let from = m.get_one::<u64>("from").copied().unwrap_or(0);
     let mut shown = LogPrinter::of(m.get_flag("raw"));
     // A reader that left early is no error of ours.
-    engine.logs(of(m), from, m.get_flag("follow"), &mut |piece| match piece {
+    engine.logs(&of(m, engine)?, from, m.get_flag("follow"), &mut |piece| match piece {
         RunRecord::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
         RunRecord::Gap(from, to) => {
             render::note(&format!("{} bytes of the log are no longer kept", to - from));
@@ -166,7 +204,7 @@ fn document(record: &Record) -> serde_json::Value {
 }
 
 fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
-    let (word, from, input) = (of(m), m.get_one::<u64>("from").copied(), !m.get_flag("no-stdin"));
+    let (word, from, input) = (of(m, engine)?, m.get_one::<u64>("from").copied(), !m.get_flag("no-stdin"));
     let on_terminal = std::io::stdin().is_terminal();
     let manner = |at: RunStreams| AttachOptions {
         input: at.input && input,
@@ -176,7 +214,7 @@ fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
     };
     let (run, left) = match engine {
         Engine::Local(node, caller) => {
-            let found = runs::find(node, caller, word)?;
+            let found = runs::find(node, caller, &word)?;
             let at = found.show(node)?.at.ok_or_else(|| match found.is_elsewhere() {
                 true => runs::elsewhere(&found.id, &found.run.sandbox),
                 false => not_attachable(&found.id),
@@ -185,7 +223,7 @@ fn attach_to(m: &ArgMatches, engine: &Engine) -> Result<ExitCode, Fault> {
             (found.id, left)
         }
         Engine::Remote(remote) => {
-            let shown = remote.shown(word)?;
+            let shown = remote.shown(&word)?;
             let at = shown.at.ok_or_else(|| not_attachable(&shown.run))?;
             let left = attach_remote(remote, &shown.run, manner(at), OnReaderGone::Continue)?;
             (shown.run, left)
@@ -263,7 +301,7 @@ fn wait(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
         .get_one::<String>("timeout")
         .map(|time| quantity::time(time).map_err(|e| Fault::invalid(format!("--timeout {e}")).phase(Phase::Admission)));
     let time = time.transpose()?.map_or(Duration::MAX, Duration::from_millis);
-    let (run, outcome) = engine.wait(of(m), time)?;
+    let (run, outcome) = engine.wait(&of(m, engine)?, time)?;
     let outcome = outcome.ok_or_else(|| {
         let fault = Fault::new(ErrorKind::Unavailable, format!("{run} has not ended yet")).retry(Retry::Later);
         fault.subject(&run).hint("wait longer, or end it with `cofferdam kill`").phase(Phase::Execution)

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sys::job::{self, ExecStatus, JobControl, JobEvent};
 use sys::process;
@@ -110,6 +110,8 @@ pub struct Residence<'a> {
     /// Peak of the memory that `usage` measured.
     memory_peak: u64,
     is_gone: bool,
+    /// The sandbox's own home, where it has one.
+    home: Option<OwnedFd>,
 }
 
 /// A command that has not been reported as ended.
@@ -202,6 +204,11 @@ impl Residence<'_> {
     /// they show the guest.
     pub fn tmp(&self) -> Option<BorrowedFd<'_>> {
         self.guest.places.tmp.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns the sandbox's own home with its path inside, for the same use as the private `/tmp`. `None` where it has none.
+    pub fn home(&self) -> Option<(&Path, BorrowedFd<'_>)> {
+        Some((self.guest.steps.home.as_deref()?, self.home.as_ref()?.as_fd()))
     }
 
     /// Returns the first process's pid on the host.

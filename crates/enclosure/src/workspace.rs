@@ -10,10 +10,12 @@ use terms::LimitKind;
 /// Layers in one stack: their names must fit in a page of mount options, and each slows down lookups of missing names.
 pub const MOST_LAYERS: usize = 120;
 
-/// A directory that looks the same inside, and whose changes go to a layer.
+/// A directory whose changes go to a layer.
 pub struct Workspace {
-    /// Real path of the directory, the same inside and outside.
+    /// Path inside: the real path of the directory, or one that tells nothing of the host.
     pub at: PathBuf,
+    /// Real path of the directory outside.
+    pub base: PathBuf,
     pub over: ChangeStorage,
     /// Opens a file as the guest will see it, whichever layer has it.
     pub open: OpenInside,

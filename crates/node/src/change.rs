@@ -6,7 +6,7 @@ mod revise;
 
 use self::ports::Ports;
 use self::revise::Revised;
-use crate::create::name_taken;
+use crate::create::{attributes, name_taken};
 use api::{JournalStep, SandboxChange, SandboxChanged};
 use runtime::Node;
 use runtime::keeper::place::KeeperDir;
@@ -38,6 +38,8 @@ pub fn change(
     if let Some(Some(name)) = &ask.name {
         check_name(name)?;
     }
+    ask.metadata.as_ref().map_or(Ok(()), attributes::check_metadata)?;
+    ask.timeout_ms.flatten().map_or(Ok(()), attributes::check_timeout)?;
     let state = node.states.open(caller)?;
     let revised = revise::prepare(&state, which, (ask, widening), caller)?;
     let ports = ports::prepare(&state, which, (ask, widening), caller)?;
@@ -77,7 +79,11 @@ fn store_change(
 ) -> Result<SandboxChanged, Fault> {
     state.store.write(|tx| {
         let mut kept = pick(tx, which, caller)?;
-        let before = (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
+        let named = |record: &Sandbox| (record.name.clone(), record.metadata.clone());
+        let timed = |record: &Sandbox| {
+            (record.expires_ms, record.idle_ms, record.timeout_ms, record.timeout_at_ms, record.on_timeout)
+        };
+        let before = (named(&kept.record), timed(&kept.record));
         if let Some(revised) = revised {
             revised.put(&mut kept)?;
         }
@@ -94,9 +100,17 @@ fn store_change(
         if let Some(idle) = ask.idle_ms {
             kept.record.idle_ms = idle;
         }
-        let changed = revised.is_some()
-            || ports.is_some()
-            || before != (kept.record.name.clone(), kept.record.expires_ms, kept.record.idle_ms);
+        if let Some(metadata) = &ask.metadata {
+            kept.record.metadata.clone_from(metadata);
+        }
+        if let Some(timeout) = ask.timeout_ms {
+            kept.record.timeout_ms = timeout;
+            kept.record.restart_timeout(now);
+        }
+        if let Some(on_timeout) = ask.on_timeout {
+            kept.record.on_timeout = on_timeout;
+        }
+        let changed = revised.is_some() || ports.is_some() || before != (named(&kept.record), timed(&kept.record));
         if changed {
             let other = kept.record.name.as_deref().map(|name| tx.get_named::<Sandbox>(name)).transpose()?.flatten();
             if let Some(other) = other.filter(|other| other.id != kept.id) {
@@ -107,7 +121,8 @@ fn store_change(
             kept = tx.change(kept)?;
         }
         let (id, version) = (kept.id, kept.version);
-        let Sandbox { name, expires_ms, idle_ms, revision, publish, .. } = kept.record;
-        Ok(SandboxChanged { id, version, name, expires_ms, idle_ms, revision, publish, live: false, changed })
+        let Sandbox { name, expires_ms, idle_ms, timeout_at_ms, revision, publish, .. } = kept.record;
+        let live = false;
+        Ok(SandboxChanged { id, version, name, expires_ms, idle_ms, timeout_at_ms, revision, publish, live, changed })
     })
 }

@@ -1,12 +1,13 @@
 //! Create: a sandbox over a directory, without reading the tree in it. Every error is found before anything is made, and a new
 //! sandbox is one layer and one transaction.
 
+pub(crate) mod attributes;
 mod base;
 mod claim;
 pub(crate) mod rules;
 pub(crate) mod spare_key;
 
-use api::{Driver, JournalStep, SandboxCreated, Service, Sharing};
+use api::{Driver, JournalStep, OnTimeout, SandboxCreated, Service, Sharing};
 pub use claim::claim;
 pub use state::names::{check_name, may_be_name};
 
@@ -25,6 +26,7 @@ use state::sandbox::Sandbox;
 use state::snapshot::Ground;
 use state::{Caller, bounds, total};
 use state::{idempotency, reservations};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use store::{Entry, Kept, Tx};
@@ -50,6 +52,11 @@ pub struct CreateSandbox {
     pub cpus: Option<f64>,
     pub ttl_ms: Option<u64>,
     pub idle_ms: Option<u64>,
+    pub metadata: BTreeMap<String, String>,
+    /// Variables that its commands inherit.
+    pub env: BTreeMap<String, String>,
+    pub timeout_ms: Option<u64>,
+    pub on_timeout: OnTimeout,
     pub key: Option<String>,
     /// The workspace driver; the best one that works by default.
     pub driver: Option<Driver>,
@@ -95,6 +102,9 @@ fn check_fields(ask: &CreateSandbox) -> Result<(), Fault> {
     if let Some(key) = &ask.key {
         idempotency::check(key)?;
     }
+    attributes::check_metadata(&ask.metadata)?;
+    attributes::check_env(&ask.env)?;
+    ask.timeout_ms.map_or(Ok(()), attributes::check_timeout)?;
     check_amounts(&ask.limits, ask.cpus)
 }
 
@@ -222,6 +232,11 @@ fn describe(
         events_max: ask.events_max.map(|max| max.clamp(LEAST_MAX, DEFAULT_MAX)),
         report_reads: ask.report_reads,
         ask_timeout_ms: ask.ask_timeout_ms,
+        metadata: ask.metadata.clone(),
+        env: ask.env.clone(),
+        timeout_ms: ask.timeout_ms,
+        timeout_at_ms: ask.timeout_ms.map(|ms| now.saturating_add(ms)),
+        on_timeout: ask.on_timeout,
         ..Sandbox::new(base.path.clone(), base.id, document, now)
     };
     Ok((sandbox, notes, policy))
@@ -251,6 +266,16 @@ fn params(ask: &CreateSandbox, sandbox: &Sandbox) -> Map<String, Value> {
     }
     if let Some(ms) = ask.ask_timeout_ms {
         all.insert("ask_timeout_ms".into(), json!(ms));
+    }
+    if !ask.metadata.is_empty() {
+        all.insert("metadata".into(), json!(ask.metadata));
+    }
+    if !ask.env.is_empty() {
+        all.insert("env".into(), json!(ask.env));
+    }
+    if let Some(ms) = ask.timeout_ms {
+        all.insert("timeout_ms".into(), json!(ms));
+        all.insert("on_timeout".into(), json!(ask.on_timeout));
     }
     all
 }

@@ -9,9 +9,12 @@ use runtime::keeper::{Keeper, Keepers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use state::State;
+use state::directory;
 use state::sandbox::{self, Sandbox};
 use state::{Caller, total};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Kept, Store};
@@ -78,15 +81,22 @@ impl Drop for KeeperLease {
 }
 
 /// Opens the files of a sandbox, by id, name or beginning of an id. A sandbox that is not live gets a keeper for files alone: no
-/// service is started in it, and it is not woken.
-pub fn open(node: &Node, caller: &Caller, word: &str, purpose: FileAccess) -> Result<Root, Fault> {
-    let opened = open_with(node, word, purpose, KeeperChoice::Started, caller)?;
-    opened.ok_or_else(|| Fault::internal("opening the files with a new keeper returned none"))
+/// service is started in it, and it is not woken. An absolute path in the sandbox's own home or in its `/tmp` opens these instead of the
+/// workspace.
+pub fn open(node: &Node, caller: &Caller, word: &str, purpose: FileAccess, path: &[u8]) -> Result<Root, Fault> {
+    let opened = open_with(node, (word, path), purpose, KeeperChoice::Started, caller)?;
+    opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
 }
 
 /// Opens the files if a keeper lives already; returns none if a process would have to be started.
-pub fn open_standing(node: &Node, caller: &Caller, word: &str, purpose: FileAccess) -> Result<Option<Root>, Fault> {
-    open_with(node, word, purpose, KeeperChoice::Existing, caller)
+pub fn open_standing(
+    node: &Node,
+    caller: &Caller,
+    word: &str,
+    purpose: FileAccess,
+    path: &[u8],
+) -> Result<Option<Root>, Fault> {
+    open_with(node, (word, path), purpose, KeeperChoice::Existing, caller)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +107,7 @@ enum KeeperChoice {
 
 fn open_with(
     node: &Node,
-    word: &str,
+    (word, asked): (&str, &[u8]),
     purpose: FileAccess,
     how: KeeperChoice,
     caller: &Caller,
@@ -111,15 +121,19 @@ fn open_with(
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
     let denied = match purpose {
         FileAccess::Reading => None,
-        FileAccess::Writing => Denied::of(&found, caller)?.map(|denied| Arc::new(denied) as Arc<dyn ChangeRules>),
+        FileAccess::Writing => Denied::of(&found, caller)?,
     };
+    let base = found.record.base.clone();
     touch(&state.store, found)?;
     drop(state);
-    let Some((keeper, rooted, handle)) = rooted(node, &path, &id, how, caller)? else { return Ok(None) };
+    let asked = asked.starts_with(b"/").then(|| Path::new(OsStr::from_bytes(asked)));
+    let Some((keeper, rooted, handle)) = rooted(node, &path, (&id, asked), how, caller)? else { return Ok(None) };
     let place = rooted.at.text().map(PathBuf::from).ok_or_else(|| Fault::internal("a place that is no path"))?;
     let (keeper, keepers) = (Mutex::new(Some(keeper)), node.keepers.clone());
     let lease = KeeperLease { keeper, keepers, sandbox: id, stopped };
-    let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room);
+    let denied = denied.map(|denied| Arc::new(denied.below(&place)) as Arc<dyn ChangeRules>);
+    let within_mount = place != directory::path_inside(&base);
+    let root = Root::new(handle, (rooted.uid, rooted.gid), place).with_room(room).within_mount(within_mount);
     Ok(Some(root.with_rules(denied).with_lease(Arc::new(lease))))
 }
 
@@ -128,7 +142,7 @@ fn open_with(
 fn rooted(
     node: &Node,
     path: &Path,
-    id: &str,
+    (id, asked): (&str, Option<&Path>),
     how: KeeperChoice,
     caller: &Caller,
 ) -> Result<Option<(Keeper, Rooted, OwnedFd)>, Fault> {
@@ -139,7 +153,11 @@ fn rooted(
             KeeperChoice::Started => Some(Keeper::ensure_for_files(node, caller, path, id)?),
         };
         let Some(mut keeper) = keeper else { return Ok(None) };
-        match keeper.root() {
+        let rooted = match asked {
+            Some(asked) => keeper.root_of(asked),
+            None => keeper.root(),
+        };
+        match rooted {
             Ok((rooted, handle)) => return Ok(Some((keeper, rooted, handle))),
             Err(fault) if fault.error_kind != ErrorKind::Unavailable => return Err(fault),
             Err(_) if how == KeeperChoice::Existing => return Ok(None),

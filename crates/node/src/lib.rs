@@ -28,6 +28,7 @@ pub mod snapshots;
 pub mod stop;
 pub mod suspend;
 pub mod templates;
+pub mod timeout;
 pub mod tokens;
 pub mod top;
 mod unrecorded;

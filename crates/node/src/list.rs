@@ -98,7 +98,7 @@ fn row(kept: Kept<Sandbox>, look: LivenessReport, now_ms: u64) -> SandboxSummary
 
 fn plain(kept: Kept<Sandbox>) -> SandboxSummary {
     let Kept { id, version, record } = kept;
-    let Sandbox { name, base, created_ms, used_ms, expires_ms, notes, .. } = record;
+    let Sandbox { name, base, created_ms, used_ms, expires_ms, metadata, timeout_at_ms, notes, .. } = record;
     SandboxSummary {
         id,
         name,
@@ -111,6 +111,8 @@ fn plain(kept: Kept<Sandbox>) -> SandboxSummary {
         created_ms,
         used_ms,
         expires_ms,
+        metadata,
+        timeout_at_ms,
         expired: None,
         notes,
         command: Vec::new(),

@@ -47,6 +47,7 @@ pub fn start(node: &Node, caller: &Caller, which: &Which) -> Result<SandboxState
         let mut kept = pick(tx, which, caller)?;
         kept.record.state = Lifecycle::Active;
         kept.record.used_ms = terms::clock::now_ms();
+        kept.record.restart_timeout(kept.record.used_ms);
         // Another sandbox may have reserved the paths that stop released.
         reservations::check(tx, &kept.id, &kept.record, caller)?;
         note(tx, "start", JournalStep::Intent, &kept.id, caller, Value::Null)?;

@@ -1,6 +1,7 @@
 //! Suspend and resume. The answer names the tier that was reached: frozen, where all processes stay in memory, or hibernated,
 //! where all runs were ended in order and services start again.
 
+use crate::timeout;
 use api::{EndedRun, JournalStep, SandboxResumed, SandboxState, SandboxSuspended, Tier};
 use runtime::Node;
 use runtime::keeper::client::{GREETING, Keeper};
@@ -114,6 +115,7 @@ pub fn resume(node: &Node, caller: &Caller, which: &Which) -> Result<SandboxResu
             started: Vec::new(),
         });
     }
+    timeout::restart(&state, &kept)?;
     let mut keeper = Keeper::ensure(node, caller, &state.path, &kept.id)?;
     let (was, started) = match standing {
         SandboxState::Frozen => {

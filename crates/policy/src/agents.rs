@@ -6,29 +6,37 @@ pub struct Agent {
     pub name: &'static str,
     /// Names of its programs.
     pub commands: &'static [&'static str],
-    /// File in which the agent keeps a login. No preset copies it; `--copy-in` does.
+    /// File in which the agent keeps a login, below the home. No preset copies it; `--copy-in` does.
     pub login: Option<&'static str>,
-    /// Flag that only the command line can give, with its reason.
+    /// Secret of the preset that is the token in that file, where its format is known: the copy then has the placeholder.
+    pub login_secret: Option<&'static str>,
+    /// Words that `run` adds behind the program, because only a command line can say them.
+    pub adds: &'static [&'static str],
+    /// Reason for those words.
     pub note: Option<&'static str>,
-    /// Words of a command line that make the note superfluous.
-    pub flags: &'static [&'static str],
+    /// Beginnings of words of a command line with which nothing is added: the caller has decided.
+    pub unless: &'static [&'static str],
+    /// Parts of words that say the same as what would be added.
+    pub same: &'static [&'static str],
 }
 
 const fn agent(name: &'static str, commands: &'static [&'static str]) -> Agent {
-    Agent { name, commands, login: None, note: None, flags: &[] }
+    Agent { name, commands, login: None, login_secret: None, adds: &[], note: None, unless: &[], same: &[] }
 }
 
 pub const AGENTS: [Agent; 8] = [
-    Agent { login: Some("~/.claude/.credentials.json"), ..agent("claude", &["claude"]) },
+    Agent {
+        login: Some("~/.claude/.credentials.json"),
+        login_secret: Some("CLAUDE_LOGIN"),
+        ..agent("claude", &["claude"])
+    },
     Agent {
         login: Some("~/.codex/auth.json"),
-        note: Some("give codex `--sandbox danger-full-access`: its own sandbox cannot start inside this one"),
-        flags: &[
-            "danger-full-access",
-            "--sandbox=danger-full-access",
-            "--dangerously-bypass-approvals-and-sandbox",
-            "--yolo",
-        ],
+        login_secret: Some("CODEX_LOGIN"),
+        adds: &["-c", "sandbox_mode=danger-full-access"],
+        note: Some("its own sandbox cannot start inside this one"),
+        unless: &["-s", "--sandbox", "sandbox_mode", "--full-auto", "--dangerously-bypass", "--yolo"],
+        same: &["danger-full-access", "--dangerously-bypass-approvals-and-sandbox", "--yolo"],
         ..agent("codex", &["codex"])
     },
     Agent { login: Some("~/.local/share/opencode/auth.json"), ..agent("opencode", &["opencode"]) },
@@ -66,6 +74,8 @@ mod test {
                     action => assert!(action == Action::Deny && rule.quiet, "{name}: {rule:?}"),
                 }
             }
+            let has = |name: &str| document.secrets.iter().any(|secret| secret.name == name);
+            assert!(agent.login_secret.is_none_or(|secret| agent.login.is_some() && has(secret)), "{name}");
             for secret in &document.secrets {
                 assert!(secret.optional, "{name}: {}", secret.name);
                 let resolved = crate::effective(std::slice::from_ref(&document)).unwrap();

@@ -35,8 +35,14 @@ impl Denied {
         }
         let document = policy::parse(&policy.to_string(), Format::Json, id)?;
         let mut policy = policy::effective(&[document])?;
+        let base = state::directory::path_inside(base);
         let around = policies::surroundings(&mut policy, caller, base, None);
         Ok(Some(Denied { rules: policy::resolve(&policy, &around.context)?, base: base.to_path_buf() }))
+    }
+
+    /// Judges paths below another directory of the guest's, as it sees them.
+    pub fn below(self, place: &Path) -> Denied {
+        Denied { base: place.to_path_buf(), ..self }
     }
 
     /// Adds the paths of the base that the rules reach through symbolic links. Links that a guest makes do not matter: no rule covers a

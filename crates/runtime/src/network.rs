@@ -3,7 +3,7 @@
 use crate::events::{EventFile, without_query};
 use crate::questions::Questions;
 use crate::roster::{Roster, Runs};
-use crate::secrets::{self, Secrets};
+use crate::secrets::Secrets;
 use egress::broker::{Broker, ProcessLookup, RunContext, RunLookup, Setup};
 use egress::event::{Event, EventStage, GuestSocket, Op};
 use egress::guest_ca::GuestCa;
@@ -56,8 +56,7 @@ pub(crate) fn plan(
     purpose: Purpose,
     namespaces: bool,
 ) -> Result<Planned, Fault> {
-    let needs = secrets::needs(resolved.policy().secrets.iter().map(|s| &s.rule));
-    let secrets = Secrets::find(&needs, words, caller)?;
+    let secrets = Secrets::of_policy(resolved.policy(), words, caller)?;
     if resolved.needs_network().is_none() && purpose == Purpose::Rules {
         let plan = namespaces.then(|| NetPlan { names_only: true, ..NetPlan::default() });
         return Ok(Planned { plan, secrets, ..Planned::default() });

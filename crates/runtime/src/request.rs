@@ -70,6 +70,12 @@ pub struct Start {
     /// A client will write to its input.
     #[serde(default)]
     pub input: bool,
+    /// The payload of the request is the beginning of its input; unless `input` is set, also the end.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub has_stdin: bool,
+    /// What is sent as the payload.
+    #[serde(skip)]
+    pub stdin: Vec<u8>,
     /// Rows and columns of its terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<(u16, u16)>,

@@ -6,9 +6,11 @@
 
 mod brought;
 pub mod kept;
+mod login;
 
 pub use brought::{RemoteSecret, brought, carry, told};
 pub use brought::{check_recorded, refuse_brought};
+pub(crate) use login::Login;
 
 use egress::broker::SecretValue;
 use state::{Caller, SecretSources};
@@ -47,6 +49,8 @@ enum SecretSource {
     },
     /// Sent by a client with a command, once the guest runs.
     Brought,
+    /// The token in a file of a login that is copied in.
+    Login(Login, PathBuf),
 }
 
 impl fmt::Display for SecretSource {
@@ -55,10 +59,11 @@ impl fmt::Display for SecretSource {
             SecretSource::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
             SecretSource::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
             SecretSource::File(path) => write!(f, "the file {}", path.display()),
-            SecretSource::Command(command) => write!(f, "the output of the command {command:?}"),
-            SecretSource::Kept { name, file: Some(_) } => write!(f, "the stored secret {name}"),
-            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not stored"),
-            SecretSource::Brought => write!(f, "the client of each command"),
+            SecretSource::Command(command) => write!(f, "what the command {command:?} prints"),
+            SecretSource::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
+            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
+            SecretSource::Brought => write!(f, "whoever runs a command"),
+            SecretSource::Login(_, path) => write!(f, "the login in the file {}", path.display()),
         }
     }
 }
@@ -67,6 +72,7 @@ impl fmt::Display for SecretSource {
 enum OpenedSource {
     Env(String),
     Open(File),
+    Login(Login, File),
     /// No value yet; it comes with a command.
     Later,
 }
@@ -115,6 +121,21 @@ impl Secrets {
     /// `NAME=cmd:COMMAND` or `NAME=store:NAME`; without a word, a secret is the caller's variable of its name, or else the one that is
     /// kept. An optional secret that is neither, and has no word, is left out.
     pub fn find(wanted: &BTreeMap<&str, Requirement>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+        Secrets::find_beside(&[], wanted, words, caller)
+    }
+
+    /// Determines the sources of a policy's secrets. The token of a login that the policy copies in is a source, too.
+    pub fn of_policy(policy: &policy::Policy, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+        let wanted = needs(policy.secrets.iter().map(|secret| &secret.rule));
+        Secrets::find_beside(&policy.home_copy, &wanted, words, caller)
+    }
+
+    fn find_beside(
+        copies: &[policy::Labelled<policy::RulePath>],
+        wanted: &BTreeMap<&str, Requirement>,
+        words: &[String],
+        caller: &Caller,
+    ) -> Result<Secrets, Fault> {
         let only_kept = caller.secret_sources == SecretSources::KeptOnly;
         let mut sources = BTreeMap::new();
         for word in words {
@@ -133,6 +154,7 @@ impl Secrets {
             sources.insert(name, source);
         }
         let is_set = |variable: &str| caller.var(variable).is_some_and(|v| !v.is_empty());
+        let login = |name: &str| Login::source(name, copies, caller).filter(|_| !only_kept);
         let (mut named, mut left_out) = (Vec::new(), Vec::new());
         for (name, need) in wanted {
             let own = (*name).to_owned();
@@ -142,13 +164,14 @@ impl Secrets {
                 Some(SecretSource::Kept { name, .. }) => SecretSource::Kept { file: kept::find(caller, &name), name },
                 Some(source) => source,
                 None if !only_kept && is_set(name) => SecretSource::Env { variable: own, is_set: true },
-                None => match kept::find(caller, name) {
-                    None if *need == Requirement::Optional => {
+                None => match (kept::find(caller, name), login(name)) {
+                    (None, Some((login, path))) => SecretSource::Login(login, path),
+                    (None, None) if *need == Requirement::Optional => {
                         left_out.push(own);
                         continue;
                     }
-                    None if !only_kept => SecretSource::Env { variable: own, is_set: false },
-                    file => SecretSource::Kept { name: own, file },
+                    (None, None) if !only_kept => SecretSource::Env { variable: own, is_set: false },
+                    (file, _) => SecretSource::Kept { name: own, file },
                 },
             };
             named.push(NamedSecret { name: (*name).to_owned(), placeholder: placeholder(name)?, source, held: None });
@@ -241,9 +264,11 @@ impl Secrets {
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.named.iter().filter_map(|s| match &s.source {
             SecretSource::Env { variable, .. } => Some(variable.as_str()),
-            SecretSource::File(_) | SecretSource::Command(_) | SecretSource::Kept { .. } | SecretSource::Brought => {
-                None
-            }
+            SecretSource::File(_)
+            | SecretSource::Command(_)
+            | SecretSource::Kept { .. }
+            | SecretSource::Brought
+            | SecretSource::Login(..) => None,
         })
     }
 
@@ -260,6 +285,7 @@ impl Secrets {
                     read_late(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default()
                 }
                 OpenedSource::Open(source) => read_open(&name, source)?,
+                OpenedSource::Login(login, file) => login.token(file)?,
             };
             check(&name, &value)?;
             Ok(SecretValue { name, placeholder, value })
@@ -315,6 +341,9 @@ fn read_word(word: &str) -> Result<(&str, SecretSource), Fault> {
 }
 
 fn placeholder(name: &str) -> Result<String, Fault> {
+    if let Some(login) = Login::of_secret(name) {
+        return Ok(login.placeholder());
+    }
     let mut bytes = [0u8; 16];
     let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
     if got != Ok(bytes.len()) {
@@ -342,11 +371,15 @@ fn open_source(name: &str, source: &SecretSource, cwd: &Path) -> Result<OpenedSo
             }
             Ok(OpenedSource::Open(file))
         }
+        SecretSource::Login(login, path) => {
+            let file = File::open(path).map_err(|e| fault(name, format!("{}: {e}", path.display())))?;
+            Ok(OpenedSource::Login(*login, file))
+        }
         SecretSource::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
         SecretSource::Brought => Ok(OpenedSource::Later),
         SecretSource::Kept { name: kept, file: None } => {
-            let hint = format!("store it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
-            Err(fault(name, format!("no secret {kept} is stored")).hint(hint))
+            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
         }
         SecretSource::Kept { file: Some(path), .. } => {
             let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;

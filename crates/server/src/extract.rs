@@ -26,23 +26,40 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, shared: &Shared) -> Result<Json<T>, Refusal> {
-        let most = shared.max_body();
-        let (parts, body) = request.into_parts();
-        let length = parts.headers.get(CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
-        if length.is_some_and(|length| length > most as u64) {
-            return Err(too_large(most));
-        }
-        let bytes = match Limited::new(body, most).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large(most)),
-            Err(error) => return Err(broken_body(error.as_ref())),
-        };
-        if bytes.is_empty() {
-            return read(b"{}").map(Json);
-        }
-        check_type(&parts.headers, &["application/json"])?;
-        read(&bytes).map(Json)
+        document(request, shared.max_body()).await.map(Json)
     }
+}
+
+/// Deserializes a body that holds the source text of a program, which may be larger than other documents.
+pub struct SourceJson<T>(pub T);
+
+/// Bound on a document with source text: twice the bound on the text, because JSON escapes each line's end.
+const MAX_SOURCE_BODY: usize = 17 << 20;
+
+impl<T: DeserializeOwned> FromRequest<Shared> for SourceJson<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<SourceJson<T>, Refusal> {
+        document(request, shared.max_body().max(MAX_SOURCE_BODY)).await.map(SourceJson)
+    }
+}
+
+async fn document<T: DeserializeOwned>(request: Request, most: usize) -> Result<T, Refusal> {
+    let (parts, body) = request.into_parts();
+    let length = parts.headers.get(CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > most as u64) {
+        return Err(too_large(most));
+    }
+    let bytes = match Limited::new(body, most).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => return Err(too_large(most)),
+        Err(error) => return Err(broken_body(error.as_ref())),
+    };
+    if bytes.is_empty() {
+        return read(b"{}");
+    }
+    check_type(&parts.headers, &["application/json"])?;
+    read(&bytes)
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {

@@ -33,6 +33,7 @@ mod spooled;
 mod stream;
 mod tasks;
 pub mod telemetry;
+mod timeouts;
 mod upload;
 mod warm_pools;
 

@@ -288,6 +288,7 @@ async fn run(
     shared.tasks().spawn(crate::run_listener::adopt(shared.clone()));
     shared.tasks().spawn(crate::warm_pools::fill_pools(shared.clone(), settings.warm));
     shared.tasks().spawn(crate::retention::collect(shared.clone()));
+    shared.tasks().spawn(crate::timeouts::enforce(shared.clone()));
     if let Some(collector) = collector {
         shared.telemetry().send(collector, settings.telemetry.interval);
     }

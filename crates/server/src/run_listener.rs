@@ -6,7 +6,7 @@ use crate::readiness::Ready;
 use crate::refuse::Refusal;
 use crate::run_progress::{RunState, register_duplex};
 use crate::{Principal, Shared};
-use api::RunStatus;
+use api::{RunStatus, RunTail};
 use node::Node;
 use node::keeper::attach::count_missing;
 use node::keeper::begin::{self, RunKeeper};
@@ -15,7 +15,7 @@ use node::keeper::spool::{self, Record, RecordKind, SpoolPage, SpoolReader};
 use node::keeper::wire::{InputWriter, Waited};
 use node::keeper::{FromReply, Keeper, Pending, RunEnd};
 use std::time::Duration;
-use terms::{Fault, Outcome};
+use terms::{Fault, Outcome, OutputEncoding};
 use tokio::io::Interest;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -24,6 +24,8 @@ use tokio::time::Instant;
 const PAGE: usize = 128 << 10;
 /// Maximum number of bytes per stream in a document.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// Maximum number of bytes of the last part of an output.
+const MAX_TAIL_BYTES: usize = 64 << 10;
 /// Maximum number of bytes per write to a command's input.
 pub const PIECE: usize = 256 << 10;
 
@@ -140,6 +142,11 @@ impl Listener {
         }
     }
 
+    /// Returns the last part of the output so far; none where no log is kept.
+    pub async fn tail(&self) -> Result<Option<RunTail>, Refusal> {
+        self.with(|found, _| Ok(found.tail(MAX_TAIL_BYTES).map(|(records, cut)| tail_of(records, cut)))).await
+    }
+
     async fn with_output(&self, outcome: Outcome, log: Option<Vec<u8>>) -> Result<Outcome, Refusal> {
         let collected = match log {
             Some(log) => {
@@ -247,6 +254,39 @@ impl CollectedOutput {
         outcome.truncated.stdout += cut[0];
         outcome.truncated.stderr += cut[1];
         outcome
+    }
+}
+
+/// Joins the last records of a log, at most `MAX_TAIL_BYTES`.
+fn tail_of(records: Vec<Record>, mut cut: bool) -> RunTail {
+    let mut streams: [Vec<u8>; 2] = Default::default();
+    let mut size: usize = records.iter().map(|record| record.bytes.len()).sum();
+    for record in records {
+        let at = match record.kind {
+            RecordKind::Stdout | RecordKind::Terminal => 0,
+            RecordKind::Stderr => 1,
+            RecordKind::Dropped | RecordKind::End => continue,
+        };
+        let over = size.saturating_sub(MAX_TAIL_BYTES).min(record.bytes.len());
+        cut |= over > 0;
+        size -= over;
+        streams[at].extend_from_slice(&record.bytes[over..]);
+    }
+    let [(stdout, stdout_encoding), (stderr, stderr_encoding)] =
+        streams.map(|bytes| OutputEncoding::of(whole_characters(bytes, cut)));
+    RunTail { stdout, stdout_encoding, stderr, stderr_encoding, cut }
+}
+
+/// Drops the parts of characters at either end of a text, so that it stays text: the beginning may have been cut, and more may come.
+fn whole_characters(bytes: Vec<u8>, cut: bool) -> Vec<u8> {
+    const LONGEST: usize = 4;
+    let is_inside = |byte: &&u8| **byte & 0xc0 == 0x80;
+    let skipped = if cut { bytes.iter().take(LONGEST - 1).take_while(is_inside).count() } else { 0 };
+    let text = &bytes[skipped..];
+    match std::str::from_utf8(text) {
+        Ok(_) => text.to_vec(),
+        Err(error) if error.error_len().is_none() => text[..error.valid_up_to()].to_vec(),
+        Err(_) => bytes,
     }
 }
 
@@ -383,4 +423,25 @@ impl Input {
 fn not_there(run: &str) -> Fault {
     let fault = Fault::new(terms::ErrorKind::Conflict, format!("{run} takes no input")).subject(run);
     fault.hint("the run has ended, or its sandbox is not live").phase(terms::Phase::Execution)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_of_text_is_text() {
+        let record = |kind, bytes: &[u8]| Record { offset: 0, kind, at_ms: 0, bytes: bytes.to_vec() };
+        let euro = "€".as_bytes();
+        let tail = tail_of(
+            vec![record(Kind::Stdout, &euro[1..]), record(Kind::Stdout, b"a"), record(Kind::Stderr, &euro[..2])],
+            true,
+        );
+        assert_eq!((tail.stdout.as_str(), tail.stdout_encoding), ("a", OutputEncoding::Utf8));
+        assert_eq!((tail.stderr.as_str(), tail.cut), ("", true));
+        let tail = tail_of(vec![record(Kind::Stdout, b"\xff\xfe")], false);
+        assert_eq!((tail.stdout.as_str(), tail.stdout_encoding, tail.cut), ("//4=", OutputEncoding::Base64, false));
+        let tail = tail_of(vec![record(Kind::Terminal, &[b'x'; MAX_TAIL_BYTES + 1])], false);
+        assert_eq!((tail.stdout.len(), tail.cut), (MAX_TAIL_BYTES, true));
+    }
 }

@@ -14,6 +14,7 @@ use crate::rules::Rules;
 use crate::run_progress::RunProgress;
 use crate::tasks::{Limits, TaskKind, Tasks};
 use crate::telemetry::{self, Telemetry, WatchedStates};
+use crate::timeouts::Timeouts;
 use api::{DEFAULT_TENANT, Scope};
 use http::StatusCode;
 use node::config::Keep;
@@ -69,6 +70,7 @@ struct Inner {
     feeds: Feeds,
     run_progress: RunProgress,
     context_queues: ContextQueues,
+    timeouts: Timeouts,
     /// Notified when a warm sandbox was taken, or a pool grew.
     taken: Notify,
     keep: Keep,
@@ -106,6 +108,7 @@ impl Shared {
             feeds: Feeds::default(),
             run_progress: RunProgress::default(),
             context_queues: ContextQueues::default(),
+            timeouts: Timeouts::default(),
             taken: Notify::new(),
             keep,
         }))
@@ -146,6 +149,11 @@ impl Shared {
     /// Contexts that calls of this daemon use or wait for.
     pub fn context_queues(&self) -> &ContextQueues {
         &self.0.context_queues
+    }
+
+    /// Sandboxes that time out.
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.0.timeouts
     }
 
     /// Notified when a pool of warm sandboxes may need refilling.

@@ -219,6 +219,21 @@ pub fn check_space(dir: &Dir, path: &Path) -> Result<(), Fault> {
 /// Directory of the bases that were created for sandboxes; nothing else is in it.
 pub const BASES: &str = "bases";
 
+/// Path inside of a base that was created for a sandbox: it is the same everywhere, and tells nothing of the host.
+pub const WORKSPACE: &str = "/workspace";
+
+/// Home inside of a sandbox that stands on such a base.
+pub const AGENT_HOME: &str = "/home/agent";
+
+/// Returns the path at which commands see a sandbox's directory: its own, or `WORKSPACE` for a base that was created for a sandbox.
+pub fn path_inside(base: &Path) -> &Path {
+    let bases = base.parent().filter(|bases| bases.ends_with(BASES));
+    match bases.and_then(Path::parent).is_some_and(|state| state.join("store.db").exists()) {
+        true => Path::new(WORKSPACE),
+        false => base,
+    }
+}
+
 /// Returns whether a directory is a base that was created for a sandbox: its parent is `BASES`.
 fn is_own_base(state: &Dir, base: &Dir) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -4,9 +4,10 @@ use crate::Caller;
 use crate::State;
 use crate::batch::Paths;
 use crate::conflicted::Conflicted;
-use api::{Driver, Lifecycle, Rel, Service, Sharing, Tier};
+use api::{Driver, Lifecycle, OnTimeout, Rel, Service, Sharing, Tier};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{JournalFilter, Kept, Record, Tx};
@@ -89,6 +90,20 @@ pub struct Sandbox {
     /// Tier at which it was suspended and its processes ended; absent once it is resumed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suspended: Option<Tier>,
+    /// Labels of its client.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub metadata: BTreeMap<String, String>,
+    /// Variables that its commands inherit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub env: BTreeMap<String, String>,
+    /// Time from its start, or from the last change of this, to its timeout.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_ms: Option<u64>,
+    /// Time of its timeout; in the past, once it was timed out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "OnTimeout::is_default", default)]
+    pub on_timeout: OnTimeout,
     /// Notes for the reviewer: "found after a crash", "the machine went down while it ran".
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
@@ -127,6 +142,11 @@ impl From<Sandbox> for api::Sandbox {
             report_reads,
             ask_timeout_ms,
             suspended,
+            metadata,
+            env,
+            timeout_ms,
+            timeout_at_ms,
+            on_timeout,
             notes,
         } = record;
         api::Sandbox {
@@ -160,6 +180,11 @@ impl From<Sandbox> for api::Sandbox {
             report_reads,
             ask_timeout_ms,
             suspended,
+            metadata,
+            env,
+            timeout_ms,
+            timeout_at_ms,
+            on_timeout,
             notes,
         }
     }
@@ -202,8 +227,28 @@ impl Sandbox {
             report_reads: false,
             ask_timeout_ms: None,
             suspended: None,
+            metadata: BTreeMap::new(),
+            env: BTreeMap::new(),
+            timeout_ms: None,
+            timeout_at_ms: None,
+            on_timeout: OnTimeout::default(),
             notes: Vec::new(),
         }
+    }
+
+    /// Returns the variables that its commands inherit, as `NAME=VALUE`.
+    pub fn variables(&self) -> impl Iterator<Item = OsString> {
+        self.env.iter().map(|(name, value)| format!("{name}={value}").into())
+    }
+
+    /// Returns true once the time of its timeout is over.
+    pub fn has_timed_out(&self, now_ms: u64) -> bool {
+        self.timeout_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Begins the time to its timeout, if it has one.
+    pub fn restart_timeout(&mut self, now_ms: u64) {
+        self.timeout_at_ms = self.timeout_ms.map(|ms| now_ms.saturating_add(ms));
     }
 }
 

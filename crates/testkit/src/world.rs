@@ -50,6 +50,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
     def __init__(self, *args):
         super().__init__(*args, directory=here + "/files")
     def do_GET(self):
+        open(here + "/requests", "a").write(self.path + "\n")
         self.repository() if self.path.startswith("/git/") else super().do_GET()
     def do_POST(self):
         self.repository() if self.path.startswith("/git/") else self.send_error(405)

@@ -52,6 +52,7 @@ const ARTEFACTS: &[(&str, Evidence, &str)] = &[
     ("node_modules", Evidence::Name, "installed packages"),
     ("bower_components", Evidence::Name, "installed packages"),
     ("jspm_packages", Evidence::Name, "installed packages"),
+    (".pnpm-store", Evidence::Name, "package cache"),
     (".venv", Evidence::Name, "Python environment"),
     (
         "venv",

@@ -48,6 +48,8 @@ pub struct Root {
     /// Policy rules on paths that may not be changed, if any.
     rules: Option<Arc<dyn ChangeRules>>,
     lease: Option<Arc<dyn Lease>>,
+    /// What is mounted below is not reached: it belongs to the host.
+    within_mount: bool,
 }
 
 /// Policy rules on paths that may be changed from outside.
@@ -75,11 +77,17 @@ pub struct WriteAllowance {
 impl Root {
     /// `owner` is the user and group id for new files; `place` is the path of the directory inside the sandbox.
     pub fn new(dir: OwnedFd, owner: (u32, u32), place: PathBuf) -> Root {
-        Root { dir: Dir::from_fd(dir), owner, place, room: WriteAllowance::default(), rules: None, lease: None }
+        let (room, rules, lease) = (WriteAllowance::default(), None, None);
+        Root { dir: Dir::from_fd(dir), owner, place, room, rules, lease, within_mount: false }
     }
 
     pub fn with_room(self, room: WriteAllowance) -> Root {
         Root { room, ..self }
+    }
+
+    /// Keeps out of what is mounted below.
+    pub fn within_mount(self, within_mount: bool) -> Root {
+        Root { within_mount, ..self }
     }
 
     pub fn with_rules(self, rules: Option<Arc<dyn ChangeRules>>) -> Root {
@@ -117,7 +125,10 @@ impl Root {
             true => self.below_place(text),
         };
         let Some(relative) = relative else {
-            return refuse("it is not in the workspace", "give it relative to the workspace's top");
+            let place = self.place.display();
+            let hint =
+                "give it relative to the workspace's top, or absolute in the workspace, the sandbox's own home or /tmp";
+            return refuse(&format!("it is not in {place}"), hint);
         };
         match Rel::parse(relative) {
             Some(path) => Ok(path),

@@ -138,6 +138,12 @@ pub(super) fn run() -> Command {
         .next_help_heading("Limits")
         .args(limit_args())
         .next_help_heading("Command")
+        .arg(
+            flag("detach")
+                .short('d')
+                .conflicts_with_all(["json", "tty", "interactive", "explain", "rm", "read-only", "direct", "events"])
+                .help("Leave the command running and print its run id;\nthe sandbox is live, as with --live"),
+        )
         .args(command_args())
         .next_help_heading("Output")
         .args(output_args())
@@ -203,7 +209,8 @@ fn in_sandbox(command: Command, about: &str) -> Command {
 }
 
 /// Flags that say where a run works and what becomes of its changes.
-pub const PLACES: [&str; 9] = ["workspace", "read-only", "direct", "sandbox", "rm", "keep", "name", "ttl", "driver"];
+pub const PLACES: [&str; 10] =
+    ["workspace", "read-only", "direct", "sandbox", "rm", "keep", "name", "ttl", "driver", "live"];
 
 fn workspace_args() -> Vec<Arg> {
     vec![
@@ -238,6 +245,9 @@ fn workspace_args() -> Vec<Arg> {
             .conflicts_with_all(["read-only", "direct", "sandbox", "rm"])
             .help("Time to keep the workspace, e.g. 12h or 30d [default: 7d]"),
         driver().conflicts_with_all(["read-only", "direct", "sandbox"]),
+        flag("live")
+            .conflicts_with_all(["read-only", "direct", "sandbox", "events"])
+            .help("Run in a live sandbox: `exec`, `logs` and `attach` work meanwhile,\nand Ctrl-P Ctrl-Q leaves the command running"),
         Arg::new("continue")
             .long("continue")
             .value_name("NAME")

@@ -11,7 +11,7 @@ pub fn commands() -> Vec<Command> {
 }
 
 fn run() -> Arg {
-    Arg::new("run").value_name("RUN").required(true).help("Run id or id prefix (see `cofferdam ps`)")
+    Arg::new("run").value_name("RUN").required(true).help("Run id, id prefix, or a sandbox for its last command")
 }
 
 fn from() -> Arg {

@@ -289,7 +289,13 @@ fn history(out: &mut Out, answer: &WorkspaceDiff, git: &WorkspaceHistory, brush:
     }
     super::fetch::commits(out, &git.commits, brush)?;
     let sandbox = render::safe(answer.name.as_deref().unwrap_or(&answer.sandbox));
-    writeln!(out, "adopt them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
+    if git.switched {
+        return writeln!(
+            out,
+            "take them with: cofferdam fetch {sandbox} --as refs/heads/NAME, for a branch of their own"
+        );
+    }
+    writeln!(out, "take them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
 }
 
 /// True for a directory that was removed with its content: its files are listed already.

@@ -1,7 +1,9 @@
 //! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
+use super::live::is_detached;
 use super::{RunEnd, continue_in, kept, request, tell_dropped, tells, to_continue};
+use crate::agents;
 use crate::args::Runs;
 use crate::options::tell_left_out;
 use crate::render;
@@ -9,6 +11,7 @@ use crate::runs::{OnReaderGone, attach_remote, note_detached};
 use api::TerminalSize;
 use clap::ArgMatches;
 use client::{NetworkLog, Remote, SecretValues, unsupported_by_daemon};
+use node::Caller;
 use node::create;
 use node::events::{DEFAULT_MAX, EventFile};
 use node::keeper::attach::{AttachOptions, AttachOutcome, terminal};
@@ -26,10 +29,11 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
         continue_in(&mut asked, m, wish, found)?;
     }
+    agents::settle(verb, m, &mut asked);
     if m.get_flag("explain") {
         return explain(remote, &asked);
     }
-    let detach = m.try_get_one::<bool>("detach").ok().flatten().is_some_and(|detach| *detach);
+    let detach = is_detached(m);
     match &asked.place {
         ChangeDestination::Sandbox(word) => {
             let word = Some(word.as_str()).filter(|word| !word.is_empty());
@@ -125,24 +129,16 @@ fn in_fresh(
     fresh: &NewWorkspace,
     events: Option<EventFile>,
 ) -> Result<RunEnd, Fault> {
-    let (secrets, values) = carried(asked, remote)?;
+    let (secrets, values) = carried(&sources(asked, remote), &remote.caller)?;
     let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
     if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     } else {
         tell_left_out(m, &left_out(&asked.policies)?);
     }
-    // Rules and limits belong to the sandbox, so the run has none.
-    let bare = RunRequest {
-        policies: Vec::<RequestedPolicy>::new(),
-        flags: Vec::new(),
-        limits: Default::default(),
-        cpus: None,
-        publish: Vec::new(),
-        secrets: Vec::new(),
-        events: false,
-        ..asked.clone()
-    };
+    let mut bare = bare(asked);
+    bare.stdio.input &= !is_detached(m);
+    bare.stdio.terminal &= !is_detached(m);
     let which = Which { word: Some(made.id.clone()), version: None };
     let published = remote.publish(&which, &asked.publish);
     let begun = published.and_then(|()| remote.begin(&bare, Some(&made.id), values, terminal_size(&bare)));
@@ -158,14 +154,32 @@ fn in_fresh(
             return Err(fault);
         }
     };
+    if is_detached(m) {
+        render::say(&run);
+        return Ok(RunEnd::Left);
+    }
     match stay(m, remote, asked, &run)? {
         RunEnd::Ran(outcome) => Ok(RunEnd::Ran(Box::new(settle(m, remote, *outcome, &which, asked, network_log)))),
         left => Ok(left),
     }
 }
 
+/// Returns the request for the command of a run whose sandbox exists: rules and limits belong to the sandbox, so the command has none.
+pub(super) fn bare(asked: &RunRequest) -> RunRequest {
+    RunRequest {
+        policies: Vec::<RequestedPolicy>::new(),
+        flags: Vec::new(),
+        limits: Default::default(),
+        cpus: None,
+        publish: Vec::new(),
+        secrets: Vec::new(),
+        events: false,
+        ..asked.clone()
+    }
+}
+
 /// Returns the request for a run's sandbox.
-fn wanted(
+pub(super) fn wanted(
     asked: &RunRequest,
     fresh: &NewWorkspace,
     secrets: Vec<String>,
@@ -211,11 +225,11 @@ fn sources(asked: &RunRequest, remote: &Remote) -> Vec<String> {
     words
 }
 
-/// Returns the names of secrets that the daemon keeps, and the values that are sent with the command, like the token.
-fn carried(asked: &RunRequest, remote: &Remote) -> Result<(Vec<String>, SecretValues), Fault> {
+/// Returns the names of secrets that are kept where the sandbox is, and the values that are sent with the command, like the token.
+pub(super) fn carried(sources: &[String], caller: &Caller) -> Result<(Vec<String>, SecretValues), Fault> {
     let (mut words, mut values) = (Vec::new(), SecretValues::new());
-    for word in &sources(asked, remote) {
-        match secrets::carry(word, &remote.caller)? {
+    for word in sources {
+        match secrets::carry(word, caller)? {
             RemoteSecret::Kept(word) => words.push(word),
             RemoteSecret::Value(name, value) => {
                 words.push(secrets::brought(&name));

@@ -27,6 +27,8 @@ struct Agent<'a> {
     last: Option<Step>,
     flags: Vec<String>,
     args: Vec<&'a str>,
+    /// File of a login below the home, with the key in it, in place of a variable.
+    login: Option<(&'a str, String)>,
 }
 
 fn tools() -> PathBuf {
@@ -53,13 +55,18 @@ fn play(place: &Place, agent: Agent<'_>, set_up: impl FnOnce(u16)) {
     let end = if count > 2 { End::Call } else { End::Words };
     let model = Model::start(agent.wire, steps);
     set_up(model.port);
-    let before = files(&place.home);
     let (variable, header) = agent.key;
     let mut run = place.cofferdam(["run", "--net", &format!("127.0.0.1:{}", model.port)]);
     run.args(["--secret", &format!("{variable}@127.0.0.1:{header}")]);
     run.args(agent.flags.iter().map(|flag| flag.replace("PORT", &model.port.to_string())));
+    let login = agent.login.map(|(file, text)| place.file(format!("home/{file}"), text));
+    let before = files(&place.home);
+    match &login {
+        Some(file) => drop(run.arg("--copy-in").arg(file)),
+        None => drop(run.env(variable, KEY)),
+    }
     run.arg("--").arg(agent.name).args(agent.args);
-    run.env(variable, KEY).env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()));
+    run.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()));
     let output = to_the_end(&mut run, b"");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let story = format!("{}\nstdout: {stdout}\nstderr: {stderr}", output.status);
@@ -76,7 +83,7 @@ fn play(place: &Place, agent: Agent<'_>, set_up: impl FnOnce(u16)) {
     assert!(diff.contains("made.txt") && diff.contains("seen.txt"), "{diff}");
     assert!(!diff.contains(KEY) && !diff.contains("left-by-the-agent"), "{diff}");
     assert_eq!(files(&place.home), before, "the host's home is as it was");
-    assert!(holders(&place.root, KEY.as_bytes()).is_empty(), "the key is in no file");
+    assert_eq!(holders(&place.root, KEY.as_bytes()), Vec::from_iter(login), "the key is in no other file");
 }
 
 /// Returns the files below a directory with their bytes.
@@ -113,8 +120,63 @@ fn claude_code_works() {
         last: None,
         flags: flags(&["-e", "ANTHROPIC_BASE_URL=http://127.0.0.1:PORT"]),
         args: vec!["-p", "do it", "--dangerously-skip-permissions"],
+        login: None,
     };
     play(&place, agent, |_| ());
+}
+
+#[test]
+fn claude_code_works_with_a_login() {
+    let place = Place::new(As::Root);
+    let file = place.project.join("made.txt");
+    let oauth = json!({"accessToken": KEY, "refreshToken": "renewal", "expiresAt": 4_000_000_000_000_u64,
+        "scopes": ["user:inference", "user:profile"], "subscriptionType": "max"});
+    let agent = Agent {
+        name: "claude",
+        dir: format!("node_modules/@anthropic-ai/claude-code-linux-{}", arch()),
+        key: ("CLAUDE_LOGIN", "authorization"),
+        wire: Wire::Messages,
+        write: step("Write", json!({"file_path": file, "content": format!("{MADE}\n")})),
+        shell: step("Bash", json!({"command": COMMAND, "description": "look"})),
+        last: None,
+        flags: flags(&["-e", "ANTHROPIC_BASE_URL=http://127.0.0.1:PORT"]),
+        args: vec!["-p", "do it", "--dangerously-skip-permissions"],
+        login: Some((".claude/.credentials.json", json!({ "claudeAiOauth": oauth }).to_string())),
+    };
+    play(&place, agent, |_| ());
+}
+
+#[test]
+fn codex_works_with_a_login() {
+    let place = Place::new(As::Root);
+    let rust = if cfg!(target_arch = "aarch64") { "aarch64" } else { "x86_64" };
+    // The claims of an identity: {"email":"a@b.c"} with the plan.
+    let identity = "eyJhbGciOiJub25lIn0.\
+        eyJlbWFpbCI6ImFAYi5jIiwiaHR0cHM6Ly9hcGkub3BlbmFpLmNvbS9hdXRoIjp7ImNoYXRncHRfcGxhbl90eXBlIjoicHJvIn19.c2ln";
+    let tokens = json!({"id_token": identity, "access_token": KEY, "refresh_token": "renewal", "account_id": "acc"});
+    let agent = Agent {
+        name: "codex",
+        dir: format!("node_modules/@openai/codex/vendor/{rust}-unknown-linux-musl/bin"),
+        key: ("CODEX_LOGIN", "authorization"),
+        wire: Wire::Responses,
+        write: step("exec_command", json!({"cmd": format!("echo '{MADE}' > made.txt")})),
+        shell: step("exec_command", json!({"cmd": COMMAND})),
+        last: None,
+        flags: Vec::new(),
+        args: vec!["exec", "--skip-git-repo-check", "-m", "gpt-5", "do it"],
+        login: Some((
+            ".codex/auth.json",
+            json!({"auth_mode": "chatgpt", "OPENAI_API_KEY": null, "tokens": tokens, "last_refresh": "2026-01-01T00:00:00Z"})
+                .to_string(),
+        )),
+    };
+    play(&place, agent, |port| {
+        let settings = format!(
+            "model_provider = \"test\"\n[model_providers.test]\nname = \"test\"\nbase_url = \"http://127.0.0.1:{port}/v1\"\n\
+             requires_openai_auth = true\nwire_api = \"responses\"\n"
+        );
+        place.file("home/.codex/config.toml", settings);
+    });
 }
 
 #[test]
@@ -131,7 +193,8 @@ fn codex_works() {
         shell: step("exec_command", json!({"cmd": COMMAND})),
         last: None,
         flags: Vec::new(),
-        args: vec!["exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "-m", "gpt-5", "do it"],
+        args: vec!["exec", "--skip-git-repo-check", "-m", "gpt-5", "do it"],
+        login: None,
     };
     // The settings come in as a copy.
     play(&place, agent, |port| {
@@ -157,6 +220,7 @@ fn opencode_works() {
         last: None,
         flags: Vec::new(),
         args: vec!["run", "do it"],
+        login: None,
     };
     play(&place, agent, |port| {
         let options = json!({"baseURL": format!("http://127.0.0.1:{port}/v1"), "apiKey": "{env:OPENAI_API_KEY}"});
@@ -181,6 +245,7 @@ fn gemini_cli_works() {
         last: None,
         flags: flags(&["-e", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:PORT"]),
         args: vec!["-p", "do it", "--yolo", "-m", "gemini-2.5-flash"],
+        login: None,
     };
     play(&place, agent, |_| {
         let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
@@ -211,6 +276,7 @@ fn mini_swe_agent_works() {
             &python.display().to_string(),
         ]),
         args: vec!["-t", "do it", "-y", "-m", "openai/test", "--exit-immediately"],
+        login: None,
     };
     play(&place, agent, |_| ());
 }

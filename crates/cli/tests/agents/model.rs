@@ -116,9 +116,12 @@ fn answer(wire: Wire, steps: &[Step], log: &Mutex<Log>, request: &Request) -> An
         Wire::Chat => chat::answer(request, |turn| play(steps, log, turn)),
         Wire::Gemini => gemini::answer(request, |turn| play(steps, log, turn)),
     };
+    let bearer = || request.header("authorization").strip_prefix("Bearer ").unwrap_or_default();
     let key = match wire {
+        // A login goes in the other header.
+        Wire::Messages if request.header("x-api-key").is_empty() => bearer(),
         Wire::Messages => request.header("x-api-key"),
-        Wire::Responses | Wire::Chat => request.header("authorization").strip_prefix("Bearer ").unwrap_or_default(),
+        Wire::Responses | Wire::Chat => bearer(),
         Wire::Gemini => request.header("x-goog-api-key"),
     };
     let mut log = log.lock().unwrap();

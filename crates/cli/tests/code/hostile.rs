@@ -1,7 +1,6 @@
 //! Code that tries to break its interpreter, the channel or whoever reads it: typed answers, and nothing else is affected.
 
 use crate::fixture::CodeFixture;
-use crate::support::words::Verbs;
 use crate::support::{As, either};
 
 /// The sandbox works on, in this context and in another.
@@ -24,7 +23,8 @@ fn code_that_is_no_text_or_too_long_is_refused() {
     let fault = f.call_from_input(&[], b"print('\xff')").fault("invalid_request");
     assert!(fault.message().contains("UTF-8") && fault.message().contains("7"), "{fault:#?}");
     let long = vec![b'#'; (8 << 20) + 1];
-    f.call_from_input(&[], &long).fault("invalid_request");
+    let refused = f.call_from_input(&[], &long).fault("invalid_request");
+    assert!(refused.message().contains("8388608"), "{refused:#?}");
     f.call_from_input(&[], &long[1..]).ok();
     for (language, error) in [("python", "SyntaxError"), ("javascript", "RangeError")] {
         let nested = "[".repeat(4 << 20);
@@ -205,5 +205,4 @@ fn an_endless_value_ends_its_call() {
     let nameless = f.python("class X(Exception):\n    def __str__(self): raise X()\nraise X()");
     assert_eq!(nameless.status, 1, "{nameless:#?}");
     works_on(&f);
-    assert_eq!(f.place.json(&["fsck"])["problems"], serde_json::json!([]));
 }

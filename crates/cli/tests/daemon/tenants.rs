@@ -207,7 +207,8 @@ fn an_agent_of_our_own_tenant_has_nothing_of_the_daemons_environment() {
         let seen = environment(Some(&token), &format!("s{}", scopes.as_array().unwrap().len()));
         let names: Vec<&str> = seen.lines().filter_map(|line| line.split('=').next()).collect();
         assert!(names.contains(&"PATH") && names.contains(&"LANG"), "{seen}");
-        let known = ["PATH", "LANG", "TZ", "PWD", "SHLVL", "_", "COFFERDAM", "COFFERDAM_RUN_ID"];
+        assert!(seen.contains("HOME=/home/agent\n"), "{seen}");
+        let known = ["HOME", "PATH", "LANG", "TZ", "PWD", "SHLVL", "_", "COFFERDAM", "COFFERDAM_RUN_ID"];
         assert!(names.iter().all(|name| known.contains(name)), "{seen}");
     }
     let operator = daemon.token(json!({ "name": "o", "scopes": ["operator"] }));

@@ -3,8 +3,9 @@
 
 use crate::support::terminal::on_terminal_in;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, Place, either};
+use crate::support::{As, Place, either, holders};
 use serde_json::{Value, json};
+use std::path::Path;
 
 const VALUE: &str = "hunter2-6f1c9a40d2";
 /// A host to which Claude Code sends telemetry.
@@ -86,6 +87,74 @@ fn keys_that_are_not_set_are_left_out_and_that_is_told() {
     }
 }
 
+/// The copy of a login has a placeholder for the token, and the model's host alone gets the token: that of the host's file at each run.
+#[test]
+fn a_login_is_brought_in_without_its_token() {
+    const USE: &str = "cat ~/.claude/.credentials.json; t=$(sed 's/.*accessToken\":\"\\([^\"]*\\).*/\\1/' ~/.claude/.credentials.json); \
+         curl -sS -m 10 -H \"Authorization: Bearer $t\" https://api.anthropic.com/a";
+    for who in either() {
+        let world = world(who);
+        let file = |token: &str| {
+            let oauth = json!({"accessToken": token, "refreshToken": "renewal-4711", "expiresAt": 1, "subscriptionType": "max"});
+            world.place.file("home/.claude/.credentials.json", json!({ "claudeAiOauth": oauth }).to_string());
+        };
+        file("an-older-token");
+        let copy = ["--copy-in", "~/.claude/.credentials.json"];
+        world.run(&[&copy[..], &["--name", "in"]].concat(), &["./claude", "true"]).assert_ok();
+        // The agent outside renewed its login: the next run has that, and the copy is as it was.
+        file(VALUE);
+        for flags in [&copy[..], &["--sandbox", "in"]] {
+            let run = world.run(flags, &["./claude", USE]);
+            let told = run.assert_ok().stdout();
+            assert!(
+                told.contains("cofferdam-secret-CLAUDE_LOGIN-of-a-login") && told.contains("max"),
+                "{}",
+                run.story()
+            );
+            assert!(!told.contains(VALUE) && !told.contains("renewal-4711"), "{}", run.story());
+            assert!(told.contains(&added()), "the host of the model has the token: {}", run.story());
+        }
+        for kept_out in ["an-older-token", VALUE, "renewal-4711"] {
+            assert!(holders(&world.place.state(), kept_out.as_bytes()).is_empty(), "{kept_out}");
+        }
+        // The control: under a policy that gives the token to no host, the file that is named is the file.
+        let run =
+            world.run(&[&copy[..], &["-p", "default"]].concat(), &["./claude", "cat ~/.claude/.credentials.json"]);
+        assert!(run.stdout().contains("renewal-4711"), "{}", run.story());
+        world.place.file("home/.claude/.credentials.json", "{}");
+        let run = world.run(&copy, &["./claude", "true"]);
+        assert!(run.stderr().contains("~/.claude/.credentials.json has no token"), "{}", run.story());
+    }
+}
+
+#[test]
+fn an_agent_with_a_sandbox_of_its_own_is_told_to_leave_it_off() {
+    for who in either() {
+        let place = Place::new(who);
+        place.script(place.project.join("codex"), "#!/bin/sh\necho \"$@\"\n");
+        let run = |flags: &[&str], words: &[&str]| place.run(flags, &[&["./codex"], words].concat());
+        let off = "-c sandbox_mode=danger-full-access";
+        let cannot = "its own sandbox cannot start inside this one";
+        let plain = run(&[], &["exec", "do it"]);
+        assert_eq!(plain.stdout(), format!("{off} exec do it\n"), "{}", plain.story());
+        assert!(plain.stderr().contains(&format!("codex gets `{off}`: {cannot}")), "{}", plain.story());
+        // What a preset would copy and this home does not have is nothing to tell.
+        assert!(!plain.stderr().contains("nothing is copied"), "{}", plain.story());
+        // The caller's own words stay alone, and are told to be in vain where they are.
+        for (words, is_told) in [(["--sandbox", "workspace-write"], true), (["-s", "danger-full-access"], false)] {
+            let typed = run(&[], &words);
+            assert_eq!(typed.stdout(), format!("{}\n", words.join(" ")), "{}", typed.story());
+            assert_eq!(typed.stderr().contains(cannot), is_told, "{}", typed.story());
+        }
+        assert_eq!(run(&["--no-preset"], &["exec"]).stdout(), "exec\n", "the control");
+        // Going on in the sandbox of the last run, which has its policy.
+        run(&["--keep"], &["exec"]).assert_ok();
+        let again = run(&["--continue"], &["exec", "more"]);
+        assert_eq!(again.assert_ok().stdout(), format!("{off} exec more\n"));
+        assert!(!again.stderr().contains("preset codex") && again.stderr().contains(cannot), "{}", again.story());
+    }
+}
+
 #[test]
 fn telemetry_is_refused_without_a_word() {
     for who in either() {
@@ -123,10 +192,25 @@ fn agents_are_listed_with_what_they_get() {
     let agents = document["agents"].as_array().unwrap();
     let names: Vec<&str> = agents.iter().filter_map(|agent| agent["name"].as_str()).collect();
     assert_eq!(names, ["claude", "codex", "opencode", "gemini", "aider", "mini", "goose", "copilot"]);
-    assert!(agents[1]["note"].as_str().unwrap().contains("danger-full-access"), "{}", agents[1]);
+    assert_eq!(agents[1]["adds"], json!(["-c", "sandbox_mode=danger-full-access"]), "{}", agents[1]);
+    assert!(table.contains("codex gets `-c sandbox_mode=danger-full-access`: its own sandbox cannot start"), "{table}");
     for name in names {
         let shown = told(&["agents", "show", name]);
         assert_eq!(shown, told(&["policy", "show", name]), "{name}");
+    }
+    // Each has a page, which says what its preset says.
+    for agent in agents {
+        let name = agent["name"].as_str().unwrap();
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/guide/agent-{name}.md"));
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        let command = agent["commands"][0].as_str().unwrap();
+        assert!(page.contains("cofferdam run ") && page.contains(&format!("-- {command}\n")), "{name}: {command}");
+        let lists = ["hosts", "quietly_refused", "copies", "secrets"].map(|key| agent[key].as_array().unwrap().clone());
+        let named =
+            lists.concat().into_iter().chain([agent["login"].clone()]).filter(|word| *word != agent["login_secret"]);
+        for word in named.filter_map(|word| word.as_str().map(String::from)) {
+            assert!(page.contains(&word), "{name}: the page does not say {word}");
+        }
     }
     let done = place.cofferdam(["agents", "show", "cladue"]).output().unwrap();
     assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).contains("claude, codex"), "{done:?}");

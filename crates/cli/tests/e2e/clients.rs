@@ -46,6 +46,15 @@ open("index/config.json", "w").write(json.dumps({"dl": "https://files.test/crate
 line = {"name": "tiny", "vers": "1.0.0", "deps": [], "features": {}, "yanked": False}
 open("index/ti/ny/tiny", "w").write(json.dumps({**line, "cksum": hashlib.sha256(crate.getvalue()).hexdigest()}) + "\n")
 
+at, module = "go/tiny.test/tiny/@v", "module tiny.test/tiny\n"
+os.makedirs(at)
+open(at + "/list", "w").write("v1.0.0\n")
+open(at + "/v1.0.0.info", "w").write(json.dumps({"Version": "v1.0.0", "Time": "2026-01-01T00:00:00Z"}))
+open(at + "/v1.0.0.mod", "w").write(module)
+with zipfile.ZipFile(at + "/v1.0.0.zip", "w") as package:
+    package.writestr("tiny.test/tiny@v1.0.0/go.mod", module)
+    package.writestr("tiny.test/tiny@v1.0.0/tiny.go", "package tiny\n")
+
 digest = base64.b64encode(hashlib.sha512(open("npm/tiny-1.0.0.tgz", "rb").read()).digest()).decode()
 tiny["dist"] = {"tarball": "https://files.test/npm/tiny-1.0.0.tgz", "integrity": "sha512-" + digest}
 open("npm/tiny", "w").write(json.dumps({"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": tiny}}))
@@ -207,6 +216,46 @@ fn packages_install_into_a_home_of_the_sandboxs_own() {
     }
 }
 
+/// What a sandbox fetched is there for those made from its template: they ask the registry for nothing, and what one of them makes of its
+/// cache stays its own.
+#[test]
+fn packages_of_a_prepared_sandbox_are_not_fetched_again() {
+    const CI: &str = "npm ci --silent --no-audit --no-fund --fetch-retries 0 && node -e 'require(\"tiny\")'";
+    for who in either() {
+        let world = stocked(who);
+        let place = &world.place;
+        let requests = || fs::read_to_string(place.root.join("world/requests")).unwrap_or_default().lines().count();
+        let verb = |args: &[&str]| {
+            let done = place.cofferdam(args).output().unwrap();
+            assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        let trust = format!("NODE_EXTRA_CA_CERTS={}/ca.pem", place.project.display());
+        let inside = |sandbox: &str, script: &str| {
+            says(&world.run(&["--sandbox", sandbox, "--env", &trust], &sh(script)), "tiny runs");
+        };
+        place.file("home/project/.npmrc", "registry=https://files.test/npm/\n");
+        place.file("home/project/package.json", json!({"name": "own", "dependencies": {"tiny": "1.0.0"}}).to_string());
+        verb(&["create", "--name", "ready", "-p", "package-install", "--net", NAME]);
+        inside(
+            "ready",
+            &format!("npm install --silent --no-audit --no-fund --fetch-retries 0 && {CI} && rm -r node_modules"),
+        );
+        let fetched = requests();
+        assert!(fetched > 0);
+        verb(&["template", "create", "packages", "--from", "ready"]);
+        for name in ["second", "third"] {
+            verb(&["create", "--name", name, "--template", "packages"]);
+        }
+        inside("second", &format!("{CI} && echo poison | tee $(find ~/.npm/_cacache/content-v2 -type f) > /dev/null"));
+        inside("third", CI);
+        assert_eq!(requests(), fetched, "{who:?}: nothing was fetched again");
+        // The control: a sandbox that was not prepared has nothing.
+        verb(&["create", "--name", "plain", "-p", "package-install", "--net", NAME]);
+        inside("plain", &format!("npm install --silent --no-audit --no-fund --fetch-retries 0 && {CI}"));
+        assert!(requests() > fetched);
+    }
+}
+
 /// Cargo fetches from a registry into its cache in the home. The toolchain is that of the tests, which root may read.
 #[test]
 fn cargo_fetches_into_a_home_of_the_sandboxs_own() {
@@ -230,6 +279,54 @@ fn cargo_fetches_into_a_home_of_the_sandboxs_own() {
     assert_eq!(fs::read_dir(cached.parent().unwrap()).unwrap().count(), 1, "the host's cache is as it was");
     // The control: without a rule for the registry nothing is fetched.
     assert_ne!(world.run(&flags, &sh(fetch)).code(), 0);
+}
+
+/// pnpm from the registry, without what it depends on: it is released as one file.
+fn pnpm() -> PathBuf {
+    let dir = kept("pnpm-9.15.9");
+    let program = dir.join("node_modules/pnpm/bin/pnpm.cjs");
+    if !program.exists() {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"])
+            .arg(&dir);
+        let got = npm.arg("pnpm@9.15.9").output().unwrap();
+        assert!(got.status.success(), "npm: {}", String::from_utf8_lossy(&got.stderr));
+    }
+    program
+}
+
+/// pnpm and go install again from what they fetched: go from the home, pnpm from a store beside the project, because no link leads from the
+/// home into a workspace. That store is withheld from review. Programs of the tests are for root.
+#[test]
+fn pnpm_and_go_install_again_from_what_they_fetched() {
+    let program = pnpm();
+    let program = program.display();
+    let read = program.to_string().replace("/bin/pnpm.cjs", "");
+    let pnpm = format!(
+        "p() {{ node {program} \"$@\"; }}; p add --silent --fetch-retries 0 --registry https://files.test/npm/ tiny && node -e 'require(\"tiny\")' && \
+         rm -r node_modules && p install --silent --offline --frozen-lockfile && node -e 'require(\"tiny\")'"
+    );
+    const GO: &str = "export GOPROXY=https://files.test/go GOSUMDB=off GOTOOLCHAIN=local; \
+         /usr/bin/go mod download tiny.test/tiny@v1.0.0 && GOPROXY=off /usr/bin/go mod download tiny.test/tiny@v1.0.0 && \
+         ls ~/go/pkg/mod/tiny.test";
+    let world = stocked(As::Root);
+    let trust = TRUST.map(|name| format!("{name}={}/ca.pem", world.place.project.display()));
+    let trust = trust.iter().flat_map(|variable| ["--env", variable]);
+    let flags: Vec<&str> = ["-p", "package-install", "--read", &read].into_iter().chain(trust).collect();
+    let net = ["--net", NAME];
+    let mut sandbox = String::new();
+    for (script, said) in [(pnpm.as_str(), "tiny runs\ntiny runs"), (GO, "tiny@v1.0.0")] {
+        let run = world.run(&[&flags[..], &net].concat(), &sh(script));
+        // pnpm also tries where a link may lead, and is refused there.
+        assert!(run.code() == 0 && run.stdout().contains(said), "{}", run.story());
+        assert_ne!(world.run(&flags, &sh(script)).code(), 0, "the control");
+        sandbox = [sandbox, run.text("/sandbox")].into_iter().find(|id| !id.is_empty()).unwrap_or_default();
+    }
+    let diff = world.place.cofferdam(["diff", "--json", &sandbox]).output().unwrap();
+    let diff: Value = serde_json::from_slice(&diff.stdout).unwrap();
+    assert!(diff["withheld"].to_string().contains(".pnpm-store"), "{diff}");
+    assert!(!diff["files"].to_string().contains(".pnpm-store"), "{diff}");
+    assert!(!world.place.home.join("go").exists() && !world.place.home.join(".local").exists());
 }
 
 /// The `requests` library from the registry, with its own certificate bundle, downloaded as the user who runs the

@@ -171,9 +171,14 @@ fn whoever_stands_in_a_subdirectory_works_on_the_repository() {
     for who in BOTH {
         let place = repository(who);
         let sub = place.project.join("sub");
-        let said =
-            run(&place, &sub, "w", "pwd; git status --porcelain; echo x > new; echo y > ../up; git log --format=%s");
-        assert!(said.contains("/project/sub\n") && said.contains("first\n"), "{said}");
+        let said = run(
+            &place,
+            &sub,
+            "w",
+            "pwd; git status --porcelain; echo x > new; echo y > ../up; git add ..; git commit -qm deep; git log --format=%s",
+        );
+        assert!(said.contains("/project/sub\n") && said.contains("deep\nfirst\n"), "{said}");
+        assert!(!said.contains("refused"), "a commit touches nothing that a rule refuses: {said}");
         assert!(said.contains("the workspace is the git repository"), "{said}");
         let (_, diff, text) = verb(&place, &sub, &["diff", "--json"]);
         let paths: Vec<_> = diff["files"].as_array().expect(&text).iter().map(|file| &file["path"]).collect();
@@ -354,6 +359,7 @@ fn a_branch_that_was_switched_inside_is_told() {
         let place = repository(who);
         let at = &place.project;
         git(&place, at, &["branch", "other"]);
+        let before = git(&place, at, &["log", "--format=%s", "main"]).lines().count();
         run(&place, at, "w", "git switch -q other; echo x > x; git add x; git commit -qm x");
         let text = ok(&place, at, &["diff", "w"]);
         assert!(text.contains("inside, branch other is checked out; the base is on main"), "{text}");
@@ -363,6 +369,17 @@ fn a_branch_that_was_switched_inside_is_told() {
         let git = &diff["git"];
         assert_eq!((git["branch"].as_str(), git["base_branch"].as_str()), (Some("other"), Some("main")), "{text}");
         assert_eq!(git["switched"], true, "{text}");
+        // Its commits do not go onto the base's branch by mistake: as a branch of their own, or by the name of the last one.
+        let (status, _, text) = verb(&place, at, &["approve", "w", "--commits"]);
+        assert!(status != 0 && text.contains("inside, other is checked out, and the base has main"), "{text}");
+        assert_eq!(self::git(&place, at, &["log", "--format=%s", "main"]).lines().count(), before, "{text}");
+        ok(&place, at, &["fetch", "w", "--as", "refs/heads/agents"]);
+        assert_eq!(self::git(&place, at, &["log", "-1", "--format=%s", "agents"]).trim(), "x");
+        let tip = &git["commit"].as_str().unwrap()[..12];
+        let wrong = verb(&place, at, &["approve", "w", "--commits=0123456789ab"]);
+        assert!(wrong.0 != 0 && wrong.2.contains("was reviewed"), "{}", wrong.2);
+        ok(&place, at, &["approve", "w", &format!("--commits={tip}")]);
+        assert_eq!(self::git(&place, at, &["log", "-1", "--format=%s", "main"]).trim(), "x");
         run(&place, at, "v", "echo x > x");
         let (_, diff, text) = verb(&place, at, &["diff", "v", "--json"]);
         assert!(diff["git"].is_null(), "the control: {text}");

@@ -47,10 +47,8 @@ fn verbs_find_a_run_while_it_goes_on() {
             for verb in ["logs", "attach"] {
                 let refused = place.verb(&[verb, run["run"].as_str().unwrap()]);
                 let why = text(&refused.stderr);
-                assert!(
-                    !refused.status.success() && why.contains("terminal or pipe that it was started"),
-                    "{verb}: {why}"
-                );
+                assert!(!refused.status.success() && why.contains("terminal or pipe it was started"), "{verb}: {why}");
+                assert!(why.contains("cofferdam run --live"), "{why}");
             }
             place.fault(&["rm", word], "conflict");
             let stopped = place.json(&["stop", "-t", "500ms", word]);
@@ -62,6 +60,44 @@ fn verbs_find_a_run_while_it_goes_on() {
             place.json(&["rm", id]);
         }
         assert!(place.layers().is_empty(), "{:?}", place.layers());
+        place.audit();
+    }
+}
+
+// promise 18
+#[test]
+fn in_a_live_run_others_work_beside_its_command() {
+    for who in BOTH {
+        let place = Place::new(who);
+        let script = "echo \"$KEY\" > key; echo said; until test -e go; do sleep 0.1; done; echo over; exit 3";
+        let mut command = place.cofferdam(["run", "--live", "--name", "dev", "--secret", "KEY@api.example.com"]);
+        command.args(["--secret", "KEY=env:OTHER", "-c", script]).env("OTHER", "the-real-value");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        assert!(soon(|| text(&place.verb(&["logs", "dev"]).stdout) == "said\n"), "{who:?}");
+        let watched = place.cofferdam(["attach", "--no-stdin", "--from", "0", "dev"]).stdout(Stdio::piped()).spawn();
+        let seen = place.verb(&["exec", "dev", "--", "sh", "-c", "cat key; ls; touch go"]);
+        let seen = text(&seen.stdout);
+        assert!(seen.starts_with("cofferdam-secret-KEY-") && seen.contains("key\n"), "{seen}");
+        let watched = watched.unwrap().wait_with_output().unwrap();
+        assert_eq!((text(&watched.stdout).as_str(), watched.status.code()), ("said\nover\n", Some(3)), "{who:?}");
+        let ended = child.wait_with_output().unwrap();
+        let told = text(&ended.stderr);
+        assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("said\nover\n", Some(3)), "{told}");
+        assert!(told.contains("2 files changed in dev (kept 7 days)"), "{told}");
+        assert_eq!(text(&place.verb(&["diff", "--name-only", "dev"]).stdout), "go\nkey\n");
+        // Later commands run in it as in any sandbox, and without changes or with --rm nothing is left.
+        let later = to_the_end(place.cofferdam(["exec", "dev", "--", "ls"]).env("KEY", "the-real-value"), b"");
+        assert_eq!(text(&later.stdout), "go\nkey\n", "{}", text(&later.stderr));
+        place.json(&["rm", "dev"]);
+        for words in [&["run", "--live", "--", "true"][..], &["run", "--live", "--rm", "-c", "echo x > made"]] {
+            assert!(place.verb(words).status.success());
+            assert_eq!(place.states(), [], "{words:?}");
+        }
+        // In the background the same, without a terminal to stay at.
+        let run = text(&place.verb(&["run", "-d", "--name", "far", "-c", "echo begun; exec sleep 3600"]).stdout);
+        assert!(soon(|| text(&place.verb(&["logs", run.trim()]).stdout) == "begun\n"));
+        assert!(place.verb(&["exec", "far", "--", "true"]).status.success());
+        assert_eq!(place.json(&["stop", "far"])["ended"][0]["run"], run.trim());
         place.audit();
     }
 }

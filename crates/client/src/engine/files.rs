@@ -245,7 +245,7 @@ fn all_pages(
 
 /// Opens a place of a sandbox of this host.
 fn open(node: &Node, place: &SandboxPath, purpose: FileAccess, caller: &node::Caller) -> Result<(Root, Rel), Fault> {
-    let root = files::open(node, caller, &place.sandbox, purpose)?;
+    let root = files::open(node, caller, &place.sandbox, purpose, &place.path)?;
     let path = root.path(&place.path)?;
     Ok((root, path))
 }
@@ -281,7 +281,8 @@ impl Remote {
         use std::os::unix::ffi::OsStrExt;
         let base = self.inspect(Some(&place.sandbox))?.sandbox.base;
         let whole = std::path::Path::new(std::ffi::OsStr::from_bytes(&place.path));
-        let below = whole.strip_prefix(&base).map_err(|_| refuse())?;
+        let inside = whole.strip_prefix(node::directory::WORKSPACE);
+        let below = whole.strip_prefix(&base).or(inside).map_err(|_| refuse())?;
         Rel::parse(below.as_os_str().as_bytes()).ok_or_else(refuse)
     }
 

@@ -11,6 +11,7 @@ use crate::limits;
 use crate::plan::GuestPlan;
 use crate::spec::GuestServices;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -57,10 +58,18 @@ impl GuestPlan {
             pending_signals: Vec::new(),
             memory_peak: 0,
             is_gone: false,
+            home: None,
         };
         residence.await_setup()?;
         Ok(residence)
     }
+}
+
+/// Opens the sandbox's own home, before any command can move it.
+fn open_home(root: &OwnedFd, home: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(root, home.strip_prefix("/").ok()?, flags, Mode::empty(), how).ok()
 }
 
 impl Residence<'_> {
@@ -78,6 +87,7 @@ impl Residence<'_> {
         self.guest.open(handles)?;
         let copy = |fd: &OwnedFd| fd.try_clone().ok();
         let root = self.guest.places.root.take();
+        self.home = root.as_ref().zip(self.guest.steps.home.as_deref()).and_then(|(root, home)| open_home(root, home));
         self.guest.judge.flock = Some(Flock::new(self.guest.spawned.pid, root.as_ref().and_then(copy)));
         if let Some(root) = root {
             self.guest.judge.look_from(root);

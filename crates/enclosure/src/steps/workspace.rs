@@ -96,7 +96,7 @@ impl Builder<'_> {
         self.top_layer = layers.last().cloned();
         self.layers_place();
         let read_only = QUIET.with(Attr::READ_ONLY);
-        let base = self.lay_base(&workspace.at, read_only, rule);
+        let base = self.lay_base(&workspace.base, read_only, rule);
         let struck = self.whiteout_layer(workspace);
         let places: Vec<String> = layers
             .iter()

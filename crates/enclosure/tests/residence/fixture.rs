@@ -63,7 +63,8 @@ pub fn spec_under(policy: &str, limits: Limits) -> GuestSpec {
         resident: true,
         network: None,
         workspace: Some(Workspace {
-            at: project,
+            at: project.clone(),
+            base: project,
             over: ChangeStorage::Layers(vec![layer]),
             open: Box::new(|path| File::open(path)),
         }),

@@ -1,12 +1,13 @@
 //! Commands that a client requests from a daemon: started once under an idempotency key, and listed with earlier runs.
 
 use super::runs::{self, RunRef};
-use api::{PathText, RunCreate, RunStatus, RunStreams};
+use crate::timeout;
+use api::{InputBytes, PathText, RunCreate, RunStatus, RunStreams};
 use runtime::Node;
 use runtime::keeper::client::{ATTEMPTS, Keeper, sent_away};
 use runtime::keeper::request_digest;
 use runtime::keeper::watch::WatchOptions;
-use runtime::keeper::wire::{Start, Started, WireText, trace_of, words_of};
+use runtime::keeper::wire::{self, Start, Started, WireText, trace_of, words_of};
 use runtime::questions;
 use sha2::Digest;
 use sha2::Sha256;
@@ -89,6 +90,13 @@ impl RunCreateExt for RunCreate {
         if self.terminal.is_some_and(|size| size.rows == 0 || size.columns == 0) {
             return Err(invalid("terminal: no rows or no columns".into(), "give at least 1 of each, e.g. 24 and 80"));
         }
+        if let Some(stdin) = &self.stdin {
+            let bytes = stdin.bytes().unwrap_or_default().len();
+            if bytes > wire::MOST {
+                let message = format!("stdin: {bytes} bytes; {} at most", wire::MOST);
+                return Err(invalid(message, "start it with `input`, and send the rest to POST /v1/runs/{run}/input"));
+            }
+        }
         check_amounts(&self.limits, None)?;
         self.ask_timeout_ms.map_or(Ok(()), |ms| questions::patience("ask_timeout_ms", ms).map(drop))
     }
@@ -103,6 +111,8 @@ impl RunCreateExt for RunCreate {
             workdir: self.workdir.as_ref().map(WireText::spelled),
             limits: self.limits,
             input: self.input || self.terminal.is_some(),
+            has_stdin: self.stdin.is_some(),
+            stdin: self.stdin.as_ref().and_then(InputBytes::bytes).unwrap_or_default(),
             terminal: self.terminal.map(|size| (size.rows, size.columns)),
             actor: caller.user.clone(),
             service: None,
@@ -168,6 +178,11 @@ pub enum RunKeeper {
     Polled(Keeper),
 }
 
+/// Refuses a request that cannot be a command, whatever sandbox it is for.
+pub fn check(request: &RunCreate) -> Result<(), Fault> {
+    request.check()
+}
+
 /// Starts a command in a sandbox, at most once under a key.
 pub fn begin(
     node: &Node,
@@ -179,9 +194,11 @@ pub fn begin(
     request.check()?;
     state::bounds::check_command(&request.limits, caller)?;
     let state = node.states.lend(caller)?;
-    let Kept { id, record, .. } = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+    let kept = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
+    let Kept { id, record, .. } = &kept;
+    let id = id.clone();
     // Checked before the sandbox becomes live in vain; its keeper checks again, as it knows how the enclosure was built.
-    request.watch().check(&WatchOptions::as_made(&record), &id)?;
+    request.watch().check(&WatchOptions::as_made(record), &id)?;
     let run = key.map(|key| id_of(&id, key));
     if let Some(run) = &run
         && let Some(known) = begun_before(&state, request, run)?
@@ -189,6 +206,7 @@ pub fn begin(
         let found = RunRef::new(known.id, known.record, state.path.clone());
         return Ok(StartedRun { existed: true, found, keeper: None });
     }
+    timeout::restart(&state, &kept)?;
     let path = state.path.clone();
     // Released for other requests while this one waits.
     drop(state);
@@ -321,6 +339,7 @@ fn told(run: String, record: Run, running: bool) -> RunStatus {
         service,
         existed: false,
         at: None,
+        tail: None,
         outcome: None,
     }
 }

@@ -45,6 +45,8 @@ pub fn start_message(request: &RunRequest, caller: &Caller, sandbox: &str) -> Re
         workdir: request.workdir.as_ref().map(WireText::of),
         limits: request.limits,
         input: request.stdio.input,
+        has_stdin: false,
+        stdin: Vec::new(),
         terminal: request.stdio.terminal.then(|| enclosure::terminal::size(rustix::stdio::stdin())),
         actor: caller.user.clone(),
         service: None,

@@ -3,7 +3,7 @@
 use runtime::Node;
 use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
 use runtime::keeper::place::{Card, KeeperDir};
-use runtime::keeper::spool::{ReadError, RecordKind, SpoolPage, SpoolReader};
+use runtime::keeper::spool::{ReadError, Record, RecordKind, SpoolPage, SpoolReader};
 use runtime::keeper::{lost, wire};
 use state::Caller;
 use state::sandbox::Run;
@@ -156,6 +156,12 @@ impl RunRef {
     /// Opens the log of the run at its beginning.
     pub fn reader(&self) -> Result<SpoolReader, Fault> {
         SpoolReader::open(&self.place().run(&self.id)).map_err(|e| self.unkept(&e))
+    }
+
+    /// Returns the last records of the log, up to `most` bytes but at least one record, and whether there are others before them; `None`
+    /// where no log is kept.
+    pub fn tail(&self, most: usize) -> Option<(Vec<Record>, bool)> {
+        SpoolReader::tail(&self.place().run(&self.id), most).ok()
     }
 
     fn unkept(&self, error: &io::Error) -> Fault {
@@ -337,7 +343,8 @@ pub fn elsewhere(run: &str, sandbox: &str) -> Fault {
     let message = format!("{run} uses the terminal or pipe that it was started on, and its output is not recorded");
     let fault = Fault::new(ErrorKind::NotFound, message).subject(run).phase(Phase::Admission);
     fault.hint(format!(
-        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it"
+        "look there; `cofferdam diff {sandbox}` shows what it has changed, `cofferdam stop {sandbox}` ends it; output is kept of \
+         commands in live sandboxes, such as those of `cofferdam run --live`"
     ))
 }
 

@@ -7,6 +7,7 @@ use policy::{Explanation, Format, Perm, Perms, Policy, Resolved};
 use runtime::Node;
 use runtime::policies::{Flag, RequestedPolicy, effective, find_program, surroundings};
 use state::Caller;
+use state::directory;
 use state::reach::BaseFault;
 use state::sandbox;
 use std::ffi::OsStr;
@@ -68,8 +69,9 @@ pub fn explain_sandbox(
     let kept = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let document = policy::parse(&kept.record.policy.to_string(), Format::Json, &kept.id)?;
     // Relative paths are resolved from the directory that the sandbox covers.
-    let there = Caller { cwd: kept.record.base.clone(), ..caller.clone() };
-    explain_under(what, policy::effective(&[document])?, &kept.record.base, look, &there)
+    let dir = directory::path_inside(&kept.record.base);
+    let there = Caller { cwd: dir.to_owned(), ..caller.clone() };
+    explain_under(what, policy::effective(&[document])?, dir, look, &there)
 }
 
 /// Explains a policy for commands that work in a directory.

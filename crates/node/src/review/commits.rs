@@ -18,6 +18,9 @@ use workspace::git::{Adoption, GitEnvironment};
 use workspace::goal;
 use workspace::select::{self, Marked, Selection};
 
+/// Least length of the beginning of a commit's id that stands for it, and the length of one that is shown.
+const SHORT: usize = 12;
+
 pub struct ApproveCommits {
     /// Paths in it are those of files that would run on the reviewer's machine, and shall.
     pub of: ReviewScope,
@@ -38,6 +41,9 @@ impl LockedBase<'_> {
     fn approve_commits(&self, caller: &Caller, ask: &ApproveCommits, named: &[Rel]) -> Result<Receipt, Fault> {
         let tip = history::tip(&self.sandbox, &self.stack)?;
         self.check_tip(ask, &tip)?;
+        if ask.tip.is_none() {
+            self.check_branch(&tip)?;
+        }
         let nothing = Selection {
             everything: false,
             paths: Vec::new(),
@@ -112,12 +118,27 @@ impl LockedBase<'_> {
             }
         };
         let message = match shown {
-            Some(shown) if shown == tip => return Ok(()),
+            Some(shown) if shown == tip || (shown.len() >= SHORT && tip.starts_with(&shown)) => return Ok(()),
             Some(shown) => format!("the commits inside end in {tip}, and {shown} was reviewed"),
             None => "these commits have not been reviewed".to_owned(),
         };
         let fault = Fault::new(ErrorKind::Conflict, message).phase(Phase::Review);
         Err(fault.hint("look at them with `cofferdam diff`, or give --commits=ID of the last one that was reviewed"))
+    }
+
+    /// The branch that was committed to inside is the one that the base has. A caller who names the last commit decides otherwise.
+    fn check_branch(&self, tip: &str) -> Result<(), Fault> {
+        let sandbox = &self.sandbox;
+        let Some((inside, base)) = history::switched(sandbox, &self.stack)? else { return Ok(()) };
+        let message =
+            format!("inside, {inside} is checked out, and the base has {base}: the commits would go onto {base}");
+        let word = sandbox.record.name.as_deref().unwrap_or(&sandbox.id);
+        let hint = format!(
+            "`cofferdam fetch {word} --as refs/heads/NAME` makes a branch of them; `cofferdam approve {word} --commits={}` takes \
+             them onto {base}",
+            tip.get(..SHORT).unwrap_or(tip)
+        );
+        Err(Fault::new(ErrorKind::Conflict, message).hint(hint).phase(Phase::Review))
     }
 
     /// Paths of the diff that the commits change. A part of them that is not in the diff is in the base already.

@@ -24,11 +24,7 @@ fn inside(
     base: &Head,
 ) -> Result<Option<WorkspaceHistory>, Fault> {
     let Some(head) = git::head_inside(stack)?.filter(|head| head != base) else { return Ok(None) };
-    let name = |head: &Head| match head {
-        Head::Branch { name, .. } => Some(name.clone()),
-        Head::Detached { .. } => None,
-    };
-    let switched = name(&head) != name(base);
+    let switched = branch(&head) != branch(base);
     let began = sandbox.record.git_head.as_deref();
     let tip = head.commit().filter(|tip| Some(*tip) != base.commit() && Some(*tip) != began);
     let (commits, commits_more) = match tip {
@@ -52,6 +48,21 @@ fn inside(
         commits,
         commits_more,
     }))
+}
+
+fn branch(head: &Head) -> Option<&str> {
+    match head {
+        Head::Branch { name, .. } => Some(name),
+        Head::Detached { .. } => None,
+    }
+}
+
+/// Returns what is checked out inside and in the base, if these are different branches.
+pub fn switched(sandbox: &Kept<Sandbox>, stack: &Stack) -> Result<Option<(String, String)>, Fault> {
+    let Some(base) = git::head_of_top(&sandbox.record.base) else { return Ok(None) };
+    let head = git::head_inside(stack).map_err(|fault| fault.subject(&sandbox.id))?;
+    let head = head.filter(|head| branch(head) != branch(&base));
+    Ok(head.map(|head| (head.label().to_owned(), base.label().to_owned())))
 }
 
 /// Takes the history of a commit inside into quarantine.

@@ -81,6 +81,7 @@ pub struct Keeper {
     /// Announced in the keeper's greeting: it counts input by offset, and it refuses to start a command whose watch mode is not in force.
     counts_input: bool,
     heeds_watch: bool,
+    takes_stdin: bool,
     has_contexts: bool,
     /// Deadline for each request that has none of its own.
     answer_within: Duration,
@@ -121,8 +122,8 @@ impl Keeper {
 
     fn on(line: WireConnection, place: KeeperDir, sandbox: &str, card: Card) -> Keeper {
         let (sandbox, answer_within) = (sandbox.to_owned(), ANSWER);
-        let (counts_input, heeds_watch, has_contexts) = (false, false, false);
-        Keeper { line, place, sandbox, card, counts_input, heeds_watch, has_contexts, answer_within }
+        let (counts_input, heeds_watch, takes_stdin, has_contexts) = (false, false, false, false);
+        Keeper { line, place, sandbox, card, counts_input, heeds_watch, takes_stdin, has_contexts, answer_within }
     }
 
     /// Connects and greets, within a deadline for both.
@@ -243,13 +244,14 @@ impl Keeper {
             return Err(fault.hint(format!("stop it with `cofferdam stop {}`, then repeat", self.sandbox)));
         }
         (self.counts_input, self.heeds_watch) = (hello.counts_input, hello.heeds_watch);
+        self.takes_stdin = hello.takes_stdin;
         self.has_contexts = hello.has_contexts;
         Ok(hello)
     }
 
     /// Returns whether the keeper is known to support every feature that a command needs.
     pub fn is_known_to_do(&self, start: &Start) -> bool {
-        self.counts_input || !(start.input || start.terminal.is_some())
+        (self.counts_input || !(start.input || start.terminal.is_some())) && (self.takes_stdin || !start.has_stdin)
     }
 
     /// Refuses a keeper of an older version that ignores the offset of an input piece, so that a piece that is sent again would arrive
@@ -280,6 +282,19 @@ impl Keeper {
         Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it", self.sandbox)))
     }
 
+    /// Refuses a keeper of an older version that would ignore the input of a command and start it without.
+    fn check_stdin(&self, start: &Start) -> Result<(), Fault> {
+        if self.takes_stdin || !start.has_stdin {
+            return Ok(());
+        }
+        let message = format!(
+            "the keeper of {} is of version {} and takes no input with a command",
+            self.sandbox, self.card.version
+        );
+        let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+    }
+
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
         self.check_watch(&start)?;
         self.ask(&KeeperRequest::Start(Box::new(start)))
@@ -289,7 +304,9 @@ impl Keeper {
     /// the same run id, so that the command is not started twice.
     pub fn start_if_there(&mut self, start: &Start) -> Result<Option<Started>, Fault> {
         self.check_watch(start)?;
-        match self.round_trip(Frame::of(&KeeperRequest::Start(Box::new(start.clone()))), self.answer_within) {
+        self.check_stdin(start)?;
+        let frame = Frame::of(&KeeperRequest::Start(Box::new(start.clone()))).with(start.stdin.clone());
+        match self.round_trip(frame, self.answer_within) {
             Ok(answer) => wire::read_answer(&answer).map(Some),
             Err(NoAnswer::Gone(_)) => Ok(None),
             Err(e) => Err(self.fault(e)),
@@ -375,15 +392,21 @@ impl Keeper {
         self.ask(&KeeperRequest::Thaw)
     }
 
+    /// Returns a handle on the directory of the guest's that holds an absolute path: the workspace, its own home or `/tmp`; the workspace
+    /// for any other. As with `root`, and resolution must not cross mounts.
+    pub fn root_of(&mut self, path: &Path) -> Result<(Rooted, OwnedFd), Fault> {
+        self.ask_for_handle(&KeeperRequest::Root { tmp: false, path: Some(WireText::of(path)) })
+    }
+
     /// Returns a handle on the workspace as the guest sees it. Paths must be resolved with `openat2`; files made there must belong to the
     /// returned ids.
     pub fn root(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&KeeperRequest::Root { tmp: false })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: false, path: None })
     }
 
     /// Returns a handle on the guest's private `/tmp`. Mounts below it are the host's, so path resolution must not cross mounts.
     pub fn tmp(&mut self) -> Result<(Rooted, OwnedFd), Fault> {
-        self.ask_for_handle(&KeeperRequest::Root { tmp: true })
+        self.ask_for_handle(&KeeperRequest::Root { tmp: true, path: None })
     }
 
     /// Connects to a port that a process inside listens on.
@@ -657,7 +680,8 @@ mod tests {
         let hello = keeper.hello()?;
         let watch = WatchOptions { report_reads: true, ask_timeout_ms: None };
         keeper.check_watch(&Start::default()).and(keeper.check_counts(&hello))?;
-        keeper.check_watch(&Start { watch, ..Start::default() })
+        keeper.check_watch(&Start { watch, ..Start::default() })?;
+        keeper.check_stdin(&Start { has_stdin: true, ..Start::default() })
     }
 
     // promise 25
@@ -678,6 +702,9 @@ mod tests {
         assert!(counts.message.contains("watched") && counts.hint.is_some(), "{counts:?}");
         let mut today = hello.clone();
         (today["counts_input"], today["heeds_watch"]) = (true.into(), true.into());
+        let takes = heard(today.clone()).unwrap_err();
+        assert!(takes.message.contains("no input") && takes.hint.is_some(), "{takes:?}");
+        today["takes_stdin"] = true.into();
         assert!(heard(today).is_ok(), "the control: one that counts and heeds");
         assert_eq!(with("protocol", 7.into()).unwrap_err().error_kind, ErrorKind::Conflict);
         assert_eq!(with("sandbox", "sbx_2".into()).unwrap_err().error_kind, ErrorKind::Conflict);

@@ -477,13 +477,20 @@ impl Keep {
     }
 
     /// Returns a file handle. File access needs no process inside, so a frozen sandbox stays frozen.
-    fn root(&mut self, tmp: bool) -> Result<Frame, Fault> {
+    fn root(&mut self, tmp: bool, path: Option<&WireText>) -> Result<Frame, Fault> {
         let none = || {
             let fault = Fault::new(ErrorKind::UnsupportedHost, "no handle on these files is available");
             fault.subject(&self.premises.sandbox.id).hint("stop it to reach the files of its workspace")
         };
-        let at = if tmp { Path::new("/tmp") } else { &self.premises.sandbox.record.base };
-        let root = if tmp { self.residence.tmp() } else { self.residence.root() };
+        let dir = state::directory::path_inside(&self.premises.sandbox.record.base);
+        let path = path.and_then(WireText::text).map(PathBuf::from).filter(|path| !path.starts_with(dir));
+        let is_below = |at: &Path| path.as_ref().is_some_and(|path| path.starts_with(at));
+        let home = self.residence.home().filter(|(home, _)| is_below(home));
+        let (at, root) = match home {
+            Some((home, root)) => (home, Some(root)),
+            None if tmp || is_below(Path::new("/tmp")) => (Path::new("/tmp"), self.residence.tmp()),
+            None => (dir, self.residence.root()),
+        };
         let root = root.ok_or_else(none)?.try_clone_to_owned().map_err(|e| Fault::internal(e.to_string()))?;
         let (uid, gid) = self.residence.owner();
         Ok(wire::value(&Rooted { at: WireText::of(at), uid, gid }).and(root))

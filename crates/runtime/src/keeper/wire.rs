@@ -65,10 +65,13 @@ pub enum KeeperRequest {
     Rise,
     Freeze,
     Thaw,
-    /// Returns `Rooted` and a handle on the workspace as the guest sees it, or on its private `/tmp`.
+    /// Returns `Rooted` and a handle on the workspace as the guest sees it, or on its private `/tmp`; with a path, on that of the
+    /// workspace, the sandbox's own home and `/tmp` in which it is.
     Root {
         #[serde(default)]
         tmp: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<WireText>,
     },
     /// Returns a handle on a stream to a port inside.
     Connect {
@@ -238,6 +241,9 @@ pub struct Hello {
     /// Commands with a watch mode that is not in force are refused. Older versions would start them all the same.
     #[serde(default)]
     pub heeds_watch: bool,
+    /// A command can be started with its input. Older versions would start it without.
+    #[serde(default)]
+    pub takes_stdin: bool,
     /// Contexts can be opened. Older versions know none.
     #[serde(default)]
     pub has_contexts: bool,

@@ -11,6 +11,7 @@
 //! and the next writer truncates it.
 
 use crate::owned_file::open_own;
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -381,6 +382,30 @@ impl SpoolReader {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the last records, up to `most` bytes but at least one record, and whether there are others before them.
+    pub fn tail(dir: &Path, most: usize) -> io::Result<(Vec<Record>, bool)> {
+        let (mut last, mut size): (VecDeque<(u64, usize)>, usize) = (VecDeque::new(), 0);
+        let all = segments(dir)?;
+        // The last segment may have just begun; two hold more than any tail.
+        for first in all.iter().skip(all.len().saturating_sub(2)) {
+            let file = open_segment(dir, *first)?;
+            let mut walk = HeaderWalk::new(&file);
+            while let Some((at, head)) = walk.next()? {
+                last.push_back((first + at, head.length));
+                size += head.length;
+                while size > most && last.len() > 1 {
+                    size -= last.pop_front().map_or(0, |(_, length)| length);
+                }
+            }
+        }
+        let begins = last.front().map_or(0, |(at, _)| *at);
+        match SpoolReader::open(dir)?.read(begins, most) {
+            Ok(page) => Ok((page.records, begins > 0)),
+            Err(ReadError::Io(error)) => Err(error),
+            Err(ReadError::NoRecord { .. }) => Ok((Vec::new(), true)),
+        }
     }
 
     /// Reads records from an offset on, up to `most` bytes of payload but at least one record, if there is one.

@@ -24,7 +24,8 @@ pub(super) fn settle(
     caller: &Caller,
 ) -> Result<(Resolved, Plan, bool), Fault> {
     let hidden = Hidden { places: state::directory::places(caller)?, work: &spot.dir };
-    let (settled, mut plan, layered) = mode::settle(resolved.clone(), request, spot, view)?;
+    let (settled, plan, layered) = settle_apart(resolved.clone(), request, spot, view)?;
+    let mut plan = plan;
     hidden.check(&plan)?;
     if !plan.grants.iter().any(|grant| hidden.is_shown_by(grant)) {
         return Ok((settled, plan, layered));
@@ -41,7 +42,30 @@ pub(super) fn settle(
         let spoken = denied.with_fs(Action::Deny, place, Perms::ALL, RULE);
         denied = spoken.ok_or_else(|| refuse(format!("{}: its name is not UTF-8", place.display())))?;
     }
-    mode::settle(denied, request, spot, view)
+    settle_apart(denied, request, spot, view)
+}
+
+/// Settles rules and plan; where the directory that is worked on has a path of its own inside, no grant shows the host around it.
+fn settle_apart(
+    resolved: Resolved,
+    request: &RunRequest,
+    spot: &CommandLocation,
+    view: &View,
+) -> Result<(Resolved, Plan, bool), Fault> {
+    let (settled, mut plan, layered) = mode::settle(resolved, request, spot, view)?;
+    if spot.home.is_some() {
+        let is_above = |grant: &Grant| grant.path != spot.dir && grant.covers(&spot.dir);
+        let (above, mut others): (Vec<Grant>, Vec<Grant>) = plan.grants.into_iter().partition(is_above);
+        let beside = Hidden { places: vec![spot.dir.clone()], work: Path::new("/") }.beside(above)?;
+        // A guest has these of its own.
+        others.extend(
+            beside.into_iter().filter(|grant| !["/dev", "/proc"].iter().any(|own| grant.path == Path::new(own))),
+        );
+        others.sort_by(|a, b| a.path.cmp(&b.path));
+        others.dedup_by(|a, b| a.path == b.path);
+        plan.grants = others;
+    }
+    Ok((settled, plan, layered))
 }
 
 struct Hidden<'a> {

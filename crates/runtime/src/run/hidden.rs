@@ -53,8 +53,9 @@ impl Words {
         let kept = state.store.read(|tx| sandbox::find(tx, sandboxed::named(word), caller))?;
         let mut documents = vec![sandboxed::document(&kept.id, &kept.record)?];
         documents.extend(policies::of_flags(&request.flags, caller)?);
-        let cwd = working_directory(request.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-        Ok(Words { policy: Rc::new(policy::effective(&documents)?), dir: kept.record.base, cwd })
+        let dir = state::directory::path_inside(&kept.record.base).to_path_buf();
+        let cwd = working_directory(request.workdir.as_deref(), &dir, &caller.cwd)?;
+        Ok(Words { policy: Rc::new(policy::effective(&documents)?), dir, cwd })
     }
 
     /// Returns the paths in the arguments that exist on the host and not inside. Paths that cannot be checked are left out.

@@ -1,11 +1,15 @@
 //! Copies of files of the host's home, which a policy or `--copy-in` names, in the home of a new sandbox. The host's files
 //! are read once, when the sandbox is made, and never written.
 
+use crate::secrets::Login;
 use api::{Driver, Rel};
 use host::toolchains;
 use policy::{Labelled, Policy, RulePath};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use state::{Caller, Reach};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, LimitKind, Phase};
@@ -76,6 +80,13 @@ pub fn copy_in(
             hides && !named.iter().any(|named| named == at)
         };
         let rel = rel(below)?;
+        if let Some(login) = Login::at(below, policy, caller)
+            && let Some(text) = read_login(login, &home, &rel, path)?
+        {
+            write_login(&into, &rel, &text).map_err(unmade)?;
+            notes.push(format!("{}: {} is copied with a placeholder for its token", path.label, path.rule));
+            continue;
+        }
         let mut brought = HomeCopyTotals::default();
         let found = bring(&home, &rel, &into, &leaves_out, (&mut allowance, &mut brought));
         match found.map_err(|e| failed(path, &e))? {
@@ -85,6 +96,8 @@ pub fn copy_in(
                 let hint = "name a file or directory of the home that exists";
                 return Err(Fault::invalid(message).hint(hint).phase(Phase::Preparation));
             }
+            // A preset names all that some version of an agent has.
+            false if policy::PRESETS.iter().any(|(preset, _)| path.label.starts_with(&format!("{preset}:"))) => {}
             false => notes.push(format!("{}: {} does not exist, so nothing is copied", path.label, path.rule)),
         }
     }
@@ -97,6 +110,28 @@ pub fn copy_in(
         }
     }
     Ok(notes)
+}
+
+/// Returns the copy of a login's file, if the file exists.
+fn read_login(login: Login, home: &Dir, rel: &Rel, path: &Labelled<RulePath>) -> Result<Option<Vec<u8>>, Fault> {
+    match home.file(rel) {
+        Ok(file) => login.copy(file).map(Some),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(failed(path, &BringError { path: rel.clone(), error })),
+    }
+}
+
+fn write_login(into: &Dir, rel: &Rel, text: &[u8]) -> io::Result<()> {
+    let (above, _) = rel.split().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut dir = into.try_clone()?;
+    for name in above.parts() {
+        match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => dir = dir.dir(&Rel::top().join(name))?,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    File::from(into.open_at(rel, flags, Mode::RUSR | Mode::WUSR)?).write_all(text)
 }
 
 fn rel(below: &Path) -> Result<Rel, Fault> {

@@ -36,6 +36,8 @@ const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "no_proxy"
 pub struct Inside {
     /// Variables by which toolchains find their installation.
     tools: Vec<String>,
+    /// Variables that lead to a home inside that is elsewhere than the caller's, and to toolchains below the caller's.
+    places: Vec<(OsString, OsString)>,
     /// Variables that hold secrets outside, and their placeholders inside.
     secrets: Vec<String>,
     placeholders: Vec<(String, String)>,
@@ -46,9 +48,16 @@ pub struct Inside {
 }
 
 impl Inside {
-    pub fn new(tools: Vec<String>, network: &Planned, view: View, home: Option<HomePrograms>) -> Inside {
+    pub fn new(
+        tools: Vec<String>,
+        places: Vec<(OsString, OsString)>,
+        network: &Planned,
+        view: View,
+        home: Option<HomePrograms>,
+    ) -> Inside {
         Inside {
             tools,
+            places,
             secrets: network.secrets.variables().map(String::from).collect(),
             placeholders: network.secrets.placeholders().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
             inspects: network.inspects(),
@@ -86,6 +95,7 @@ impl Inside {
                 inside.insert(name.clone(), value.clone());
             }
         }
+        inside.extend(self.places.iter().cloned());
         if self.inspects {
             inside.extend(TRUST_VARIABLES.iter().map(|(name, file)| (name.into(), file.into())));
         }

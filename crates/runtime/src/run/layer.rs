@@ -108,6 +108,16 @@ pub(super) fn take(
 }
 
 impl LockedWorkspace {
+    /// Returns the path of the directory inside.
+    pub fn inside(&self) -> &Path {
+        state::directory::path_inside(&self.at)
+    }
+
+    /// Returns true if the directory has another path inside than outside.
+    pub fn is_moved(&self) -> bool {
+        self.inside() != self.at
+    }
+
     /// Returns the overlay or tree that the enclosure mounts over the directory.
     pub fn over(&self) -> ChangeStorage {
         let place = |layer: &Layer| self.state.join("layers").join(&layer.id);

@@ -32,7 +32,9 @@ pub(super) fn settle(
         let resolved = resolved.with_fs(Action::Allow, dir, Perms::WRITE, WORKSPACE).ok_or_else(|| unspeakable(dir))?;
         let plan = plan(&resolved)?;
         // A policy may make all of it read-only; then no workspace is needed.
-        let layered = changing(&plan, dir).next().is_some() || asked_changes(&plan, dir).is_some();
+        // A directory with another path inside can be shown as a workspace only.
+        let is_moved = spot.home.is_some();
+        let layered = is_moved || changing(&plan, dir).next().is_some() || asked_changes(&plan, dir).is_some();
         return Ok((resolved, plan, layered));
     }
     if spot.layered && is_named(&request.place) {
@@ -166,11 +168,12 @@ impl LockedWorkspace {
     /// Returns the host as the guest will see it.
     pub(super) fn view(&self) -> Result<View, Fault> {
         let copied = self.stack.try_clone().map_err(|e| Fault::internal(e.to_string()))?;
-        Ok(View::over(self.at.clone(), copied))
+        Ok(View::over(self.inside().to_path_buf(), copied))
     }
 
     pub(super) fn workspace(&self, view: &View) -> Workspace {
         let view = view.clone();
-        Workspace { at: self.at.clone(), over: self.over(), open: Box::new(move |path| view.open(path)) }
+        let (at, base) = (self.inside().to_path_buf(), self.at.clone());
+        Workspace { at, base, over: self.over(), open: Box::new(move |path| view.open(path)) }
     }
 }

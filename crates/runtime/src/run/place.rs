@@ -64,6 +64,8 @@ pub(super) struct CommandLocation {
     pub dir: PathBuf,
     /// Working directory at the start.
     pub cwd: PathBuf,
+    /// Home inside; none where it has the path of the caller's.
+    pub home: Option<PathBuf>,
     /// Changes shall go to a workspace over `dir`.
     pub layered: bool,
     /// `dir` is the guest's private directory, and not the host's.
@@ -106,7 +108,7 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<CommandLoc
     if layered && named.is_none() && caller.home.starts_with(&dir) {
         return Err(ask_for_choice(&dir, &caller.home));
     }
-    Ok(CommandLocation { dir, cwd, layered, private, notes, held: None })
+    Ok(CommandLocation { dir, cwd, home: None, layered, private, notes, held: None })
 }
 
 /// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.
@@ -120,7 +122,10 @@ fn ask_for_choice(dir: &Path, home: &Path) -> Fault {
 
 /// Canonicalizes a directory.
 pub(super) fn real(asked: &Path, what: &str) -> Result<PathBuf, Fault> {
-    let refuse = |why: String| Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
+    let refuse = |why: String| {
+        let fault = Fault::invalid(format!("{what} {}: {why}", asked.display())).phase(Phase::Admission);
+        fault.hint("name a directory that exists")
+    };
     let real = std::fs::canonicalize(asked).map_err(|e| refuse(e.to_string()))?;
     if !real.is_dir() {
         return Err(refuse("not a directory".into()));

@@ -127,7 +127,10 @@ impl RunPlan {
         let (resolved, untold) = repository::show(resolved, &spot, &request.place, caller);
         warnings.extend(untold);
         let resolved = match enforced.driver {
-            Driver::Namespaces => crate::own_home::with_own_home(resolved, caller, &spot.dir),
+            Driver::Namespaces => match &spot.home {
+                Some(home) => resolved.with_own_home(home),
+                None => crate::own_home::with_own_home(resolved, caller, &spot.dir),
+            },
             Driver::Landlock => resolved,
         };
         let held = spot.held.take();
@@ -149,7 +152,9 @@ impl RunPlan {
         let links = own_home.as_ref().filter(|home| **home != caller.home).and_then(|_| view.look(&caller.home));
         plan.links.extend(links.into_iter().flat_map(|found| found.links));
         let programs = HomePrograms::of(&plan, held.as_ref().filter(|_| layered))?;
-        let inside = Inside::new(around.env_names, &network, view, programs);
+        let places = spot.home.as_ref().and(own_home.as_deref());
+        let places = places.map(|home| home_variables(home, caller, &around.installations)).unwrap_or_default();
+        let inside = Inside::new(around.env_names, places, &network, view, programs);
         let run_id = RunId::from_random(sys::random::id_bytes());
         let resident = argv.is_none();
         let (program, argv, env) = match argv {
@@ -298,6 +303,20 @@ fn settle_limits(
     let (kept, missing) = enclosure::give_up_limits(limits, &Cpus(request.cpus), degrade, counts_bytes);
     enforced.missing.extend(missing);
     kept
+}
+
+/// Returns the variables for a home that is elsewhere than the caller's: HOME, and those by which toolchains below the caller's home
+/// find their installation.
+fn home_variables(home: &Path, caller: &Caller, installations: &[PathBuf]) -> Vec<(OsString, OsString)> {
+    const TOOLS: [(&str, &str); 2] = [("RUSTUP_HOME", ".rustup"), ("PYENV_ROOT", ".pyenv")];
+    let mut all = vec![("HOME".into(), home.into())];
+    for (name, dir) in TOOLS {
+        let dir = caller.home.join(dir);
+        if caller.var(name).is_none() && installations.iter().any(|at| at.starts_with(&dir)) {
+            all.push((name.into(), dir.into()));
+        }
+    }
+    all
 }
 
 /// Splits a plan's notes into those about flags and the others. A typed path that does not exist deserves a warning; notes of a policy file

@@ -398,7 +398,8 @@ pub(super) fn busy(state: &State, sandbox: &str) -> Fault {
     let named = state.store.read(|tx| tx.get::<Sandbox>(sandbox)).ok().flatten().and_then(|kept| kept.record.name);
     let word = named.as_deref().unwrap_or(sandbox.get(..SHORT).unwrap_or(sandbox));
     let hint = format!(
-        "wait for it, end it with `cofferdam stop {word}`, or see its changes with `cofferdam diff {word}`; only a live sandbox runs several commands at a time (`cofferdam create`, `start --live`, `exec`)"
+        "wait for it, end it with `cofferdam stop {word}`, or look on with `cofferdam diff {word}`; several commands at a time run in \
+         a sandbox that is live: `cofferdam run --live`, or `cofferdam start --live` for this one, once it is free"
     );
     fault.hint(hint).subject(sandbox)
 }

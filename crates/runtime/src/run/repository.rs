@@ -44,7 +44,7 @@ pub(super) fn show(
     let (dir, read_only) = (&spot.dir, matches!(place, ChangeDestination::ReadOnly));
     // What was shown when the sandbox was made is shown again, and a guest cannot make itself such a sandbox.
     let meant = match &spot.held {
-        Some(held) => git::is_seeded(&held.stack),
+        Some(held) => !held.is_moved() && git::is_seeded(&held.stack),
         None => (spot.layered || read_only) && matches!(caller.reach, Reach::All),
     };
     if !meant {

@@ -184,8 +184,10 @@ impl ResidentContext {
             Some(id) => RunId::parse(id).ok_or_else(|| bad("run", &format!("{id:?} is not a run id")))?,
             None => RunId::from_random(sys::random::id_bytes()),
         };
-        let env = self.inside.environment(&words("env", &start.env)?, &around, &self.resolved, &run_id)?;
-        let base = &self.sandbox.record.base;
+        let mut asked: Vec<OsString> = self.sandbox.record.variables().collect();
+        asked.extend(words("env", &start.env)?);
+        let env = self.inside.environment(&asked, &around, &self.resolved, &run_id)?;
+        let base = state::directory::path_inside(&self.sandbox.record.base);
         let path = |what: &str, word: &Option<request::WireText>| -> Result<Option<PathBuf>, Fault> {
             word.as_ref().map(|word| text(what, word).map(PathBuf::from)).transpose()
         };
@@ -195,7 +197,7 @@ impl ResidentContext {
         let program = found.map_err(|refused| *refused.fault)?;
         let streams = match start.terminal {
             Some((rows, columns)) => Streams::Terminal { rows, columns },
-            None => Streams::Pipes { input: start.input },
+            None => Streams::Pipes { input: start.input || start.has_stdin },
         };
         Ok((run_id, PlannedCommand { program, argv, env, cwd, streams, inherit: Vec::new() }))
     }

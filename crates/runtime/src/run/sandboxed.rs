@@ -9,6 +9,7 @@ use crate::policies::{self, Effective, Flag};
 use enclosure::Groundwork;
 use policy::{Action, Document, Format};
 use state::Caller;
+use state::directory::AGENT_HOME;
 use state::sandbox::{self, Sandbox};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -78,19 +79,15 @@ pub(super) fn take_up(
     documents.extend(policies::of_flags(&request.flags, caller)?);
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     let mut request = request.clone();
+    request.env.splice(0..0, kept.record.variables());
     request.limits = kept.record.limits.tightest(request.limits);
     request.cpus = least(kept.record.cpus, request.cpus);
     request.report_reads |= kept.record.report_reads;
     request.ask_timeout = request.ask_timeout.or(kept.record.ask_timeout_ms.map(Duration::from_millis));
-    let cwd = working_directory(request.workdir.as_deref(), &kept.record.base, &caller.cwd)?;
-    let spot = CommandLocation {
-        dir: kept.record.base.clone(),
-        cwd,
-        layered: true,
-        private: false,
-        notes: Vec::new(),
-        held: Some(held),
-    };
+    let dir = held.inside().to_path_buf();
+    let cwd = working_directory(request.workdir.as_deref(), &dir, &caller.cwd)?;
+    let home = held.is_moved().then(|| PathBuf::from(AGENT_HOME));
+    let spot = CommandLocation { dir, cwd, home, layered: true, private: false, notes: Vec::new(), held: Some(held) };
     Ok((request, effective.into(), spot, kept))
 }
 

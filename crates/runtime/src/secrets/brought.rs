@@ -92,6 +92,7 @@ pub fn carry(word: &str, caller: &Caller) -> Result<RemoteSecret, Fault> {
             (caller.read_late)(OsStr::new(&variable)).map(OsString::into_vec).unwrap_or_default()
         }
         OpenedSource::Open(source) => read_open(name, source)?,
+        OpenedSource::Login(login, file) => login.token(file)?,
         OpenedSource::Later => Vec::new(),
     };
     check(name, &value)?;

@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::code_calls::{self, Begin, CallEvents};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, SourceJson};
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{
@@ -57,7 +57,7 @@ async fn run(
     principal: Principal,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json(mut request): Json<CodeRequest>,
+    SourceJson(mut request): SourceJson<CodeRequest>,
 ) -> Result<Response, Refusal> {
     principal.require_scope(Scope::Agent)?;
     if !wants_stream(&headers) {
@@ -276,7 +276,7 @@ async fn check(
     State(shared): State<Shared>,
     principal: Principal,
     Path(Named { id, name }): Path<Named>,
-    Json(request): Json<CodeCheck>,
+    SourceJson(request): SourceJson<CodeCheck>,
 ) -> Result<Answer<CodeChecked>, Refusal> {
     principal.require_scope(Scope::Agent)?;
     shared.answer(&principal, move |node, caller| code::check(node, caller, &id, &name, &request)).await

@@ -66,7 +66,7 @@ where
     T: Send + 'static,
     F: FnOnce(Root, Rel) -> Result<T, Fault> + Send + 'static,
 {
-    let mut held = open_root(shared, principal, &id, FileAccess::Reading).await?;
+    let mut held = open_root(shared, principal, &id, FileAccess::Reading, &path).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     shared.verb(principal, move |_, _| root.path(&path).and_then(|path| verb(root, path))).await
 }
@@ -77,16 +77,17 @@ async fn open_root(
     principal: &Principal,
     id: &str,
     purpose: FileAccess,
+    path: &[u8],
 ) -> Result<DropInBackground<Root>, Refusal> {
-    let word = id.to_owned();
+    let (word, at) = (id.to_owned(), path.to_owned());
     let standing =
-        shared.verb(principal, move |node, caller| files::open_standing(node, caller, &word, purpose)).await?;
+        shared.verb(principal, move |node, caller| files::open_standing(node, caller, &word, purpose, &at)).await?;
     if let Some(root) = standing {
         return Ok(DropInBackground(Some(root)));
     }
-    let word = id.to_owned();
+    let (word, at) = (id.to_owned(), path.to_owned());
     let started =
-        shared.make_live(principal, id, move |node, caller| files::open(node, caller, &word, purpose)).await?;
+        shared.make_live(principal, id, move |node, caller| files::open(node, caller, &word, purpose, &at)).await?;
     Ok(DropInBackground(Some(started)))
 }
 
@@ -94,7 +95,7 @@ async fn open_root(
 async fn change_files<T, F>(
     shared: &Shared,
     principal: &Principal,
-    id: String,
+    (id, path): (String, &[u8]),
     verb: &'static str,
     act: F,
 ) -> Result<T, Refusal>
@@ -102,7 +103,7 @@ where
     T: Send + 'static,
     F: FnOnce(&Root) -> Result<(T, serde_json::Value), Fault> + Send + 'static,
 {
-    let mut held = open_root(shared, principal, &id, FileAccess::Writing).await?;
+    let mut held = open_root(shared, principal, &id, FileAccess::Writing, path).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     let work = move |node: &Node, caller: &Caller| {
         let (answer, body) = act(&root)?;
@@ -231,13 +232,14 @@ async fn mkdir(
     Json(request): Json<FilesMkdir>,
 ) -> Result<Answer<FileEntry>, Refusal> {
     principal.require_scope(Scope::Agent)?;
+    let at = bytes_of("path", &request.path)?;
     let act = move |root: &Root| {
         let path = root.path(&bytes_of("path", &request.path)?)?;
         let made = change::mkdir(root, &path, request.parents, request.mode.map(|mode| mode.0))?;
         let body = json!({ "path": &made.path });
         Ok((made, body))
     };
-    Ok(Answer::ok(change_files(&shared, &principal, id, "files.mkdir", act).await?))
+    Ok(Answer::ok(change_files(&shared, &principal, (id, &at), "files.mkdir", act).await?))
 }
 
 /// Renames or moves a file or directory. A symbolic link itself is moved, not its target.
@@ -250,12 +252,13 @@ async fn rename(
     Json(request): Json<FilesRename>,
 ) -> Result<Answer<FileMoved>, Refusal> {
     principal.require_scope(Scope::Agent)?;
+    let at = bytes_of("from", &request.from)?;
     let act = move |root: &Root| {
         let (from, to) = (root.path(&bytes_of("from", &request.from)?)?, root.path(&bytes_of("to", &request.to)?)?);
         let moved = change::rename(root, &from, &to, request.replace)?;
         Ok((moved, json!({ "from": from, "to": to })))
     };
-    Ok(Answer::ok(change_files(&shared, &principal, id, "files.rename", act).await?))
+    Ok(Answer::ok(change_files(&shared, &principal, (id, &at), "files.rename", act).await?))
 }
 
 /// Removes a file, a symbolic link, or a directory.
@@ -268,12 +271,13 @@ async fn remove(
     Json(request): Json<FilesRemove>,
 ) -> Result<Answer<FilesRemoved>, Refusal> {
     principal.require_scope(Scope::Agent)?;
+    let at = bytes_of("path", &request.path)?;
     let act = move |root: &Root| {
         let path = root.path(&bytes_of("path", &request.path)?)?;
         let removed = change::remove(root, &path, request.recursive)?;
         Ok((removed, json!({ "path": path, "files": removed.files, "dirs": removed.dirs })))
     };
-    Ok(Answer::ok(change_files(&shared, &principal, id, "files.remove", act).await?))
+    Ok(Answer::ok(change_files(&shared, &principal, (id, &at), "files.remove", act).await?))
 }
 
 /// Sets permission bits. A symbolic link is followed.
@@ -286,12 +290,13 @@ async fn chmod(
     Json(request): Json<FilesChmod>,
 ) -> Result<Answer<FileEntry>, Refusal> {
     principal.require_scope(Scope::Agent)?;
+    let at = bytes_of("path", &request.path)?;
     let act = move |root: &Root| {
         let path = root.path(&bytes_of("path", &request.path)?)?;
         let entry = change::chmod(root, &path, request.mode.0)?;
         Ok((entry, json!({ "path": path, "mode": request.mode })))
     };
-    Ok(Answer::ok(change_files(&shared, &principal, id, "files.chmod", act).await?))
+    Ok(Answer::ok(change_files(&shared, &principal, (id, &at), "files.chmod", act).await?))
 }
 
 /// Copies a file or a directory inside the workspace.
@@ -304,6 +309,7 @@ async fn duplicate(
     Json(request): Json<FilesCopy>,
 ) -> Result<Answer<FilesCopied>, Refusal> {
     principal.require_scope(Scope::Agent)?;
+    let at = bytes_of("from", &request.from)?;
     let act = move |root: &Root| {
         let (from, to) = (root.path(&bytes_of("from", &request.from)?)?, root.path(&bytes_of("to", &request.to)?)?);
         let how = copy::CopyOptions { recursive: request.recursive, replace: request.replace };
@@ -311,5 +317,5 @@ async fn duplicate(
         let body = json!({ "from": from, "to": to, "files": copied.files, "bytes": copied.bytes });
         Ok((copied, body))
     };
-    Ok(Answer::ok(change_files(&shared, &principal, id, "files.copy", act).await?))
+    Ok(Answer::ok(change_files(&shared, &principal, (id, &at), "files.copy", act).await?))
 }

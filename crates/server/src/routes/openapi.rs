@@ -2,7 +2,7 @@
 
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
-use api::{DurationParam, OutputEncodingParam, WaitParam};
+use api::{DurationParam, MetadataFilter, OutputEncodingParam, WaitParam};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -83,6 +83,7 @@ fn referenced_schemas() -> Vec<(String, Value)> {
     // Query parameters refer to their types, and utoipa none not collect it.
     found.push((DurationParam::name().into(), DurationParam::schema()));
     found.push((WaitParam::name().into(), WaitParam::schema()));
+    found.push((MetadataFilter::name().into(), MetadataFilter::schema()));
     found.push((OutputEncodingParam::name().into(), OutputEncodingParam::schema()));
     found.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect()
 }

@@ -2,6 +2,7 @@
 
 mod attach;
 mod explain;
+mod once;
 mod output;
 
 use crate::admission::StartPermit;
@@ -37,6 +38,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(list))
         .routes(routes!(going))
         .routes(routes!(explain::explain_run))
+        .routes(routes!(once::once))
         .routes(routes!(get, remove))
         .routes(routes!(signal))
         .routes(routes!(kill))
@@ -102,7 +104,7 @@ async fn going(State(shared): State<Shared>, principal: Principal) -> Result<Ans
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WaitQuery {
-    /// Wait until the run has ended, at most for this time (up to `10m`); the response then has the outcome with the output.
+    /// Wait until the run has ended, at most for this time (up to `10m`).
     wait: Option<WaitParam>,
 }
 
@@ -121,15 +123,29 @@ async fn create(
     Json(request): Json<RunCreate>,
 ) -> Result<Answer<RunStatus>, Refusal> {
     principal.require_scope(Scope::Agent)?;
-    let _task = admit_wait(&shared, &principal, query.wait)?;
+    let shown = run_in(&shared, &principal, id, request, query.wait, key).await?;
+    let existed = shown.existed;
+    Ok(Answer::made(shown, existed))
+}
+
+/// Starts a command in a sandbox, and waits for its end where a time is given.
+async fn run_in(
+    shared: &Shared,
+    principal: &Principal,
+    id: String,
+    request: RunCreate,
+    wait: Option<WaitParam>,
+    key: IdempotencyKey,
+) -> Result<RunStatus, Refusal> {
+    let _task = admit_wait(shared, principal, wait)?;
     if let Some(key) = key.0.clone() {
         // A run that was started before needs no permit.
         let (request, word) = (request.clone(), id.clone());
         let earlier =
             move |node: &node::Node, caller: &node::Caller| begin::earlier(node, caller, &request, &word, &key);
-        if let Some(found) = shared.verb(&principal, earlier).await? {
-            let shown = show(&mut Listener::of(&shared, &principal, found), query.wait).await?;
-            return Ok(Answer::made(RunStatus { existed: true, ..shown }, true));
+        if let Some(found) = shared.verb(principal, earlier).await? {
+            let shown = show(&mut Listener::of(shared, principal, found), wait).await?;
+            return Ok(RunStatus { existed: true, ..shown });
         }
     }
     let permit = shared.admission().run(&principal.tenant).await?;
@@ -138,22 +154,22 @@ async fn create(
     let word = id.clone();
     let begin =
         move |node: &node::Node, caller: &node::Caller| begin::begin(node, caller, &request, &word, key.0.as_deref());
-    let StartedRun { existed, found, keeper } = shared.make_live(&principal, &id, begin).await?;
+    let StartedRun { existed, found, keeper } = shared.make_live(principal, &id, begin).await?;
     start.iter().for_each(StartPermit::begun);
-    let mut listener = Listener::of(&shared, &principal, found);
+    let mut listener = Listener::of(shared, principal, found);
     let waiting = keeper.map(|keeper| listener.another().watch_end(keeper, permit));
-    let shown = match (waiting, query.wait) {
+    let shown = match (waiting, wait) {
         (Some(waiting), Some(WaitParam(time))) => {
             let begun = Instant::now();
-            match in_time(time, waiting, &shared).await {
+            match in_time(time, waiting, shared).await {
                 Some(ended) => listener.ended(ended).await?,
                 // The end was not reported in time, or the keeper is gone: read it from the records.
                 None => show(&mut listener, Some(WaitParam(time.saturating_sub(begun.elapsed())))).await?,
             }
         }
-        _ => show(&mut listener, query.wait).await?,
+        _ => show(&mut listener, wait).await?,
     };
-    Ok(Answer::made(RunStatus { existed, ..shown }, existed))
+    Ok(RunStatus { existed, ..shown })
 }
 
 /// Admits a request that waits.
@@ -170,17 +186,17 @@ async fn in_time<T>(time: Duration, waiting: oneshot::Receiver<T>, shared: &Shar
 }
 
 async fn show(listener: &mut Listener, wait: Option<WaitParam>) -> Result<RunStatus, Refusal> {
-    let outcome = match wait {
-        Some(time) => listener.outcome_with_output(time.0).await?,
-        None => listener.with(RunRef::outcome).await?,
-    };
+    let outcome = listener.outcome_with_output(wait.map_or(Duration::ZERO, |time| time.0)).await?;
     let mut shown = listener.with(RunRef::show).await?;
     shown.running &= outcome.is_none();
+    if outcome.is_none() {
+        shown.tail = listener.tail().await?;
+    }
     shown.outcome = outcome;
     Ok(shown)
 }
 
-/// Returns a run. Once it has ended, the response has its outcome; with `wait` also its output.
+/// Returns a run: once it has ended, with its outcome and output; before, with the last part of its output.
 #[utoipa::path(get, path = "/v1/runs/{run}", tag = "runs", params(("run" = String, Path), WaitQuery),
     responses((status = 200, body = Document<RunStatus>)))]
 async fn get(

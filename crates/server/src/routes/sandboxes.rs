@@ -5,9 +5,9 @@ use crate::extract::{Cursor, IdempotencyKey, IfMatch, Json, Paging, Path, Query}
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{
-    Document, DurationParam, GcReport, SandboxChange, SandboxChanged, SandboxCreate, SandboxCreated, SandboxDetails,
-    SandboxList, SandboxRemoved, SandboxResumed, SandboxState, SandboxStateChanged, SandboxSummary, SandboxSuspend,
-    SandboxSuspended, Scope, TopReport, WaitParam,
+    Document, DurationParam, GcReport, MetadataFilter, SandboxChange, SandboxChanged, SandboxCreate, SandboxCreated,
+    SandboxDetails, SandboxList, SandboxRemoved, SandboxResumed, SandboxState, SandboxStateChanged, SandboxSummary,
+    SandboxSuspend, SandboxSuspended, Scope, TopReport, WaitParam,
 };
 use axum::extract::State;
 use node::change;
@@ -55,6 +55,9 @@ struct ListSandboxesQuery {
     limit: Option<u32>,
     /// `next` of the previous page.
     after: Option<String>,
+    /// Only sandboxes with these labels, URL-encoded: `job%3D17%26team%3Dred` for `job=17&team=red`.
+    #[serde(default)]
+    metadata: MetadataFilter,
     /// Include warm sandboxes, and the remains of removed ones.
     #[serde(default)]
     removed: bool,
@@ -74,6 +77,7 @@ async fn list(
 ) -> Result<Answer<SandboxList>, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
     let mut rows = shared.verb(&principal, move |node, caller| list_all(node, caller, query.removed)).await?;
+    rows.retain(|row| query.metadata.matches(&row.metadata));
     let key = |row: &SandboxSummary| Cursor::timed(row.created_ms, &row.id);
     rows.sort_by_cached_key(key);
     let page = Paging { limit: query.limit, after: query.after };
@@ -127,6 +131,10 @@ pub(super) fn create_request(create: SandboxCreate, key: IdempotencyKey) -> Resu
         cpus: create.cpus,
         ttl_ms: create.ttl_ms,
         idle_ms: create.idle_ms,
+        metadata: create.metadata,
+        env: create.env,
+        timeout_ms: create.timeout_ms,
+        on_timeout: create.on_timeout,
         key: key.0,
         driver: create.driver,
         services: create.services,
@@ -149,28 +157,42 @@ async fn create(
     Json(body): Json<SandboxCreate>,
 ) -> Result<Answer<SandboxCreated>, Refusal> {
     principal.require_scope(Scope::Agent)?;
-    let request = create_request(body, key.clone())?;
+    let made = create_sandbox(&shared, &principal, create_request(body, key.clone())?, &key).await?;
+    let (version, existed) = (made.version, made.existed);
+    Ok(Answer::made(made, existed).version(version))
+}
+
+/// Creates a sandbox within the quotas, and has its timeout watched; or claims a warm one.
+pub(super) async fn create_sandbox(
+    shared: &Shared,
+    principal: &Principal,
+    request: CreateSandbox,
+    key: &IdempotencyKey,
+) -> Result<SandboxCreated, Refusal> {
+    let timeout_ms = request.timeout_ms;
+    let made = make_or_claim(shared, principal, request, key).await?;
+    shared.timeouts().expect(&principal.tenant, &made.id, timeout_ms);
+    Ok(made)
+}
+
+async fn make_or_claim(
+    shared: &Shared,
+    principal: &Principal,
+    request: CreateSandbox,
+    key: &IdempotencyKey,
+) -> Result<SandboxCreated, Refusal> {
     // A warm sandbox is counted already.
     let wanted = request.clone();
     let claimed = match request.template.is_some() {
-        true => shared.verb(&principal, move |node, caller| claim(node, caller, &wanted)).await?,
+        true => shared.verb(principal, move |node, caller| claim(node, caller, &wanted)).await?,
         false => None,
     };
-    let made = match claimed {
-        Some(claimed) => {
-            shared.taken().notify_one();
-            claimed
-        }
-        None => {
-            shared
-                .create_within_quota(&principal, vec![AddedUsage::Sandboxes(1)], &key, move |node, caller| {
-                    make(node, caller, &request)
-                })
-                .await?
-        }
-    };
-    let (version, existed) = (made.version, made.existed);
-    Ok(Answer::made(made, existed).version(version))
+    if let Some(claimed) = claimed {
+        shared.taken().notify_one();
+        return Ok(claimed);
+    }
+    let make = move |node: &node::Node, caller: &node::Caller| make(node, caller, &request);
+    shared.create_within_quota(principal, vec![AddedUsage::Sandboxes(1)], key, make).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -200,7 +222,8 @@ async fn get(
     Ok(Answer::ok(whole).version(version))
 }
 
-/// Changes a sandbox's name, retention, network rules, limits or forwarded ports.
+/// Changes a sandbox's name, labels, retention, timeout, network rules, limits or forwarded ports. `timeout_ms` counts from now on, so that
+/// sending it again extends the time.
 #[utoipa::path(patch, path = "/v1/sandboxes/{id}", tag = "sandboxes", request_body = SandboxChange,
     params(("id" = String, Path), ("If-Match" = Option<String>, Header, description = "The expected version.")),
     responses((status = 200, body = Document<SandboxChanged>)))]
@@ -216,9 +239,10 @@ async fn patch(
         true => Widening::Allowed,
         false => Widening::Refused,
     };
-    let which = which(id, version);
+    let (which, timeout_ms) = (which(id, version), request.timeout_ms.flatten());
     let changed =
         shared.verb(&principal, move |node, caller| change::change(node, caller, &which, &request, widening)).await?;
+    shared.timeouts().expect(&principal.tenant, &changed.id, timeout_ms);
     let version = changed.version;
     Ok(Answer::ok(changed).version(version))
 }

@@ -120,6 +120,6 @@ impl Root {
     pub(super) fn try_clone(&self) -> Result<Root, Fault> {
         let dir = self.dir.try_clone().map_err(|e| error::fault(&Rel::top(), "open it", &e))?;
         let (place, rules, lease) = (self.place.clone(), self.rules.clone(), self.lease.clone());
-        Ok(Root { dir, owner: self.owner, place, room: self.room, rules, lease })
+        Ok(Root { dir, owner: self.owner, place, room: self.room, rules, lease, within_mount: self.within_mount })
     }
 }

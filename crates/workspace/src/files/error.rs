@@ -72,6 +72,13 @@ pub(super) fn leads_out(path: &Rel) -> Fault {
     fault.hint("name the file itself, if it is in the workspace")
 }
 
+/// Fault for a path that leads to what the host shows below the sandbox's own directory.
+pub(super) fn of_the_host(path: &Rel) -> Fault {
+    let message = format!("{}: it belongs to the host, and a rule shows it inside", shown(path));
+    let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Execution);
+    fault.hint("have a command in the sandbox read or write it")
+}
+
 /// Fault for a bound that was exceeded.
 pub(super) fn too_much(path: &Rel, what: String, kind: LimitKind, hint: &str) -> Fault {
     let message = format!("{}: {what}", shown(path));

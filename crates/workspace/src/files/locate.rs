@@ -132,6 +132,10 @@ impl Resolution<'_> {
     fn step(&mut self, part: Vec<u8>, last: Last) -> Result<Option<ResolvedParent>, Fault> {
         let here = self.here()?;
         let is_last = self.todo.is_empty();
+        // A failure to look is met again, and told, by what follows.
+        if self.root.within_mount && here.is_mounted_on(&part).unwrap_or(false) {
+            return Err(error::of_the_host(self.asked));
+        }
         if is_last && last == Last::Itself {
             return self.spot(here, part).map(Some);
         }

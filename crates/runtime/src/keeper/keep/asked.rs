@@ -113,7 +113,7 @@ impl Keep {
         self.check_room(&ask)?;
         Ok(Some(match ask {
             KeeperRequest::Hello => wire::value(&self.hello()),
-            KeeperRequest::Start(start) => return self.start(id, &start),
+            KeeperRequest::Start(start) => return self.start(id, &start, payload),
             KeeperRequest::Input { run, eof, by } => return self.input(id, &run, Feed::new(id, payload, eof, by)),
             KeeperRequest::Resize { run, rows, columns } => {
                 let job = self.active_run(&run)?.job;
@@ -132,8 +132,8 @@ impl Keep {
                 wire::value(&self.freeze()?)
             }
             KeeperRequest::Thaw => wire::value(&self.thaw()?),
-            KeeperRequest::Root { tmp } => {
-                let frame = self.root(tmp)?;
+            KeeperRequest::Root { tmp, path } => {
+                let frame = self.root(tmp, path.as_ref())?;
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.holds_files = true;
                 }
@@ -204,6 +204,7 @@ impl Keep {
             rests: self.files_only,
             counts_input: true,
             heeds_watch: true,
+            takes_stdin: true,
             has_contexts: true,
         }
     }

@@ -15,8 +15,11 @@ use enclosure::PlannedCommand;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry, RunId};
 
+/// Client of input that came with its command, which nobody waits for. Numbers of clients begin at 1.
+const NO_CLIENT: u64 = 0;
+
 impl Keep {
-    pub(super) fn start(&mut self, id: u64, start: &Start) -> Result<Option<Frame>, Fault> {
+    pub(super) fn start(&mut self, id: u64, start: &Start, stdin: Vec<u8>) -> Result<Option<Frame>, Fault> {
         if let Some(run) = start.run.as_ref().filter(|run| RunId::parse(run).is_none()) {
             // The id becomes the name of a directory.
             return Err(Fault::invalid(format!("{run:?} is not a run id")).phase(Phase::Admission));
@@ -39,6 +42,12 @@ impl Keep {
             return self.lost_before(run, start).map(Some);
         }
         let run = self.begin_run(start)?;
+        if start.has_stdin {
+            if let Ok(active) = self.active_run(&run) {
+                active.feeds.push_back(Feed::new(NO_CLIENT, stdin, !start.input, None));
+            }
+            self.feed(&run);
+        }
         self.owe(id, OwedReply::Begin { run, existed: false, waits: start.waits });
         Ok(None)
     }

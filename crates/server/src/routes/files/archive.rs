@@ -46,7 +46,7 @@ pub async fn get(
 ) -> Result<Response, Refusal> {
     may_read(&principal)?;
     let permit = Arc::new(shared.archive_permit(&principal).await?);
-    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Reading).await?;
+    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Reading, &path).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     let (sender, mut receiver) = mpsc::channel(QUEUED_CHUNKS);
     let packing = permit.clone();
@@ -141,7 +141,7 @@ pub async fn put(
 ) -> Result<Answer<FilesUnpacked>, Refusal> {
     principal.require_scope(Scope::Agent)?;
     let permit = shared.archive_permit(&principal).await?;
-    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Writing).await?;
+    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Writing, &path).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     let (node, caller) = (shared.node().clone(), shared.caller(&principal));
     let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);

@@ -194,7 +194,7 @@ pub async fn put(
         when: query::write_condition(request.headers())?,
         append: rest.append,
     };
-    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Writing).await?;
+    let mut held = super::open_root(&shared, &principal, &id, FileAccess::Writing, &path).await?;
     let Some(root) = held.0.take() else { return Err(Fault::internal("the files of the sandbox are not open").into()) };
     let begin = move |_: &Node, _: &Caller| {
         let (path, sandbox) = (root.path(&path)?, root.sandbox().unwrap_or(&id).to_owned());

@@ -18,7 +18,8 @@ use utoipa::IntoParams;
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 pub struct PathQuery {
-    /// Path relative to the workspace's top, which is `.`; or absolute, as seen inside the sandbox. Bytes that are not UTF-8 are
+    /// Path relative to the workspace's top, which is `.`; or absolute, as seen inside the sandbox: in its workspace, its own home or its
+    /// `/tmp`, which lasts as long as it is live. Directories of the host that a rule shows inside cannot be reached. Bytes that are not UTF-8 are
     /// percent-encoded.
     path: String,
 }
