@@ -129,7 +129,7 @@ const FIRST_BYTE: &str = "%{http_code} %{num_connects} %{time_starttransfer}\\n"
 const TOTAL: &str = "%{http_code} %{num_connects} %{time_total}\\n";
 
 /// A route to the server.
-struct Lane {
+struct Route {
     name: &'static str,
     /// Command prefix; empty outside.
     before: Vec<OsString>,
@@ -143,14 +143,14 @@ struct Lane {
     absent: Option<String>,
 }
 
-fn lanes(config: &BenchConfig, place: &WorkDir, port: u16, curl: &Path) -> Result<Vec<Lane>, Fault> {
+fn lanes(config: &BenchConfig, place: &WorkDir, port: u16, curl: &Path) -> Result<Vec<Route>, Fault> {
     let curl = curl.to_string_lossy();
     // The caller's curl settings are ignored, and every response closes its connection.
     let words = |more: &[&str]| {
         let words = [&curl, "-q", "-sS", "-m", PATIENCE, "-H", "Connection: close", "-o", "/dev/null"];
         words.iter().chain(more).map(|word| (*word).to_owned()).collect::<Vec<String>>()
     };
-    let lane = |name, before: Vec<OsString>, more: &[&str]| Lane {
+    let lane = |name, before: Vec<OsString>, more: &[&str]| Route {
         name,
         before,
         shell: false,
@@ -173,8 +173,8 @@ fn lanes(config: &BenchConfig, place: &WorkDir, port: u16, curl: &Path) -> Resul
     for (name, more) in proxied {
         let lane = lane(name, Vec::new(), more);
         lanes.push(match &installed {
-            Ok(srt) => Lane { before: srt.words(), shell: true, version: Some(srt.version.clone()), ..lane },
-            Err(why) => Lane { absent: Some(why.clone()), ..lane },
+            Ok(srt) => Route { before: srt.words(), shell: true, version: Some(srt.version.clone()), ..lane },
+            Err(why) => Route { absent: Some(why.clone()), ..lane },
         });
     }
     Ok(lanes)
@@ -201,7 +201,7 @@ fn inspected(place: &WorkDir, ports: &[u16]) -> Result<Vec<OsString>, Fault> {
     Ok(vec!["-p".into(), path.into()])
 }
 
-impl Lane {
+impl Route {
     fn words(&self, job: &Transfer) -> Vec<OsString> {
         let curl = self.curl.iter().map(String::as_str).chain(["-w", job.says, &job.url]);
         let mut words = self.before.clone();
@@ -238,7 +238,7 @@ impl Lane {
 
     fn finish(self, small: &Transfer, bulk_bytes: u64) -> NetContender {
         let command = self.words(small).iter().map(|w| w.to_string_lossy().into_owned()).collect();
-        let Lane { name, version, samples: [first_byte, bulk], failed, absent, .. } = self;
+        let Route { name, version, samples: [first_byte, bulk], failed, absent, .. } = self;
         let measured = absent.is_none();
         // Bytes per microsecond are millions of bytes per second.
         let rate = |q: Quantiles| (bulk_bytes as f64 / q.p50.max(1.0) * 10.0).round() / 10.0;
@@ -261,7 +261,7 @@ fn quoted(word: &str) -> String {
 
 /// Measures rounds of all lanes, each once a round in shuffled order; the first round does not count. A lane that fails
 /// is left out from there on.
-fn measure(lanes: &mut [Lane], job: &Transfer, rounds: u32, what: &str, progress: Progress<'_>) {
+fn measure(lanes: &mut [Route], job: &Transfer, rounds: u32, what: &str, progress: Progress<'_>) {
     let slot = usize::from(job.says == TOTAL);
     let mut order: Vec<usize> = (0..lanes.len()).collect();
     let mut shuffle = Shuffle(0x2545_f491_4f6c_dd1d);

@@ -42,7 +42,7 @@ pub fn load(m: &ArgMatches, caller: &Caller) -> Result<Config, Fault> {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownConfig<'a> {
     protocol_version: u32,
     file: &'a Option<PathBuf>,
     settings: &'a [Setting],
@@ -52,7 +52,7 @@ fn show(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault> 
     let config = load(m, caller)?.with_built_in(&BuiltIn::of_this_host());
     if json {
         let (file, settings) = (&config.file, config.settings());
-        render::print_json(&Shown { protocol_version: PROTOCOL_VERSION, file, settings });
+        render::print_json(&ShownConfig { protocol_version: PROTOCOL_VERSION, file, settings });
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["KEY", "VALUE", "ORIGIN"]);
@@ -68,7 +68,7 @@ fn check(m: &ArgMatches, caller: &Caller, json: bool) -> Result<ExitCode, Fault>
     let config = load(m, caller)?;
     if json {
         let (file, settings) = (&config.file, config.settings());
-        render::print_json(&Shown { protocol_version: PROTOCOL_VERSION, file, settings });
+        render::print_json(&ShownConfig { protocol_version: PROTOCOL_VERSION, file, settings });
         return Ok(ExitCode::SUCCESS);
     }
     let source = config.file.as_ref().map_or("no file".into(), |file| file.display().to_string());
@@ -138,7 +138,7 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let wrong = |why: String| Fault::invalid(format!("--delay {why}")).phase(Phase::Admission);
     let delay = Duration::from_millis(quantity::time(delay).map_err(wrong)?).max(Duration::from_millis(100));
     let again = !json && !m.get_flag("once") && can_draw(&std::io::stdout());
-    let mut top = top::Top::default();
+    let mut top = top::UsageSampler::default();
     engine.top(&mut top)?;
     std::thread::sleep(BETWEEN);
     loop {

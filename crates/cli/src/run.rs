@@ -15,7 +15,8 @@ use node::output::Output;
 use node::policies::RequestedPolicy;
 use node::run::hidden::{self, Words};
 use node::run::{
-    ChangeDestination, Fresh, Groundwork, Keep, Learn, Observed, Observer, Refused, RunPlan, RunRequest, TTL_MS,
+    ChangeDestination, Groundwork, Keep, Learn, NewWorkspace, Observed, Observer, RunPlan, RunRefused, RunRequest,
+    TTL_MS,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
@@ -106,7 +107,7 @@ fn carry_out(
     matches: &ArgMatches,
     ground: Option<Groundwork>,
     events: Option<EventFile>,
-) -> Result<RunEnd, Refused> {
+) -> Result<RunEnd, RunRefused> {
     let (node, mut caller) = match ground {
         // No daemon was named, so its settings are not read.
         Some(_) => (Node::for_command(), surroundings::caller()?),
@@ -114,7 +115,7 @@ fn carry_out(
             Engine::Local(node, caller) => (node, caller),
             Engine::Remote(daemon) => {
                 node::run::forgo();
-                return remote::carry_out(verb, matches, &daemon, events).map_err(Refused::from);
+                return remote::carry_out(verb, matches, &daemon, events).map_err(RunRefused::from);
             }
         },
     };
@@ -134,7 +135,7 @@ fn carry_out(
     }
     if let Some(fresh) = live::fresh(matches, &request).filter(|_| !matches.get_flag("explain")) {
         node::run::forgo();
-        return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(Refused::from);
+        return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(RunRefused::from);
     }
     let mut plan = RunPlan::new(&node, &caller, &request, ground)?;
     if matches.get_flag("explain") {
@@ -188,9 +189,9 @@ fn tells(m: &ArgMatches) -> bool {
 }
 
 /// Returns the wish to go on in a sandbox; `None` where the run begins anew.
-fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Wish>, Fault> {
+fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<ContinueRequest>, Fault> {
     if let Some(name) = m.try_get_one::<String>("continue").ok().flatten() {
-        return Ok(Some(Wish::Flag(name.clone())));
+        return Ok(Some(ContinueRequest::Flag(name.clone())));
     }
     let chosen = |flag: &&str| m.value_source(flag) == Some(clap::parser::ValueSource::CommandLine);
     let is_run = m.try_contains_id("fresh").is_ok();
@@ -198,11 +199,11 @@ fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Wish>, Fa
         return Ok(None);
     }
     let config = node::config::Config::load(None, &[], caller)?;
-    Ok(config.run_continues().then_some(Wish::Configured))
+    Ok(config.run_continues().then_some(ContinueRequest::Configured))
 }
 
 /// The wish to go on in a sandbox.
-enum Wish {
+enum ContinueRequest {
     /// By the flag, with the name of the sandbox; empty for the last one of the directory.
     Flag(String),
     /// By the configuration, where there is a sandbox.
@@ -213,16 +214,16 @@ enum Wish {
 fn continue_in(
     request: &mut RunRequest,
     m: &ArgMatches,
-    wish: Wish,
+    wish: ContinueRequest,
     found: Result<(String, Option<String>), Fault>,
 ) -> Result<(), Fault> {
     let (id, name) = match (wish, found) {
-        (Wish::Flag(name), _) if !name.is_empty() => {
+        (ContinueRequest::Flag(name), _) if !name.is_empty() => {
             request.place = ChangeDestination::Sandbox(name);
             return Ok(());
         }
-        (Wish::Configured, Err(fault)) if fault.error_kind == ErrorKind::NotFound => return Ok(()),
-        (Wish::Flag(_), Err(fault)) if fault.error_kind == ErrorKind::NotFound => {
+        (ContinueRequest::Configured, Err(fault)) if fault.error_kind == ErrorKind::NotFound => return Ok(()),
+        (ContinueRequest::Flag(_), Err(fault)) if fault.error_kind == ErrorKind::NotFound => {
             return Err(fault.hint("start with a run without --continue: its changes are kept as a sandbox"));
         }
         (_, found) => found?,
@@ -446,7 +447,7 @@ fn place(verb: Runs, m: &ArgMatches) -> Result<ChangeDestination, Fault> {
         _ => Keep::Changed,
     };
     let dir = m.get_one::<OsString>("workspace").map(PathBuf::from);
-    Ok(ChangeDestination::Fresh(Fresh { dir, keep, name, ttl_ms, driver: options::driver(m) }))
+    Ok(ChangeDestination::Fresh(NewWorkspace { dir, keep, name, ttl_ms, driver: options::driver(m) }))
 }
 
 fn texts<'a>(m: &'a ArgMatches, name: &str) -> impl Iterator<Item = String> + 'a {

@@ -1,6 +1,6 @@
 //! Commands in live sandboxes: exec through their keeper, and logs, attach, wait, kill.
 
-use crate::tame::Tame;
+use crate::tame::TerminalFilter;
 use crate::{connection, quantity, render, surroundings};
 use api::RunStreams;
 use clap::ArgMatches;
@@ -125,7 +125,7 @@ fn of(m: &ArgMatches, engine: &Engine) -> Result<String, Fault> {
 
 fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
     let from = m.get_one::<u64>("from").copied().unwrap_or(0);
-    let mut shown = Shown::of(m.get_flag("raw"));
+    let mut shown = LogPrinter::of(m.get_flag("raw"));
     // A reader that left early is no error of ours.
     engine.logs(&of(m, engine)?, from, m.get_flag("follow"), &mut |piece| match piece {
         RunRecord::Gap(from, to) if json => put(&json!({ "gap": { "from": from, "to": to } })).is_ok(),
@@ -142,15 +142,15 @@ fn logs(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
 }
 
 /// Prints a log: unchanged into a pipe, with control sequences escaped on a terminal.
-struct Shown {
-    out: Option<Tame>,
-    err: Option<Tame>,
+struct LogPrinter {
+    out: Option<TerminalFilter>,
+    err: Option<TerminalFilter>,
 }
 
-impl Shown {
-    fn of(raw: bool) -> Shown {
-        let tame = |is_terminal: bool| (is_terminal && !raw).then(Tame::default);
-        Shown { out: tame(std::io::stdout().is_terminal()), err: tame(std::io::stderr().is_terminal()) }
+impl LogPrinter {
+    fn of(raw: bool) -> LogPrinter {
+        let tame = |is_terminal: bool| (is_terminal && !raw).then(TerminalFilter::default);
+        LogPrinter { out: tame(std::io::stdout().is_terminal()), err: tame(std::io::stderr().is_terminal()) }
     }
 
     fn put(&mut self, record: &Record) -> std::io::Result<()> {
@@ -168,13 +168,13 @@ impl Shown {
     }
 
     fn end(&mut self) -> std::io::Result<()> {
-        let rest = |tame: &mut Option<Tame>| tame.as_mut().map(Tame::end).unwrap_or_default();
+        let rest = |tame: &mut Option<TerminalFilter>| tame.as_mut().map(TerminalFilter::end).unwrap_or_default();
         write(&mut crate::stdout::lock(), None, rest(&mut self.out).as_bytes())?;
         write(&mut std::io::stderr(), None, rest(&mut self.err).as_bytes())
     }
 }
 
-fn write(to: &mut dyn Write, tame: Option<&mut Tame>, bytes: &[u8]) -> std::io::Result<()> {
+fn write(to: &mut dyn Write, tame: Option<&mut TerminalFilter>, bytes: &[u8]) -> std::io::Result<()> {
     match tame {
         Some(tame) => to.write_all(tame.take(bytes).as_bytes())?,
         None => to.write_all(bytes)?,

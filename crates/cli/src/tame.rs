@@ -7,13 +7,13 @@ use api::is_invisible;
 const LONGEST: usize = 64;
 
 #[derive(Default)]
-pub struct Tame {
+pub struct TerminalFilter {
     /// The beginning of an incomplete character or colour sequence.
     held: Vec<u8>,
     coloured: bool,
 }
 
-impl Tame {
+impl TerminalFilter {
     /// Takes a chunk and returns the text that is complete.
     pub fn take(&mut self, bytes: &[u8]) -> String {
         self.held.extend_from_slice(bytes);
@@ -112,13 +112,13 @@ mod tests {
             ("\x1b[3", "\\x1b[3"),
         ] {
             for size in 1..=said.len() {
-                let mut tame = Tame::default();
+                let mut tame = TerminalFilter::default();
                 let mut out: String = said.as_bytes().chunks(size).map(|piece| tame.take(piece)).collect();
                 out.push_str(&tame.end());
                 assert_eq!(out, shown, "{said:?} in pieces of {size}");
             }
         }
-        let mut tame = Tame::default();
+        let mut tame = TerminalFilter::default();
         assert_eq!(tame.take(b"a\x9b6n\xff") + &tame.take(b"\xc3") + &tame.end(), "a\\x9b6n\\xff\\xc3");
         let long = format!("\x1b[{}m", "1;".repeat(100));
         assert_eq!(tame.take(long.as_bytes()), long.replace('\x1b', "\\u{1b}"));

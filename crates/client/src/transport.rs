@@ -17,7 +17,7 @@ mod server;
 
 pub use address::Address;
 pub use attach::{AttachEnd, AttachOptions, OutputKind, RunOutput, backwards};
-pub use event_stream::{Next, ServerSentEvent};
+pub use event_stream::{ServerSentEvent, StreamControl};
 pub use request::{Request, RequestBody};
 pub use server::{BearerToken, Server};
 
@@ -66,13 +66,13 @@ impl Client {
     pub fn events(
         &self,
         request: Request,
-        each: &mut dyn FnMut(ServerSentEvent) -> Result<Next, Fault>,
+        each: &mut dyn FnMut(ServerSentEvent) -> Result<StreamControl, Fault>,
     ) -> Result<bool, Fault> {
         self.runtime.block_on(async {
             let response = connection::send(&self.server, request).await?;
             let mut events: event_stream::Events<Incoming> = event_stream::Events::of(&self.server, response)?;
             while let Some(event) = events.next().await? {
-                if each(event)? == Next::Stop {
+                if each(event)? == StreamControl::Stop {
                     return Ok(true);
                 }
             }

@@ -17,7 +17,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use sys::host::{Bound, Bounded, bound};
+use sys::host::{Bound, BoundedResource, bound};
 use sys::net::{Door, Doors};
 use terms::{ErrorKind, Fault};
 use tokio::runtime;
@@ -255,7 +255,7 @@ fn with_local_addr(door: OwnedFd) -> Option<(SocketAddr, OwnedFd)> {
 /// Raises the soft limit on open files towards what the broker needs, since every connection takes descriptors of this
 /// process and the usual soft limit is low. Returns the limit in effect.
 fn want_descriptors() -> u64 {
-    let Bound { current, maximum } = bound(Bounded::OpenFiles);
+    let Bound { current, maximum } = bound(BoundedResource::OpenFiles);
     let wanted = maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
     match current {
         Some(current) if current < wanted => {

@@ -22,7 +22,7 @@ pub fn chunk_head(len: usize) -> Vec<u8> {
 
 /// Result of one decoder step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum DecodeStep {
     /// Every byte was consumed.
     NeedMore,
     /// Range of body bytes; continue after it.
@@ -70,22 +70,22 @@ impl Chunked {
     }
 
     /// Decodes up to the next piece of the body.
-    pub fn next(&mut self, bytes: &[u8]) -> Piece {
+    pub fn next(&mut self, bytes: &[u8]) -> DecodeStep {
         let mut used = 0;
         loop {
             match self.state {
-                ChunkState::Failed(reason) => return Piece::Bad(reason),
-                ChunkState::Ended => return Piece::End(used),
+                ChunkState::Failed(reason) => return DecodeStep::Bad(reason),
+                ChunkState::Ended => return DecodeStep::End(used),
                 ChunkState::Data { left } if used < bytes.len() => {
                     let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - used);
                     let left = left - len as u64;
                     self.state = if left == 0 { ChunkState::DataReturn } else { ChunkState::Data { left } };
-                    return Piece::Data(used..used + len);
+                    return DecodeStep::Data(used..used + len);
                 }
                 _ => {}
             }
             let Some(byte) = bytes.get(used) else {
-                return Piece::NeedMore;
+                return DecodeStep::NeedMore;
             };
             self.state = self.after(*byte).unwrap_or_else(ChunkState::Failed);
             used += 1;

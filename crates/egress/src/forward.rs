@@ -1,7 +1,7 @@
 //! Plain HTTP/1 under a host name: every request is parsed strictly and judged by its host before it is forwarded, so
 //! that a connection to one host does not carry requests for another. Requests go one at a time; bodies are streamed.
 
-use crate::chunked::{Chunked, Piece};
+use crate::chunked::{Chunked, DecodeStep};
 use crate::event::GuestSocket;
 use crate::flow::{Direction, Flow, half_close, read_more, write_all};
 use crate::gate::{ApprovalOutcome, QuestionContext, Remote, Ruling, StreamDecision};
@@ -261,10 +261,10 @@ impl BodyEnd {
                 let mut at = 0;
                 loop {
                     match decoder.next(&bytes[at..]) {
-                        Piece::NeedMore => return Ok((bytes.len(), false)),
-                        Piece::Data(range) => at += range.end,
-                        Piece::End(len) => return Ok((at + len, true)),
-                        Piece::Bad(reason) => return Err(Error::new(ErrorKind::InvalidData, reason)),
+                        DecodeStep::NeedMore => return Ok((bytes.len(), false)),
+                        DecodeStep::Data(range) => at += range.end,
+                        DecodeStep::End(len) => return Ok((at + len, true)),
+                        DecodeStep::Bad(reason) => return Err(Error::new(ErrorKind::InvalidData, reason)),
                     }
                 }
             }

@@ -30,14 +30,14 @@ pub struct GuestCa {
     /// Shared by all leaves: one process holds them all, and generating a key for each costs time.
     leaf_key: KeyPair,
     signer: Arc<dyn SigningKey>,
-    leaves: Mutex<Leaves>,
+    leaves: Mutex<LeafCache>,
 }
 
 /// Name and address that a leaf is valid for.
 type LeafIdentity = (Option<String>, Option<IpAddr>);
 
 #[derive(Default)]
-struct Leaves {
+struct LeafCache {
     made: BTreeMap<LeafIdentity, (Instant, Arc<CertifiedKey>)>,
     last_serial: u64,
 }
@@ -97,7 +97,7 @@ impl GuestCa {
     }
 }
 
-impl Leaves {
+impl LeafCache {
     fn keep(&mut self, identity: LeafIdentity, leaf: Arc<CertifiedKey>) {
         if self.made.len() >= MAX_LEAVES {
             let oldest = self.made.iter().min_by_key(|(_, (made, _))| *made).map(|(identity, _)| identity.clone());

@@ -20,9 +20,9 @@ use sys::notify::{Call, Listener};
 use terms::Actor;
 
 /// A table of questions to a person, and of the answers.
-pub trait Asking {
+pub trait Approvals {
     /// Asks, or joins the calls that wait for the same question. `Err` says why no question can be put.
-    fn ask(&mut self, question: Question<'_>) -> Result<Begun, String>;
+    fn ask(&mut self, question: Question<'_>) -> Result<AskResult, String>;
 
     /// Returns a descriptor that is readable when `turn` has work.
     fn changed(&self) -> Option<BorrowedFd<'_>>;
@@ -47,15 +47,15 @@ pub struct Question<'q> {
 }
 
 /// The result of a question.
-pub enum Begun {
+pub enum AskResult {
     /// An earlier answer that still holds.
     Known(bool),
     /// `fresh` when this call put the question, rather than joining one that was open.
-    Waits { waiting: Box<dyn Waiting>, fresh: bool },
+    Waits { waiting: Box<dyn PendingAnswer>, fresh: bool },
 }
 
 /// A pending answer. Dropping this gives the wait up.
-pub trait Waiting: Send {
+pub trait PendingAnswer: Send {
     /// Returns the answer, once it is given or has become impossible.
     fn heard(&mut self) -> Option<QuestionAnswer>;
 }
@@ -98,7 +98,7 @@ pub(crate) struct ApprovalWaiter {
     pub call: Call,
     pub guest: Guest,
     /// `None` where the answer is already known to be yes.
-    pub waiting: Option<Box<dyn Waiting>>,
+    pub waiting: Option<Box<dyn PendingAnswer>>,
     pub on_allow: OnAllow,
     pub subject: AskedOperation,
     pub reports: Arc<Reports>,

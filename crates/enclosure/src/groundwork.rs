@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use crate::guest::Guest;
-use crate::steps::{self, Basis};
+use crate::steps::{self, StepInputs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use sys::arena::Arena;
@@ -90,7 +90,7 @@ impl Groundwork {
     }
 
     /// Returns the inputs from which the steps of a plan are built. Without namespaces there is no frame.
-    pub(crate) fn basis(&mut self, driver: Driver) -> Result<Basis, Fault> {
+    pub(crate) fn basis(&mut self, driver: Driver) -> Result<StepInputs, Fault> {
         let mut ops = Vec::new();
         if driver == Driver::Namespaces {
             ops.reserve(160);
@@ -101,7 +101,7 @@ impl Groundwork {
         let ruleset =
             ruleset.map_err(|e| Fault::new(ErrorKind::UnsupportedHost, e.to_string()).phase(Phase::Preparation))?;
         let (arena, explained_by) = (self.arena.clone(), self.explained_by);
-        Ok(Basis { guest: self.guest, arena, ops, ruleset, explained_by })
+        Ok(StepInputs { guest: self.guest, arena, ops, ruleset, explained_by })
     }
 
     pub(crate) fn pipes(&mut self) -> Result<Pipes, Fault> {

@@ -10,7 +10,7 @@ use crate::listen::Judge;
 use crate::plan::GuestPlan;
 use crate::publish::Helper;
 use crate::running::RunningGuest;
-use crate::spec::{Beside, GuestSpec};
+use crate::spec::{GuestServices, GuestSpec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 impl GuestPlan {
     /// Clones the guest's first process, which sets itself up while the supervisor does its own part.
-    pub(crate) fn launch<'a>(mut self, command: Command, beside: Beside<'a>) -> Result<RunningGuest<'a>, Fault> {
+    pub(crate) fn launch<'a>(mut self, command: Command, beside: GuestServices<'a>) -> Result<RunningGuest<'a>, Fault> {
         let published = beside.publish.len();
         if self.ground.explained_by.is_some() {
             return Err(Fault::internal("this run was planned only to be explained").phase(Phase::Start));

@@ -49,19 +49,21 @@ mod waiting_calls;
 mod workspace;
 
 pub use actors::Actors;
-pub use approval::{Asking, Begun, Question, QuestionAnswer, Waiting};
+pub use approval::{Approvals, AskResult, PendingAnswer, Question, QuestionAnswer};
 pub use driver::{Driver, Found as Enforced, choose};
 pub use flock::JobId;
 pub use groundwork::{Groundwork, begin, begin_explained, forgo};
 pub use host::{LocalHost, MOST_ENTRIES, digest_of, find_loader, loader_of, too_many, unlisted};
 pub use limits::{Cpus, check as check_limits, give_up as give_up_limits, holds as holds_limits};
-pub use nameless::{Nameless, NamelessFiles};
+pub use nameless::{UnlinkedFileFinder, UnlinkedFiles};
 pub use network::{NetPlan, NetReport, Network, Opening};
 pub use outcome::Ending;
 pub use plan::{GuestPlan, check_calls};
 pub use publish::Published;
-pub use residence::{CommandEnd, Frozen, Happened, PlannedCommand, Residence, Started, Streams, Use};
-pub use spec::{Beside, GuestSpec, Lasting, Observed, Observer, Stdio};
+pub use residence::{
+    CommandEnd, FreezeResult, PlannedCommand, Residence, ResidenceEvent, ResourceUsage, Started, Streams,
+};
+pub use spec::{DelayedCall, GuestServices, GuestSpec, Observed, Observer, Stdio};
 pub use steps::{Point, home_points};
 pub use trust::VARIABLES as TRUST_VARIABLES;
-pub use workspace::{Cache, Crowd, Gauge, MOST_LAYERS, Over, OwnHome, Workspace};
+pub use workspace::{Cache, ChangeStorage, Gauge, MOST_LAYERS, OwnHome, TotalExceeded, Workspace};

@@ -4,8 +4,8 @@
 mod layer;
 
 use self::layer::Layer;
-use crate::nameless::Nameless;
-use crate::workspace::{Crowd, Gauge};
+use crate::nameless::UnlinkedFileFinder;
+use crate::workspace::{Gauge, TotalExceeded};
 use policy::{Perms, Plan};
 use rustix::fs::{FileType, OFlags};
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sys::arena::Arena;
 use sys::cgroup::{CgroupError, EventFd, Group, GroupSpec, Layout, Missing};
-use sys::host::Bounded;
+use sys::host::BoundedResource;
 use sys::op::Op;
 use sys::{core_dumps, host};
 use terms::{ErrorKind, Fault, Limit, LimitHit, LimitKind, Limits, Phase, Usage};
@@ -160,7 +160,7 @@ pub fn memory_file(limits: &Limits) -> Option<Vec<u8>> {
 
 /// Returns the limit on descriptors. A tighter RLIMIT_NOFILE of the caller takes precedence.
 pub fn open_files(wanted: u64) -> u64 {
-    let ours = host::bound(Bounded::OpenFiles).maximum;
+    let ours = host::bound(BoundedResource::OpenFiles).maximum;
     ours.map_or(wanted, |ours| wanted.min(ours))
 }
 
@@ -184,7 +184,7 @@ pub fn ops(cpus: &Cpus, arena: &Arena) -> Vec<Op> {
     let mut ops = vec![Op::Rlimit { resource: CORE, name: "core", value: core_dumps::limit() }];
     // Pending signals and POSIX queues count against the caller too, who keeps half.
     for (what, resource, name) in
-        [(Bounded::PendingSignals, 11, "pending-signals"), (Bounded::QueueBytes, 12, "queue-bytes")]
+        [(BoundedResource::PendingSignals, 11, "pending-signals"), (BoundedResource::QueueBytes, 12, "queue-bytes")]
     {
         if let Some(most) = host::bound(what).current {
             ops.push(Op::Rlimit { resource, name, value: most / 2 });
@@ -270,13 +270,13 @@ pub struct Meter<'a> {
     scratch: Option<TmpfsUsage>,
     event_at: Option<Instant>,
     /// Counts of a resident guest from before the present commands.
-    before: Before,
+    before: InitialUsage,
     /// Peak of the space in use since the command, or the first of several, started.
     peak_bytes: Cell<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Before {
+struct InitialUsage {
     bytes: u64,
     entries: u64,
     pids_denied: u64,
@@ -318,7 +318,7 @@ impl<'a> Meter<'a> {
         let events = group.as_ref().map(Group::events).unwrap_or_default();
         let started = Instant::now();
         let layer = RefCell::default();
-        let before = Before::default();
+        let before = InitialUsage::default();
         let peak_bytes = Cell::new(0);
         Meter {
             limits,
@@ -358,7 +358,7 @@ impl<'a> Meter<'a> {
         self.peak_bytes.set(0);
         let (bytes, entries) = if self.limits_space() { self.space_used() } else { (0, 0) };
         let pids_denied = self.group.as_ref().map_or(0, Group::pids_denied);
-        self.before = Before { bytes, entries, pids_denied };
+        self.before = InitialUsage { bytes, entries, pids_denied };
     }
 
     /// Includes unlinked files of these trees in the count, where a limit bounds the workspace. Scanning for them costs
@@ -366,7 +366,7 @@ impl<'a> Meter<'a> {
     pub fn count_nameless(&mut self, first: i32, trees: &[&Path]) {
         let layer = self.layer.get_mut();
         if (self.limits.max_disk_mb.is_some() || self.limits.max_files.is_some() || layer.shares())
-            && let Some(files) = Nameless::of(first, trees)
+            && let Some(files) = UnlinkedFileFinder::of(first, trees)
         {
             layer.count_nameless(files);
         }
@@ -479,7 +479,7 @@ impl<'a> Meter<'a> {
         if let Some((used, most)) = self.layer.borrow().overfull() {
             return Some(hit(LimitKind::DiskMb, megabytes(most), megabytes(used)));
         }
-        if let Some(Crowd { kind, used, most }) = self.layer.borrow_mut().crowded() {
+        if let Some(TotalExceeded { kind, used, most }) = self.layer.borrow_mut().crowded() {
             let amount = |n| if kind == LimitKind::TotalFiles { Limit::Count(n) } else { megabytes(n) };
             return Some(hit(kind, amount(most), amount(used)));
         }

@@ -10,11 +10,11 @@ mod wakeup;
 
 use self::acts::RequiredPermission;
 use self::asked::Judged;
-pub(crate) use self::barred::Barred;
+pub(crate) use self::barred::NoexecMount;
 pub(crate) use self::held::AskedTrees;
 use self::wakeup::WakeupHint;
 use crate::actors::actor;
-use crate::approval::{Asking, Reports};
+use crate::approval::{Approvals, Reports};
 use crate::connect::{self, Address};
 use crate::denials::{Denials, RefusedOperation};
 use crate::flock::{Flock, JobId};
@@ -66,10 +66,10 @@ pub struct Judge<'a> {
     pub flock: Option<Flock>,
     pub observer: Option<Observer<'a>>,
     /// The table of questions to a person.
-    pub asking: Option<Box<dyn Asking + 'a>>,
+    pub asking: Option<Box<dyn Approvals + 'a>>,
     pub asked: Vec<AskedTrees>,
     /// Noexec programs that a person is asked about before they start.
-    pub barred: Vec<Barred>,
+    pub barred: Vec<NoexecMount>,
     pub helper: Option<Helper>,
     /// Program that a process of the supervisor is about to exec; its memory may not be readable.
     pub starting: Option<PathBuf>,

@@ -30,10 +30,10 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// Unlinked files by inode number, with their bytes. All are in the guest's upper layer, so the number alone identifies
 /// a file.
-pub type NamelessFiles = BTreeMap<u64, u64>;
+pub type UnlinkedFiles = BTreeMap<u64, u64>;
 
 /// Finds the unlinked files that the processes of one guest hold in its workspace.
-pub struct Nameless {
+pub struct UnlinkedFileFinder {
     /// `/proc/PID` of the guest's first process, held open: a reused pid cannot take its place.
     first: OwnedFd,
     /// Paths of the workspace and the home, as the kernel writes them in links and, escaped, in lists of mappings.
@@ -41,28 +41,28 @@ pub struct Nameless {
     trees_in_lists: Vec<Vec<u8>>,
     scan: Option<Scan>,
     /// Result of the last scan, for the size of a file that had a descriptor then and may only be mapped now.
-    last: NamelessFiles,
+    last: UnlinkedFiles,
 }
 
-impl Nameless {
+impl UnlinkedFileFinder {
     /// Opens the first process. `None` where it is gone or cannot be read.
-    pub fn of(first: i32, trees: &[&Path]) -> Option<Nameless> {
+    pub fn of(first: i32, trees: &[&Path]) -> Option<UnlinkedFileFinder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let first = rustix::fs::open(format!("/proc/{first}"), flags, Mode::empty()).ok()?;
         let trees: Vec<Vec<u8>> = trees.iter().map(|tree| tree.as_os_str().as_bytes().to_vec()).collect();
         // /proc/PID/maps escapes newlines in a path and no other byte.
         let escaped = |&b: &u8| if b == b'\n' { b"\\012".to_vec() } else { vec![b] };
-        Some(Nameless {
+        Some(UnlinkedFileFinder {
             first,
             trees_in_lists: trees.iter().map(|tree| tree.iter().flat_map(escaped).collect()).collect(),
             trees,
             scan: None,
-            last: NamelessFiles::new(),
+            last: UnlinkedFiles::new(),
         })
     }
 
     /// Continues a scan, or begins one; returns the files once it is complete.
-    pub fn scan(&mut self, until: Instant) -> Option<NamelessFiles> {
+    pub fn scan(&mut self, until: Instant) -> Option<UnlinkedFiles> {
         let mut scan = self.scan.take().unwrap_or_else(|| Scan::begin(&self.first));
         while scan.steps < MOST_STEPS {
             let Some(step) = scan.waiting.pop() else {
@@ -191,7 +191,7 @@ impl Nameless {
 /// A scan in progress.
 struct Scan {
     waiting: Vec<SearchStep>,
-    found: NamelessFiles,
+    found: UnlinkedFiles,
     /// Files known only from mappings, with the highest mapped offset.
     mapped: BTreeMap<u64, u64>,
     seen: BTreeSet<i32>,
@@ -238,7 +238,7 @@ impl Scan {
     fn begin(first: &OwnedFd) -> Scan {
         let mut scan = Scan {
             waiting: Vec::new(),
-            found: NamelessFiles::new(),
+            found: UnlinkedFiles::new(),
             mapped: BTreeMap::new(),
             seen: BTreeSet::new(),
             process_ended: true,
@@ -262,7 +262,7 @@ impl Scan {
 
     /// Adds files that are only mapped: with the size from when they last had a descriptor, and at least the mapped
     /// range.
-    fn finish(mut self, last: &NamelessFiles) -> NamelessFiles {
+    fn finish(mut self, last: &UnlinkedFiles) -> UnlinkedFiles {
         for (inode, end_bytes) in self.mapped {
             let known = last.get(&inode).copied().unwrap_or(0);
             self.found.entry(inode).or_insert(known.max(end_bytes));

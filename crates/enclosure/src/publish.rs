@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// Returns the number of concurrent connections that takes at most a quarter of this process's descriptors.
 pub(crate) fn max_connections() -> usize {
-    let current = sys::host::bound(sys::host::Bounded::OpenFiles).current.unwrap_or(u64::MAX);
+    let current = sys::host::bound(sys::host::BoundedResource::OpenFiles).current.unwrap_or(u64::MAX);
     let most = current.saturating_sub(DESCRIPTORS_KEPT) / 4 / DESCRIPTORS_EACH;
     most.clamp(1, MOST as u64) as usize
 }
@@ -175,7 +175,7 @@ struct Forwarded {
     at: SocketAddr,
     port: u16,
     /// Set until the inner half is connected: whether the other address family was tried already.
-    connecting: Option<Tried>,
+    connecting: Option<Attempts>,
     into: Flow,
     out: Flow,
     broken: bool,
@@ -193,7 +193,7 @@ struct PollResult {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tried {
+enum Attempts {
     First,
     Both,
 }
@@ -309,7 +309,7 @@ impl Server<'_> {
 impl Forwarded {
     fn new(outer: TcpStream, published: &Published, helper: &Helper) -> Option<Forwarded> {
         let (at, port) = (published.listener.local_addr().ok()?, published.port);
-        let begun = outer.set_nonblocking(true).is_ok().then(|| begin(helper, Tried::First, port)).flatten();
+        let begun = outer.set_nonblocking(true).is_ok().then(|| begin(helper, Attempts::First, port)).flatten();
         let Some((inner, connecting)) = begun else {
             reset(&outer);
             return None;
@@ -362,12 +362,12 @@ impl Forwarded {
     }
 
     /// Completes the inner connection; if IPv4 was refused, tries the server on IPv6.
-    fn settle(&mut self, tried: Tried, helper: &Helper) {
+    fn settle(&mut self, tried: Attempts, helper: &Helper) {
         match sockopt::socket_error(&self.inner) {
             Ok(Ok(())) if self.inner.peer_addr().is_ok() => self.connecting = None,
             Ok(Ok(())) => {}
-            _ => match (tried, begin(helper, Tried::Both, self.port)) {
-                (Tried::First, Some((inner, connecting))) => (self.inner, self.connecting) = (inner, connecting),
+            _ => match (tried, begin(helper, Attempts::Both, self.port)) {
+                (Attempts::First, Some((inner, connecting))) => (self.inner, self.connecting) = (inner, connecting),
                 _ => self.broken = true,
             },
         }
@@ -380,16 +380,16 @@ impl Forwarded {
 
 /// Starts a connection to a port on the guest's loopback: the server sees a local client, whichever address it listens
 /// on.
-fn begin(helper: &Helper, tried: Tried, port: u16) -> Option<(TcpStream, Option<Tried>)> {
+fn begin(helper: &Helper, tried: Attempts, port: u16) -> Option<(TcpStream, Option<Attempts>)> {
     let at: IpAddr = match tried {
-        Tried::First => Ipv4Addr::LOCALHOST.into(),
-        Tried::Both => Ipv6Addr::LOCALHOST.into(),
+        Attempts::First => Ipv4Addr::LOCALHOST.into(),
+        Attempts::Both => Ipv6Addr::LOCALHOST.into(),
     };
     let socket = helper.lock().ok()?.socket(at.is_ipv6()).ok()?;
     match rustix::net::connect(&socket, &SocketAddr::new(at, port)) {
         Ok(()) => Some((TcpStream::from(socket), None)),
         Err(Errno::INPROGRESS) => Some((TcpStream::from(socket), Some(tried))),
-        Err(_) if tried == Tried::First => begin(helper, Tried::Both, port),
+        Err(_) if tried == Attempts::First => begin(helper, Attempts::Both, port),
         Err(_) => None,
     }
 }
@@ -397,7 +397,7 @@ fn begin(helper: &Helper, tried: Tried, port: u16) -> Option<(TcpStream, Option<
 /// Connects to a port inside with a timeout; `None` when no process listens there.
 pub(crate) fn reach(helper: &Helper, port: u16) -> Option<TcpStream> {
     const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    let mut tried = Tried::First;
+    let mut tried = Attempts::First;
     loop {
         let (stream, connecting) = begin(helper, tried, port)?;
         if connecting.is_some() {
@@ -407,7 +407,7 @@ pub(crate) fn reach(helper: &Helper, port: u16) -> Option<TcpStream> {
             return Some(stream);
         }
         match connecting {
-            Some(Tried::First) => tried = Tried::Both,
+            Some(Attempts::First) => tried = Attempts::Both,
             _ => return None,
         }
     }

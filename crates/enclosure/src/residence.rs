@@ -6,7 +6,7 @@ mod freeze;
 mod hear;
 
 use self::freeze::FreezeMethod;
-pub use self::freeze::{Frozen, Use};
+pub use self::freeze::{FreezeResult, ResourceUsage};
 use crate::faults::internal;
 use crate::flock::JobId;
 use crate::limits::Cpus;
@@ -62,7 +62,7 @@ pub struct Started {
 
 /// An event in a residence.
 #[derive(Debug)]
-pub enum Happened {
+pub enum ResidenceEvent {
     /// The last process of the command is gone. Its streams may still hold bytes.
     Ended { job: JobId, end: CommandEnd },
     /// The first refusal of its kind, with its job where that is known.
@@ -99,7 +99,7 @@ pub struct Residence<'a> {
     jobs: BTreeMap<JobId, Running>,
     last_job: u64,
     umask: u32,
-    events: Vec<Happened>,
+    events: Vec<ResidenceEvent>,
     next_check: Option<Instant>,
     /// A limit was exceeded, and the commands of that time are not all gone yet.
     limited: bool,

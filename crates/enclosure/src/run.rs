@@ -3,7 +3,7 @@
 use crate::driver;
 use crate::groundwork::PipeEnds;
 use crate::plan::GuestPlan;
-use crate::spec::Beside;
+use crate::spec::GuestServices;
 use crate::supervise::Supervisor;
 use sys::process;
 use terms::{Fault, Outcome};
@@ -13,7 +13,7 @@ const FORWARDED: [i32; 8] = [1, 2, 3, 10, 12, 15, 18, 28];
 
 impl GuestPlan {
     /// Runs the command to its end. Faults are the supervisor's; the command's own failures are in the outcome.
-    pub fn run(mut self, mut beside: Beside<'_>) -> Result<Outcome, Fault> {
+    pub fn run(mut self, mut beside: GuestServices<'_>) -> Result<Outcome, Fault> {
         let signals = process::signal_handle(&FORWARDED).map_err(|e| driver::lacks(e.call))?;
         let pipes = self.ground.pipes()?;
         let command = self.command(&pipes);

@@ -4,7 +4,7 @@
 use crate::actors::Actors;
 use crate::driver::Driver;
 use crate::limits::Meter;
-use crate::listen::{AskedTrees, Barred, Judge};
+use crate::listen::{AskedTrees, Judge, NoexecMount};
 use crate::network::{Network, Opening};
 use crate::publish::{self, Helper, Published, Publisher};
 use crate::spec::GuestSpec;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sys::janitor::Janitor;
 use sys::notify::Listener;
 use sys::process;
-use sys::spawn::{self, Places, Spawned};
+use sys::spawn::{self, InsideHandles, Spawned};
 use terms::{Fault, Limit, LimitHit, LimitKind, Phase};
 
 pub(crate) const SIGKILL: i32 = 9;
@@ -37,7 +37,7 @@ pub(crate) struct RunningGuest<'a> {
     pub max_connections: usize,
     /// Makes sockets in the guest's network namespace, and changes its mounts.
     pub helper: Option<Helper>,
-    pub places: Places,
+    pub places: InsideHandles,
     /// Removes the control groups if the supervisor is killed. Dropped last, after `meter` has removed them.
     pub _janitor: Option<Janitor>,
 }
@@ -70,7 +70,7 @@ impl<'a> RunningGuest<'a> {
         self.places = std::mem::take(&mut self.places).or(handles.places);
         self.judge.asked = AskedTrees::all(&self.spec.plan.asked, std::mem::take(&mut self.places.asked));
         if let Some(root) = &self.places.root {
-            self.judge.barred = Barred::all(self.spec.plan.exec.asked(), root);
+            self.judge.barred = NoexecMount::all(self.spec.plan.exec.asked(), root);
             // No process of the guest can be inspected for its root before the command runs.
             if let (Ok(root), false) = (root.try_clone(), self.spec.resident) {
                 self.judge.look_from(root);

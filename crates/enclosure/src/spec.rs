@@ -1,7 +1,7 @@
 //! The specification of a guest: the command and all decisions about it, and the parts that run beside it. Decides
 //! nothing.
 
-use crate::approval::Asking;
+use crate::approval::Approvals;
 use crate::driver::{Driver, Found};
 use crate::guest::Guest;
 use crate::idmap::is_system;
@@ -54,22 +54,22 @@ pub struct GuestSpec {
 
 /// The parts that work beside a live guest.
 #[derive(Default)]
-pub struct Beside<'a> {
+pub struct GuestServices<'a> {
     pub observer: Option<Observer<'a>>,
     /// Answers at the guest's doors; there with `GuestSpec::network`.
     pub network: Option<Box<dyn Network + 'a>>,
     /// Ports of the guest that the host can reach.
     pub publish: Vec<Published>,
     /// Puts questions to a person; without it, operations that rules ask about are refused.
-    pub asking: Option<Box<dyn Asking + 'a>>,
+    pub asking: Option<Box<dyn Approvals + 'a>>,
     /// Measures the workspace.
     pub gauge: Option<Box<dyn Gauge + 'a>>,
     /// Called once, when the command of a run has gone on for a while. A residence ignores it.
-    pub lasting: Option<Lasting<'a>>,
+    pub lasting: Option<DelayedCall<'a>>,
 }
 
 /// A call that is due when the command has run for `after`. It must not block: the supervisor waits for it.
-pub struct Lasting<'a> {
+pub struct DelayedCall<'a> {
     pub after: Duration,
     pub call: Box<dyn FnOnce() + 'a>,
 }

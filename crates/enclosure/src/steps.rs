@@ -110,7 +110,7 @@ struct Builder<'a> {
 }
 
 /// Inputs of the steps that are the same for every plan.
-pub struct Basis {
+pub struct StepInputs {
     pub guest: Guest,
     pub arena: Arena,
     /// The frame, and the early steps of the first process.
@@ -121,14 +121,14 @@ pub struct Basis {
 }
 
 /// Builds the steps of a spec.
-pub fn build(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
+pub fn build(spec: &GuestSpec, basis: StepInputs) -> Result<Steps, Fault> {
     match spec.enforced.driver {
         Driver::Namespaces => in_namespaces(spec, basis),
         Driver::Landlock => landlock_only::build(spec, basis),
     }
 }
 
-fn in_namespaces(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
+fn in_namespaces(spec: &GuestSpec, basis: StepInputs) -> Result<Steps, Fault> {
     let mut b = Builder {
         spec,
         arena: basis.arena,

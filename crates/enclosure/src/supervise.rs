@@ -8,7 +8,7 @@ use crate::groundwork::PipeEnds;
 use crate::publish::Publisher;
 use crate::relay::{Allowance, Inlet, Outlet, Pumped, Sink};
 use crate::running::RunningGuest;
-use crate::spec::Lasting;
+use crate::spec::DelayedCall;
 use crate::terminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ pub(crate) struct Supervisor<'a> {
     give_up_at: Option<Instant>,
     next_check: Option<Instant>,
     /// Taken when it is called.
-    pub(crate) lasting: Option<Lasting<'a>>,
+    pub(crate) lasting: Option<DelayedCall<'a>>,
     lasting_at: Option<Instant>,
     pub(crate) stamp: PolicyStamp,
 }

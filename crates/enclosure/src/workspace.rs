@@ -1,7 +1,7 @@
 //! The workspace as the enclosure sees it: the base directory and the layers over it. Knows no records, diffs or
 //! reviews.
 
-use crate::nameless::Nameless;
+use crate::nameless::UnlinkedFileFinder;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Workspace {
     pub at: PathBuf,
     /// Real path of the directory outside.
     pub base: PathBuf,
-    pub over: Over,
+    pub over: ChangeStorage,
     /// Opens a file as the guest will see it, whichever layer has it.
     pub open: OpenInside,
 }
@@ -25,7 +25,7 @@ pub struct Workspace {
 pub type OpenInside = Box<dyn Fn(&Path) -> io::Result<File>>;
 
 /// Storage for the guest's changes.
-pub enum Over {
+pub enum ChangeStorage {
     /// Overlay layers, from the bottom up: each directory has `up`, the last also an empty `work`. The guest writes to
     /// the last.
     Layers(Vec<PathBuf>),
@@ -75,7 +75,7 @@ pub trait Gauge {
     fn shares(&self) -> bool;
 
     /// Includes unlinked files in the count from now on, found by `files`.
-    fn count_nameless(&mut self, files: Nameless);
+    fn count_nameless(&mut self, files: UnlinkedFileFinder);
 
     /// Returns the bytes and entries of the guest's changes, unlinked open files included; `None` while a scan is in
     /// progress. Takes a few milliseconds at most.
@@ -88,12 +88,12 @@ pub trait Gauge {
     fn overfull(&self) -> Option<(u64, u64)>;
 
     /// Returns the sum over all workspaces that share a limit, where it exceeds that. Takes as long as `used`.
-    fn crowded(&mut self) -> Option<Crowd>;
+    fn crowded(&mut self) -> Option<TotalExceeded>;
 }
 
 /// Bytes or entries of several workspaces together that exceed their common limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowd {
+pub struct TotalExceeded {
     /// `TotalDiskMb` or `TotalFiles`.
     pub kind: LimitKind,
     pub used: u64,

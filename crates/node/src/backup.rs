@@ -10,14 +10,14 @@ use state::Caller;
 use state::journal::note;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use store::{Copied, Restored};
+use store::{BackupContent, Restored};
 use terms::{ErrorKind, Fault, Phase};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct BackupWritten {
     pub file: PathBuf,
     #[serde(flatten)]
-    pub copied: Copied,
+    pub copied: BackupContent,
     /// Tenants with stores of their own, which the copy does not contain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<String>,

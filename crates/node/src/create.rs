@@ -31,7 +31,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use store::{Entry, Kept, Tx};
 use terms::{ErrorKind, Fault, Limits, Phase, Retry, check_amounts, least};
-pub use workspace::copy::Copied;
+pub use workspace::copy::CopyTotals;
 
 /// Most sandboxes in one state directory.
 pub const MOST_SANDBOXES: u64 = 10_000;
@@ -82,7 +82,7 @@ pub fn create_with_progress(
     node: &Node,
     caller: &Caller,
     ask: &CreateSandbox,
-    progress: &mut dyn FnMut(&Copied),
+    progress: &mut dyn FnMut(&CopyTotals),
 ) -> Result<SandboxCreated, Fault> {
     match claim(node, caller, ask)? {
         Some(claimed) => Ok(claimed),
@@ -112,7 +112,7 @@ fn make_with_progress(
     node: &Node,
     ask: &CreateSandbox,
     caller: &Caller,
-    progress: &mut dyn FnMut(&Copied),
+    progress: &mut dyn FnMut(&CopyTotals),
 ) -> Result<SandboxCreated, Fault> {
     check_fields(ask)?;
     let state = node.states.lend(caller)?;

@@ -21,7 +21,7 @@ use store::{Kept, Store};
 use terms::{ErrorKind, Fault, Phase};
 use workspace::disk_usage;
 use workspace::files::{ChangeRules, Lease};
-pub use workspace::files::{Interest, Room, Root, own_ids};
+pub use workspace::files::{Interest, Root, WriteAllowance, own_ids};
 pub use workspace::files::{change, copy, list, read, search, tar, watch, write};
 
 /// Least time between two updates of a sandbox's time of last use.
@@ -115,7 +115,7 @@ fn open_with(
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     let room = match purpose {
-        FileAccess::Reading => Room::default(),
+        FileAccess::Reading => WriteAllowance::default(),
         FileAccess::Writing => room(&state, &found.record, caller)?,
     };
     let (path, id, stopped) = (state.path.clone(), found.id.clone(), found.record.state == Lifecycle::Stopped);
@@ -183,11 +183,11 @@ fn touch(store: &Store, found: Kept<Sandbox>) -> Result<(), Fault> {
 }
 
 /// Returns the space that the sandbox's limits and the file system leave.
-fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<Room, Fault> {
+fn room(state: &State, sandbox: &Sandbox, caller: &Caller) -> Result<WriteAllowance, Fault> {
     state::directory::check_space(&state.dir, &state.path)?;
     let (bytes, files) = total::left(&state.layers, &state.path, caller)?;
     let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
-    let mut room = Room { bytes: least(state::directory::space_left(&state.dir), bytes), files };
+    let mut room = WriteAllowance { bytes: least(state::directory::space_left(&state.dir), bytes), files };
     let (disk, files) = (sandbox.limits.max_disk_mb, sandbox.limits.max_files);
     if disk.is_none() && files.is_none() {
         return Ok(room);

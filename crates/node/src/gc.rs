@@ -12,7 +12,7 @@ use api::{DiskUsage, Driver, GcCollected, GcItem, GcItemKind, JournalStep, Sandb
 use runtime::Node;
 use runtime::keeper::lost;
 use runtime::keeper::place::KeeperDir;
-use runtime::liveness::{self, LivenessFacts, Look};
+use runtime::liveness::{self, LivenessFacts, LivenessReport};
 use serde_json::json;
 use state::config::Keep;
 use state::journal::note;
@@ -20,7 +20,7 @@ use state::layer_meta::{Meta, drop_layer};
 use state::lock::{LockAttempt, LockResult};
 use state::pool::Spare;
 use state::sandbox::{Run, Sandbox, Tombstone, layers_in_use};
-use state::snapshot::{Frozen, Snapshot};
+use state::snapshot::{FrozenLayer, Snapshot};
 use state::{Caller, State};
 use std::collections::BTreeMap;
 use terms::{ErrorKind, Fault};
@@ -161,7 +161,8 @@ fn idle<'a, T>(
 ) -> impl Iterator<Item = (&'a store::Kept<Sandbox>, T)> {
     let facts: Vec<LivenessFacts> = sandboxes.iter().map(|(kept, _)| LivenessFacts::of(state, kept)).collect();
     let looks = liveness::look_all(node, &facts);
-    let is_idle = |(facts, look): (&LivenessFacts, Look)| !facts.is_held() || look.standing == SandboxState::Active;
+    let is_idle =
+        |(facts, look): (&LivenessFacts, LivenessReport)| !facts.is_held() || look.standing == SandboxState::Active;
     let idle: Vec<bool> = facts.iter().zip(looks).map(is_idle).collect();
     sandboxes.into_iter().zip(idle).filter(|(_, idle)| *idle).map(|(sandbox, _)| sandbox)
 }
@@ -268,8 +269,8 @@ fn drop_dead(state: &State, id: &str) -> Result<bool, Fault> {
         return Ok(false);
     }
     drop_layer(&state.layers, id).map_err(|e| Fault::internal(format!("{id}: {e}")))?;
-    if state.store.read(|tx| tx.get::<Frozen>(id))?.is_some() {
-        state.store.write_soon(|tx| tx.remove::<Frozen>(id))?;
+    if state.store.read(|tx| tx.get::<FrozenLayer>(id))?.is_some() {
+        state.store.write_soon(|tx| tx.remove::<FrozenLayer>(id))?;
     }
     Ok(true)
 }

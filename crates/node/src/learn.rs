@@ -5,7 +5,7 @@ use host::toolchains::SENSITIVE;
 use policy::learn::{Destination, Learned, Observed as Seen, ObservedConnection};
 use policy::{Action, Context, Document, FsRule, Perm, Perms, RulePath};
 use runtime::policies::{self, Flag};
-use runtime::run::{self, Learn, Observed, Refused, RunPlan, RunRequest};
+use runtime::run::{self, Learn, Observed, RunPlan, RunRefused, RunRequest};
 use state::Caller;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use terms::{Fault, Outcome, Phase};
 
-pub struct Lesson {
+pub struct LearnResult {
     pub learned: Learned,
     pub outcome: Outcome,
 }
 
 /// Observations of a lesson so far.
 #[derive(Default)]
-struct Notebook {
+struct Observations {
     seen: Seen,
     looked: BTreeSet<PathBuf>,
     /// Targets of connection attempts that no broker observed.
@@ -40,7 +40,7 @@ pub fn learn(
     writes: &[String],
     reaches: &[String],
     caller: &Caller,
-) -> Result<Lesson, Refused> {
+) -> Result<LearnResult, RunRefused> {
     let public = reaches.iter().any(|r| r == "*");
     let mut documents = vec![wide(caller, public)?];
     let writes = writes.iter().map(|w| Flag::Write(Action::Allow, w.clone()));
@@ -49,13 +49,13 @@ pub fn learn(
     let effective = policy::effective(&documents).map_err(Fault::from)?;
     request.learn = if host::doctor::has_doors(&caller.env) { Learn::All } else { Learn::Files };
     let plan = RunPlan::under(&request, caller, effective.into(), run::begin())?;
-    let book = RefCell::new(Notebook::default());
+    let book = RefCell::new(Observations::default());
     note_program(&mut book.borrow_mut().seen, plan.program());
     let own = sys::net::own_addresses();
     let observer = Box::new(|what: Observed<'_>| book.borrow_mut().note(what));
     let ear = Box::new(|event: &Event| book.borrow_mut().hear(event, &own));
     let outcome = run::run(plan, Some(observer), None, Some(ear))?;
-    let Notebook { mut seen, looked, connects, mut names } = book.into_inner();
+    let Observations { mut seen, looked, connects, mut names } = book.into_inner();
     add_looked(&mut seen, looked, caller);
     add_left(&mut seen);
     let context = Context { home: caller.home.clone(), workspace: caller.cwd.clone(), toolchains: Vec::new() };
@@ -65,7 +65,7 @@ pub fn learn(
     if request.learn != Learn::All {
         learned.notes.extend(unwatched(&connects));
     }
-    Ok(Lesson { learned, outcome })
+    Ok(LearnResult { learned, outcome })
 }
 
 /// Notes on the network uses for which no rule was written.
@@ -103,7 +103,7 @@ fn wide(caller: &Caller, public: bool) -> Result<Document, Fault> {
     Ok(document)
 }
 
-impl Notebook {
+impl Observations {
     fn note(&mut self, what: Observed<'_>) {
         match what {
             Observed::File { named, made, perm } => note_file(&mut self.seen, named, made, perm),

@@ -39,6 +39,6 @@ pub use ::state::{
     admission, batch, bounds, config, conflicted, directory, idempotency, journal, layer_meta, sandbox, total,
 };
 pub use runtime::{Node, events, liveness, network, output, publish, secrets};
-pub use sys::host::{Bounded, bound};
+pub use sys::host::{BoundedResource, bound};
 pub use sys::process::{next_signal, signal_handle};
 pub use sys::random;

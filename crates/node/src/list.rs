@@ -9,7 +9,7 @@ use runtime::Node;
 use runtime::keeper::client::{INSPECTION, LISTING, silence};
 use runtime::keeper::services;
 use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
-use runtime::liveness::{self, LivenessFacts, Look};
+use runtime::liveness::{self, LivenessFacts, LivenessReport};
 use state::pool::{Spare, SpareStage};
 use state::reservations;
 use state::sandbox::{self, Anchored, Run, Sandbox, Tombstone, layers_in_use};
@@ -90,8 +90,8 @@ pub fn covering(node: &Node, caller: &Caller, dir: &Path) -> Result<SandboxSumma
     Ok(row(found, look, terms::clock::now_ms()))
 }
 
-fn row(kept: Kept<Sandbox>, look: Look, now_ms: u64) -> SandboxSummary {
-    let Look { standing, live, lost, silent } = look;
+fn row(kept: Kept<Sandbox>, look: LivenessReport, now_ms: u64) -> SandboxSummary {
+    let LivenessReport { standing, live, lost, silent } = look;
     let expired = expired(&kept.record, now_ms);
     SandboxSummary { state: standing, live, lost, silent, expired, ..plain(kept) }
 }

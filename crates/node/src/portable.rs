@@ -7,7 +7,7 @@ use api::{Driver, Exported, JournalStep, Rel, SandboxImported};
 use runtime::Node;
 use runtime::denied;
 use runtime::policies::{self, Flag, RequestedPolicy};
-use state::idempotency::Once;
+use state::idempotency::KeyedRequest;
 use state::names::check_name;
 use state::reach::{BaseFault, Reach};
 use state::sandbox::{self, Sandbox, TTL_MS};
@@ -115,7 +115,7 @@ pub struct ImportOptions<'a> {
     /// The workspace driver; the best one that works by default.
     pub driver: Option<Driver>,
     /// Idempotency key.
-    pub once: Option<Once>,
+    pub once: Option<KeyedRequest>,
 }
 
 /// Makes a sandbox over a directory, with the changes in a file. A refused file leaves nothing behind.

@@ -4,7 +4,7 @@
 
 use crate::snapshots;
 use api::Rel;
-use enclosure::Nameless;
+use enclosure::UnlinkedFileFinder;
 use runtime::Node;
 use state::config::Quota;
 use state::pool::Spare;
@@ -122,8 +122,9 @@ fn nameless_bytes(state: &State, home: &Path) -> Result<u64, Fault> {
             supervisors.insert(pid, &sandbox.record.base);
         }
     }
-    let found =
-        supervisors.into_iter().filter_map(|(pid, base)| Nameless::of(pid, &[base.as_path(), home])?.scan(until));
+    let found = supervisors
+        .into_iter()
+        .filter_map(|(pid, base)| UnlinkedFileFinder::of(pid, &[base.as_path(), home])?.scan(until));
     Ok(found.map(|files| files.values().sum::<u64>()).sum())
 }
 

@@ -16,7 +16,7 @@ use state::layer_meta::drop_layer;
 use state::lock::LockResult;
 use state::sandbox::{Anchored, Reviewed, Sandbox, Tombstone, layers_in_use};
 use state::sandbox::{Which, pick};
-use state::snapshot::Frozen;
+use state::snapshot::FrozenLayer;
 use state::{Caller, State};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,7 +153,7 @@ fn bury(tx: &Tx<'_>, kept: Kept<Sandbox>, why: &str, caller: &Caller) -> Result<
     tx.remove::<Anchored>(&id)?;
     tx.remove::<Reviewed>(&id)?;
     tx.remove::<Conflicted>(&id)?;
-    gone.iter().try_for_each(|layer| tx.remove::<Frozen>(layer).map(drop))?;
+    gone.iter().try_for_each(|layer| tx.remove::<FrozenLayer>(layer).map(drop))?;
     let (removed_ms, removed_by) = (terms::clock::now_ms(), caller.user.clone());
     tx.add(&id, Tombstone { sandbox, removed_ms, removed_by, why: why.to_owned(), gone: gone.clone() })?;
     Ok(gone)

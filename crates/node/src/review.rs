@@ -19,7 +19,7 @@ pub mod undo;
 use api::Rel;
 pub use workspace::hunks::split;
 pub use workspace::select::{NEEDS_NAME, NOT_CHOSEN};
-pub use workspace::text::{Stretch, words};
+pub use workspace::text::{LineRange, words};
 
 use runtime::Node;
 use state::Caller;

@@ -22,10 +22,10 @@ pub use workspace::archive::Bounds;
 
 use runtime::Node;
 use serde::de::DeserializeOwned;
-use state::idempotency::Once;
+use state::idempotency::KeyedRequest;
 use state::layer_meta::drop_layer;
 use state::sandbox::{self, Anchored, Sandbox, layers_in_use};
-pub use state::snapshot::{Frozen, Ground, Snapshot, Template};
+pub use state::snapshot::{FrozenLayer, Ground, Snapshot, Template};
 use state::{Caller, State};
 use store::{Entry, Kept, Tx};
 use terms::{ErrorKind, Fault, Phase};
@@ -126,7 +126,7 @@ pub fn of_sandbox(node: &Node, caller: &Caller, word: &str, snapshot: Option<&st
 }
 
 /// Returns the response to an earlier request under the same key.
-pub(crate) fn earlier<T: DeserializeOwned>(state: &State, once: Option<&Once>) -> Result<Option<T>, Fault> {
+pub(crate) fn earlier<T: DeserializeOwned>(state: &State, once: Option<&KeyedRequest>) -> Result<Option<T>, Fault> {
     match once {
         Some(once) => state.store.read(|tx| once.answer(tx, terms::clock::now_ms())),
         None => Ok(None),
@@ -196,5 +196,5 @@ pub(crate) fn drop_unused(state: &State, candidates: &[String]) -> Result<(), Fa
     if unused.is_empty() {
         return Ok(());
     }
-    state.store.write_soon(|tx| unused.iter().try_for_each(|id| tx.remove::<Frozen>(id).map(|_| ())))
+    state.store.write_soon(|tx| unused.iter().try_for_each(|id| tx.remove::<FrozenLayer>(id).map(|_| ())))
 }

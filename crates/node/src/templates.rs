@@ -10,7 +10,7 @@ use api::{TemplateCreated, TemplateSummary};
 use runtime::Node;
 use sha2::Digest;
 use sha2::Sha256;
-use state::idempotency::Once;
+use state::idempotency::KeyedRequest;
 use state::names::check_name;
 use state::pool::Pool;
 use state::snapshot::{Ground, Template};
@@ -36,7 +36,7 @@ pub fn create_once(
     name: &str,
     from: Option<&str>,
     prepared: Option<&str>,
-    once: Option<&Once>,
+    once: Option<&KeyedRequest>,
 ) -> Result<TemplateCreated, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, once)? {
@@ -116,7 +116,7 @@ pub fn earlier_template(
     node: &Node,
     caller: &Caller,
     name: &str,
-    once: Option<&Once>,
+    once: Option<&KeyedRequest>,
 ) -> Result<Option<TemplateCreated>, Fault> {
     let state = &node.states.lend(caller)?;
     match earlier(state, once)? {

@@ -5,7 +5,7 @@ use api::{SandboxState, SandboxSummary, TopReport, TopSandbox};
 use runtime::Node;
 use runtime::keeper::client::{LISTING, silence};
 use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
-use runtime::keeper::wire::{self, KeeperRequest, Used};
+use runtime::keeper::wire::{self, KeeperRequest, ResourceUsage};
 use state::sandbox::{Run, Sandbox};
 use state::{Caller, State};
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ const MOST: usize = 100_000;
 
 /// Looks series of samples.
 #[derive(Default)]
-pub struct Top {
+pub struct UsageSampler {
     /// Time of the last sample of each sandbox, and its processor time by then.
     before: BTreeMap<String, (u64, u64)>,
     disk: BTreeMap<String, (Instant, u64)>,
 }
 
-impl Top {
+impl UsageSampler {
     pub fn look(&mut self, node: &Node, caller: &Caller) -> Result<TopReport, Fault> {
         let state = node.states.open(caller)?;
         let (sandboxes, open) = state.store.read(|tx| Ok((tx.list::<Sandbox>()?, tx.list_open::<Run>()?)))?;
@@ -107,7 +107,7 @@ fn used(listed: &SandboxSummary, reply: Reply, runs: &[&Run], processes: &Proces
     let runs = runs.iter().filter(|run| state::process::handle(run).is_some());
     match reply {
         Reply::Answered(_, Some(frame)) => {
-            if let Ok(now) = wire::read_answer::<Used>(&frame) {
+            if let Ok(now) = wire::read_answer::<ResourceUsage>(&frame) {
                 (row.live, row.runs, row.processes) = (true, now.running, now.processes);
                 (row.cpu_us, row.memory_bytes, row.net_bytes) = (now.cpu_us, now.memory_bytes, Some(now.net_bytes));
                 return row;
@@ -128,7 +128,7 @@ fn used(listed: &SandboxSummary, reply: Reply, runs: &[&Run], processes: &Proces
     row
 }
 
-fn add(row: &mut TopSandbox, sum: Sum) {
+fn add(row: &mut TopSandbox, sum: UsageSum) {
     row.processes += sum.count;
     row.cpu_us += sum.cpu_us;
     row.memory_bytes += sum.memory_bytes;
@@ -143,7 +143,7 @@ struct Process {
 }
 
 #[derive(Default)]
-struct Sum {
+struct UsageSum {
     count: u64,
     cpu_us: u64,
     memory_bytes: u64,
@@ -157,8 +157,8 @@ impl Processes {
     }
 
     /// Sums the descendants of a process, without the process itself.
-    fn below(&self, pid: u32) -> Sum {
-        let mut sum = Sum::default();
+    fn below(&self, pid: u32) -> UsageSum {
+        let mut sum = UsageSum::default();
         for (number, process) in &self.0 {
             if *number != pid && self.is_below(*number, pid) {
                 sum.count += 1;

@@ -1,4 +1,4 @@
-//! Runs that go on, and those among them that no record tells of yet: only the lock of their layer and the metadata beside it.
+//! Runs that have not ended, including those without a record yet, which only the lock of their layer and its metadata show.
 
 use api::LiveRun;
 use state::State;

@@ -5,7 +5,7 @@ use crate::error::PlanError;
 use crate::glob::Pattern;
 use crate::perms::{Perm, Perms};
 use crate::plan::{Host, HostFileType, ResolvedPath, Symlink};
-use crate::resolve::{FileRule, ProgramRule, Real, Resolved};
+use crate::resolve::{FileRule, ProgramRule, RealPath, Resolved};
 use crate::walk::{Budget, Region, find};
 use std::path::{Path, PathBuf};
 use terms::Action;
@@ -80,7 +80,7 @@ impl LinkFollower<'_> {
         }
         let head = self.head_of(&rule.patterns[0]);
         let named = found.into_iter().filter(|f| head.as_ref().is_none_or(|head| rule.leads_to(head, &f.real)));
-        let mut reals: Vec<Real> = named.map(|f| self.keep(f, &rule.label)).collect();
+        let mut reals: Vec<RealPath> = named.map(|f| self.keep(f, &rule.label)).collect();
         reals.extend(self.private_workspace_below(rule, &reals));
         rule.reals = Some(tidy(reals));
         Ok(())
@@ -94,10 +94,10 @@ impl LinkFollower<'_> {
 
     /// Returns the workspace if it lies in a private directory below one of `reals`, which would cover it without that
     /// directory.
-    fn private_workspace_below(&self, rule: &FileRule, reals: &[Real]) -> Option<Real> {
+    fn private_workspace_below(&self, rule: &FileRule, reals: &[RealPath]) -> Option<RealPath> {
         let island = rule.private_workspace.as_ref().filter(|island| self.is_real_dir(island))?;
-        let above = |real: &Real| island.starts_with(&real.path) && !rule.private.reaches(&real.path, island);
-        reals.iter().any(above).then(|| Real { path: island.clone(), kind: HostFileType::Dir })
+        let above = |real: &RealPath| island.starts_with(&real.path) && !rule.private.reaches(&real.path, island);
+        reals.iter().any(above).then(|| RealPath { path: island.clone(), kind: HostFileType::Dir })
     }
 
     fn is_real_dir(&self, path: &Path) -> bool {
@@ -110,7 +110,7 @@ impl LinkFollower<'_> {
             return Ok(());
         };
         let reals = program.file.reals.take().unwrap_or_default();
-        let (good, bad): (Vec<Real>, Vec<Real>) =
+        let (good, bad): (Vec<RealPath>, Vec<RealPath>) =
             reals.into_iter().partition(|real| self.host.sha256(&real.path) == Some(wanted));
         program.file.reals = Some(good);
         for real in bad {
@@ -227,7 +227,7 @@ impl LinkFollower<'_> {
             let real = rebased(beneath, &written).filter(|real| !rule.patterns.contains(real));
             rule.patterns.extend(real);
         }
-        rule.reals = Some(tidy(found.into_iter().map(|f| Real { path: f.real, kind: f.kind }).collect()));
+        rule.reals = Some(tidy(found.into_iter().map(|f| RealPath { path: f.real, kind: f.kind }).collect()));
         Ok(())
     }
 
@@ -237,12 +237,12 @@ impl LinkFollower<'_> {
         }
     }
 
-    fn keep(&mut self, found: ResolvedPath, rule: &str) -> Real {
+    fn keep(&mut self, found: ResolvedPath, rule: &str) -> RealPath {
         for link in found.links {
             let (real, rule) = (found.real.clone(), rule.to_owned());
             self.links.push(FollowedLink { link, real, rule });
         }
-        Real { path: found.real, kind: found.kind }
+        RealPath { path: found.real, kind: found.kind }
     }
 }
 
@@ -270,7 +270,7 @@ fn asked_programs(out: &Resolved) -> Vec<FileRule> {
         return Vec::new();
     }
     let asks = out.programs.iter().map(|p| &p.file).filter(|r| r.asks());
-    let readable = |real: &&Real| out.fs(&real.path, Perm::ReadFile).allowed();
+    let readable = |real: &&RealPath| out.fs(&real.path, Perm::ReadFile).allowed();
     let kept = |rule: &FileRule| rule.reals.iter().flatten().filter(readable).cloned().collect();
     let execute = Perms::of(&[Perm::Execute]);
     asks.map(|rule| FileRule { perms: execute, reals: Some(kept(rule)), ..loader_rule(rule) }).collect()
@@ -295,7 +295,7 @@ fn allowed_roots(resolved: &Resolved) -> Vec<PathBuf> {
     roots
 }
 
-pub(crate) fn tidy(mut reals: Vec<Real>) -> Vec<Real> {
+pub(crate) fn tidy(mut reals: Vec<RealPath>) -> Vec<RealPath> {
     reals.sort();
     reals.dedup();
     reals

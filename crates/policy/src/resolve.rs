@@ -103,16 +103,16 @@ pub(crate) struct FileRule {
     /// The pattern as written, and with the links of its head resolved.
     pub(crate) patterns: Vec<Pattern>,
     /// Sorted by path, unique.
-    pub(crate) reals: Option<Vec<Real>>,
+    pub(crate) reals: Option<Vec<RealPath>>,
     /// For an ask rule: the paths that a person can be asked about. Known with `reals`, and a subset of them.
-    pub(crate) asked: Vec<Real>,
+    pub(crate) asked: Vec<RealPath>,
     pub(crate) private: PrivateDirs,
     /// The workspace, if it lies in a private directory: the rule applies in it even from above that directory.
     pub(crate) private_workspace: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Real {
+pub(crate) struct RealPath {
     pub(crate) path: PathBuf,
     pub(crate) kind: HostFileType,
 }

@@ -8,7 +8,7 @@ use crate::follow::{LinkFollower, tidy};
 use crate::path::RulePath;
 use crate::perms::Perm;
 use crate::plan::{HostFileType, HostSocket};
-use crate::resolve::{FileRule, Real, Resolved};
+use crate::resolve::{FileRule, RealPath, Resolved};
 use crate::write;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Resolved {
         if by_rule.allowed() || !by_grant.allowed() {
             return by_rule;
         }
-        let holds = |real: &Real| path.starts_with(&real.path) && may_write(&real.path).allowed();
+        let holds = |real: &RealPath| path.starts_with(&real.path) && may_write(&real.path).allowed();
         let named = |rule: &FileRule| !rule.grants() && rule.reals.iter().flatten().any(holds);
         match self.sockets.iter().any(named) {
             true => by_rule,
@@ -60,7 +60,7 @@ impl Resolved {
         let mut found: BTreeMap<PathBuf, String> = BTreeMap::new();
         for rule in &self.sockets {
             let named = if rule.asks() { &rule.asked[..] } else { rule.reals.as_deref().unwrap_or_default() };
-            let reached = |real: &&Real| self.reaches(&real.path).action != Action::Deny;
+            let reached = |real: &&RealPath| self.reaches(&real.path).action != Action::Deny;
             for real in named.iter().filter(|_| rule.grants() || rule.asks()).filter(reached) {
                 found.entry(real.path.clone()).or_insert_with(|| rule.label.clone());
             }
@@ -103,7 +103,7 @@ impl LinkFollower<'_> {
         Ok(())
     }
 
-    fn sockets_below(&mut self, top: &Path, rule: &FileRule, sockets: &mut Vec<Real>) -> Result<(), PlanError> {
+    fn sockets_below(&mut self, top: &Path, rule: &FileRule, sockets: &mut Vec<RealPath>) -> Result<(), PlanError> {
         let mut dirs = vec![top.to_path_buf()];
         while let Some(dir) = dirs.pop() {
             for name in self.host.list(&dir).unwrap_or_default() {
@@ -117,7 +117,7 @@ impl LinkFollower<'_> {
                     Some(found) if found.real != path => {}
                     Some(found) if found.kind == HostFileType::Dir => dirs.push(path),
                     Some(found) if found.kind == HostFileType::Socket => {
-                        sockets.push(Real { path, kind: HostFileType::Socket })
+                        sockets.push(RealPath { path, kind: HostFileType::Socket })
                     }
                     _ => {}
                 }
@@ -127,7 +127,7 @@ impl LinkFollower<'_> {
     }
 
     /// Returns true unless a file rule hides the socket: a hidden socket cannot be connected to.
-    fn is_shown(&mut self, real: &Real, rule: &FileRule, out: &Resolved) -> bool {
+    fn is_shown(&mut self, real: &RealPath, rule: &FileRule, out: &Resolved) -> bool {
         let hides =
             |r: &&FileRule| !r.grants() && !r.asks() && r.perms.contains(Perm::ReadFile) && r.covers(&real.path);
         let Some(hiding) = out.files.iter().find(hides) else { return true };

@@ -14,7 +14,7 @@ pub mod wire;
 pub use crate::keeper_dir::{lost, place, services, spool};
 pub use crate::watch;
 pub use birth::{announce, stand_alone};
-pub use client::{Come, Contact, Follow, Keeper, Pending, Said};
+pub use client::{Contact, Follow, FromReply, Keeper, Pending, RunEnd};
 pub use keep::{Begin, MOST_RUNS, keep};
 pub use keepers::Keepers;
 pub use starting::KeeperPurpose;

@@ -49,7 +49,7 @@ pub fn standing(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Dura
 
 /// SandboxState of a sandbox, and whether it is live.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct LivenessReport {
     pub standing: SandboxState,
     pub live: bool,
     /// Reason of the loss, where the sandbox is lost.
@@ -58,14 +58,14 @@ pub struct Look {
     pub silent: Option<String>,
 }
 
-pub fn look(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> Look {
+pub fn look(node: &Node, state: &State, kept: &Kept<Sandbox>, deadline: Duration) -> LivenessReport {
     let facts = LivenessFacts::of(state, kept);
     let reply = facts.is_held.then(|| survey(node, &[facts.subject()], None, deadline).pop()).flatten();
     facts.look(reply.unwrap_or(Reply::Absent), deadline)
 }
 
 /// Same as `look` for many sandboxes: their keepers are asked concurrently.
-pub fn look_all(node: &Node, all: &[LivenessFacts]) -> Vec<Look> {
+pub fn look_all(node: &Node, all: &[LivenessFacts]) -> Vec<LivenessReport> {
     let subjects: Vec<_> = all.iter().filter(|facts| facts.is_held).map(LivenessFacts::subject).collect();
     let mut replies = survey(node, &subjects, None, LISTING).into_iter();
     let mut reply_of = |facts: &LivenessFacts| facts.is_held.then(|| replies.next()).flatten();
@@ -103,12 +103,12 @@ impl LivenessFacts {
         survey::SurveyedSandbox::new(&self.state, &self.id)
     }
 
-    fn look(&self, reply: Reply, deadline: Duration) -> Look {
+    fn look(&self, reply: Reply, deadline: Duration) -> LivenessReport {
         let keeper = match reply {
             Reply::Answered(hello, _) => Some(hello),
             Reply::Silent(card) => {
                 let silent = Some(silence(&self.id, &card, deadline));
-                return Look { standing: SandboxState::Silent, live: true, lost: None, silent };
+                return LivenessReport { standing: SandboxState::Silent, live: true, lost: None, silent };
             }
             Reply::Absent | Reply::Refused(_) => None,
         };
@@ -128,6 +128,6 @@ impl LivenessFacts {
             (Lifecycle::Stopped, false) => SandboxState::Stopped,
             (Lifecycle::Stopped, true) => SandboxState::Stopping,
         };
-        Look { standing, live: keeper.is_some(), lost, silent: None }
+        LivenessReport { standing, live: keeper.is_some(), lost, silent: None }
     }
 }

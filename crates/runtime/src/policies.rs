@@ -341,7 +341,7 @@ pub fn within(most: &Policy, then: &Policy, why: &str) -> Result<(), Fault> {
 }
 
 /// Values of the policy's variables, and the additional needs of the caller's toolchains.
-pub struct Surroundings {
+pub struct PolicyContext {
     pub context: Context,
     /// Installation directories of the caller's toolchains, whether or not the policy mentions them.
     pub installations: Vec<PathBuf>,
@@ -350,7 +350,7 @@ pub struct Surroundings {
 }
 
 /// Resolves the policy's variables, and drops a workspace that holds the home directory.
-pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, command: Option<&OsStr>) -> Surroundings {
+pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, command: Option<&OsStr>) -> PolicyContext {
     let mut notes = Vec::new();
     let too_wide = caller.home.starts_with(workspace);
     if too_wide && policy.fs.iter().any(|r| r.rule.path.base() == Base::Workspace) {
@@ -372,7 +372,7 @@ pub fn surroundings(policy: &mut Policy, caller: &Caller, workspace: &Path, comm
     let installations: Vec<PathBuf> = grants.into_iter().map(|g| g.path).collect();
     let toolchains = if wants_tools { installations.clone() } else { Vec::new() };
     let context = Context { home: caller.home.clone(), workspace: workspace.to_path_buf(), toolchains };
-    Surroundings { context, installations, env_names, notes }
+    PolicyContext { context, installations, env_names, notes }
 }
 
 /// Removes the rules about the workspace.

@@ -9,24 +9,24 @@ const MOST: usize = 64;
 
 /// A port to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct PortForward {
     pub at: SocketAddr,
     pub inside: u16,
 }
 
-impl std::fmt::Display for Asked {
+impl std::fmt::Display for PortForward {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.at, self.inside)
     }
 }
 
 /// Parses all ports; a fault where one is given twice.
-pub fn read_all(words: &[String]) -> Result<Vec<Asked>, Fault> {
+pub fn read_all(words: &[String]) -> Result<Vec<PortForward>, Fault> {
     if words.len() > MOST {
         let message = format!("{} ports are published; {MOST} is the maximum", words.len());
         return Err(Fault::invalid(message).phase(Phase::Admission));
     }
-    let all: Vec<Asked> = words.iter().map(|word| read(word)).collect::<Result<_, _>>()?;
+    let all: Vec<PortForward> = words.iter().map(|word| read(word)).collect::<Result<_, _>>()?;
     match all.iter().enumerate().find(|(at, port)| all[..*at].iter().any(|other| other.at == port.at)) {
         Some((_, twice)) => {
             let fault = Fault::invalid(format!("--publish {twice}: {} is published already", twice.at));
@@ -50,7 +50,7 @@ pub fn read_place(word: &str) -> Result<SocketAddr, Fault> {
 }
 
 /// Opens the listener of a port.
-pub fn open(asked: Asked) -> Result<Published, Fault> {
+pub fn open(asked: PortForward) -> Result<Published, Fault> {
     bind(&asked.to_string(), asked)
 }
 
@@ -71,7 +71,7 @@ pub fn listen(words: &[String]) -> Result<Vec<Published>, Fault> {
     words.iter().map(|word| bind(word, read(word)?)).collect()
 }
 
-fn bind(word: &str, asked: Asked) -> Result<Published, Fault> {
+fn bind(word: &str, asked: PortForward) -> Result<Published, Fault> {
     let listener = TcpListener::bind(asked.at).map_err(|e| {
         let kind = match e.kind() {
             std::io::ErrorKind::AddrInUse => ErrorKind::Conflict,
@@ -88,7 +88,7 @@ fn bind(word: &str, asked: Asked) -> Result<Published, Fault> {
     Ok(Published { listener, port: asked.inside })
 }
 
-fn read(word: &str) -> Result<Asked, Fault> {
+fn read(word: &str) -> Result<PortForward, Fault> {
     let refuse = |why: &str| {
         Fault::invalid(format!("--publish {word:?}: {why}"))
             .hint("write [ADDRESS:]HOST:GUEST, such as 8080:80 or 0.0.0.0:8080:80")
@@ -106,7 +106,7 @@ fn read(word: &str) -> Result<Asked, Fault> {
     let (Some(inside), Some(outside)) = (port(inside), port(outside)) else {
         return Err(refuse("ports go from 1 to 65535"));
     };
-    Ok(Asked { at: SocketAddr::new(address, outside), inside })
+    Ok(PortForward { at: SocketAddr::new(address, outside), inside })
 }
 
 fn read_address(text: &str) -> Option<IpAddr> {
@@ -130,7 +130,7 @@ mod test {
             ("[::1]:8080:80", "[::1]:8080", 80),
         ] {
             assert!(is_port(word));
-            assert_eq!(read(word).unwrap(), Asked { at: at.parse().unwrap(), inside });
+            assert_eq!(read(word).unwrap(), PortForward { at: at.parse().unwrap(), inside });
         }
         for word in
             ["", ":", "80", "80:", ":80", "0:80", "80:0", "65536:1", "a:80", "::1:80:80", "1.2.3:80:80", "80:80:"]

@@ -24,17 +24,17 @@ pub use self::home_copy::copy_in;
 pub use self::mode::{check_read_only, check_readable};
 pub(crate) use self::phases::Timer;
 pub use self::phases::{Phases, Timed};
-pub use self::place::{ChangeDestination, Fresh, Keep};
-pub use self::plan::{Refused, RunPlan};
+pub use self::place::{ChangeDestination, Keep, NewWorkspace};
+pub use self::plan::{RunPlan, RunRefused};
 use self::record::Tracked;
 pub(crate) use self::record::{RunWriter, is_stopped};
 pub use self::request::{Learn, RunRequest};
-pub(crate) use self::resident::{Holding, Premises, ResidentPlan};
+pub(crate) use self::resident::{Holding, ResidentContext, ResidentPlan};
 use crate::events::EventFile;
 use crate::network::{Brokered, EventObserver};
 use crate::questions::{Person, Prompter, Questions};
 use crate::roster::Roster;
-use enclosure::Beside;
+use enclosure::GuestServices;
 pub use enclosure::{Groundwork, Observed, Observer, Stdio, begin, forgo};
 pub use state::sandbox::TTL_MS;
 use std::cell::RefCell;
@@ -79,7 +79,7 @@ pub fn run<'a>(
         None => None,
     };
     let gauge = tracked.as_ref().and_then(Tracked::gauge);
-    let ended = plan.guest.run(Beside { observer, network, publish: plan.publish, asking, gauge, lasting });
+    let ended = plan.guest.run(GuestServices { observer, network, publish: plan.publish, asking, gauge, lasting });
     if let Ok(outcome) = &ended {
         let began = Instant::now().checked_sub(Duration::from_millis(outcome.usage.wall_ms));
         timer.enter_at(Phase::Execution, began.unwrap_or_else(Instant::now));
@@ -98,8 +98,8 @@ pub fn run<'a>(
     }
 }
 
-fn asking(questions: Option<Questions>, person: Option<Box<dyn Person>>) -> Option<Box<dyn enclosure::Asking>> {
-    questions.map(|questions| Box::new(Prompter::new(questions, person)) as Box<dyn enclosure::Asking>)
+fn asking(questions: Option<Questions>, person: Option<Box<dyn Person>>) -> Option<Box<dyn enclosure::Approvals>> {
+    questions.map(|questions| Box::new(Prompter::new(questions, person)) as Box<dyn enclosure::Approvals>)
 }
 
 /// Returns an observer that also records questions, and connections to unix sockets of the host, which do not pass the broker.

@@ -8,7 +8,7 @@ mod brought;
 pub mod kept;
 mod login;
 
-pub use brought::{Carried, brought, carry, told};
+pub use brought::{RemoteSecret, brought, carry, told};
 pub use brought::{check_recorded, refuse_brought};
 pub(crate) use login::Login;
 
@@ -88,17 +88,17 @@ struct NamedSecret {
 
 /// Necessity of a secret's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub enum Requirement {
     /// A run without a value goes on without the secret.
     Optional,
     Required,
 }
 
 /// Returns the names of a policy's secrets. A name is optional if every entry says so.
-pub fn needs<'a>(secrets: impl IntoIterator<Item = &'a policy::Secret>) -> BTreeMap<&'a str, Need> {
+pub fn needs<'a>(secrets: impl IntoIterator<Item = &'a policy::Secret>) -> BTreeMap<&'a str, Requirement> {
     let mut needs = BTreeMap::new();
     for secret in secrets {
-        let need = if secret.optional { Need::Optional } else { Need::Required };
+        let need = if secret.optional { Requirement::Optional } else { Requirement::Required };
         let most = needs.entry(secret.name.as_str()).or_insert(need);
         *most = need.max(*most);
     }
@@ -120,7 +120,7 @@ impl Secrets {
     /// Determines the sources of the secrets that the policy names, without reading them. `words` are `NAME=env:VAR`, `NAME=file:PATH`,
     /// `NAME=cmd:COMMAND` or `NAME=store:NAME`; without a word, a secret is the caller's variable of its name, or else the one that is
     /// kept. An optional secret that is neither, and has no word, is left out.
-    pub fn find(wanted: &BTreeMap<&str, Need>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
+    pub fn find(wanted: &BTreeMap<&str, Requirement>, words: &[String], caller: &Caller) -> Result<Secrets, Fault> {
         Secrets::find_beside(&[], wanted, words, caller)
     }
 
@@ -132,7 +132,7 @@ impl Secrets {
 
     fn find_beside(
         copies: &[policy::Labelled<policy::RulePath>],
-        wanted: &BTreeMap<&str, Need>,
+        wanted: &BTreeMap<&str, Requirement>,
         words: &[String],
         caller: &Caller,
     ) -> Result<Secrets, Fault> {
@@ -166,7 +166,7 @@ impl Secrets {
                 None if !only_kept && is_set(name) => SecretSource::Env { variable: own, is_set: true },
                 None => match (kept::find(caller, name), login(name)) {
                     (None, Some((login, path))) => SecretSource::Login(login, path),
-                    (None, None) if *need == Need::Optional => {
+                    (None, None) if *need == Requirement::Optional => {
                         left_out.push(own);
                         continue;
                     }
@@ -461,7 +461,7 @@ mod test {
 
     fn find(words: &[&str]) -> Result<Secrets, Fault> {
         let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-        Secrets::find(&BTreeMap::from([("TOKEN", Need::Required)]), &words, &caller())
+        Secrets::find(&BTreeMap::from([("TOKEN", Requirement::Required)]), &words, &caller())
     }
 
     fn value(words: &[&str]) -> Result<String, Fault> {
@@ -477,7 +477,7 @@ mod test {
             Caller { secret_sources: SecretSources::KeptOnly, ..caller().in_state(Path::new("/nonexistent")) };
         let find = |words: &[&str], caller: &Caller| {
             let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-            Secrets::find(&BTreeMap::from([("TOKEN", Need::Required)]), &words, caller)
+            Secrets::find(&BTreeMap::from([("TOKEN", Requirement::Required)]), &words, caller)
         };
         for word in ["TOKEN=env:TOKEN", "TOKEN=file:/etc/hostname", "TOKEN=cmd:true"] {
             assert!(find(&[word], &caller()).is_ok(), "{word}: the control");

@@ -25,7 +25,7 @@ use tower::ServiceExt;
 
 /// Handles the requests of all connections.
 #[derive(Clone)]
-pub struct Front {
+pub struct RequestHandler {
     pub app: Router,
     pub shared: Shared,
     pub names: Arc<Names>,
@@ -38,7 +38,7 @@ struct Tenant(String);
 /// Paths that also work without the prefix `/v1`, for tools that probe every daemon at the same path.
 const UNVERSIONED: [&str; 3] = ["/health", "/metrics", "/openapi.json"];
 
-impl Front {
+impl RequestHandler {
     pub async fn respond<B>(self, peer: Peer, request: Request<B>) -> Response
     where
         B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
@@ -216,7 +216,7 @@ mod tests {
     use std::path::Path;
 
     /// A front whose routes are those of the daemon and some that misbehave.
-    fn front(state: &Path) -> Front {
+    fn front(state: &Path) -> RequestHandler {
         std::fs::DirBuilder::new().mode(0o700).create(state).unwrap();
         let env = vec![("COFFERDAM_STATE".into(), state.into())];
         let (cwd, home, user) = ("/".into(), "/nonexistent".into(), "tester".into());
@@ -231,10 +231,10 @@ mod tests {
             (StatusCode::IM_A_TEAPOT, "short and stout")
         }
         let app = app.route("/fails", get(fails)).route("/bare", get(bare));
-        Front { app, shared, names: Arc::new(Names::default()) }
+        RequestHandler { app, shared, names: Arc::new(Names::default()) }
     }
 
-    async fn told(front: &Front, path: &str) -> (u16, serde_json::Value) {
+    async fn told(front: &RequestHandler, path: &str) -> (u16, serde_json::Value) {
         let request = Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap();
         let peer = Peer::Unix { uid: Some(rustix::process::geteuid().as_raw()) };
         let response = front.clone().respond(peer, request).await;

@@ -7,7 +7,7 @@ mod tls;
 
 use crate::admission::Quotas;
 use crate::credentials::{Credentials, Peer};
-use crate::front::Front;
+use crate::front::RequestHandler;
 use crate::gate::Names;
 use crate::routes;
 use crate::telemetry::{Collector, Null};
@@ -16,7 +16,7 @@ use connection::Connections;
 use node::bounds::Configured;
 use node::config::{Keep, Logs, Telemetry};
 use node::tokens;
-use node::{Bounded, Caller, Node, bound};
+use node::{BoundedResource, Caller, Node, bound};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
 use socket::DaemonSocket;
@@ -211,7 +211,7 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 
 /// Returns the number of connections that fit below the hard limit of open files, and a note where that is less than wanted.
 fn descriptors(wanted: usize) -> (usize, Vec<String>) {
-    let now = bound(Bounded::OpenFiles);
+    let now = bound(BoundedResource::OpenFiles);
     let most = now.maximum.unwrap_or(u64::MAX);
     let need = wanted as u64 + OTHER_DESCRIPTORS;
     if most >= need {
@@ -224,7 +224,7 @@ fn descriptors(wanted: usize) -> (usize, Vec<String>) {
 }
 
 fn raise_open_files(connections: usize) {
-    let now = bound(Bounded::OpenFiles);
+    let now = bound(BoundedResource::OpenFiles);
     let need = connections as u64 + OTHER_DESCRIPTORS;
     if now.current.is_some_and(|current| current < need) {
         let current = Some(now.maximum.map_or(need, |most| most.min(need)));
@@ -292,7 +292,7 @@ async fn run(
     if let Some(collector) = collector {
         shared.telemetry().send(collector, settings.telemetry.interval);
     }
-    let front = Front { app, shared: shared.clone(), names: Arc::new(names) };
+    let front = RequestHandler { app, shared: shared.clone(), names: Arc::new(names) };
     let open = Connections::new(connections, settings.connections_each);
     let accept = accept(&socket, tcp.as_ref(), tls, &front, &open);
     let signals = |kind| signal(kind).map_err(|e| Fault::internal(format!("signals: {e}")));
@@ -357,7 +357,7 @@ async fn accept(
     socket: &DaemonSocket,
     tcp: Option<&TcpListener>,
     tls: Option<TlsAcceptor>,
-    front: &Front,
+    front: &RequestHandler,
     open: &Connections,
 ) {
     let next = async || match tcp {

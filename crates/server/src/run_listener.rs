@@ -12,8 +12,8 @@ use node::keeper::attach::count_missing;
 use node::keeper::begin::{self, RunKeeper};
 use node::keeper::runs::{self, RunRef};
 use node::keeper::spool::{self, Record, RecordKind, SpoolPage, SpoolReader};
-use node::keeper::wire::{By, Waited};
-use node::keeper::{Come, Keeper, Pending, Said};
+use node::keeper::wire::{InputWriter, Waited};
+use node::keeper::{FromReply, Keeper, Pending, RunEnd};
 use std::time::Duration;
 use terms::{Fault, Outcome, OutputEncoding};
 use tokio::io::Interest;
@@ -29,7 +29,7 @@ const MAX_TAIL_BYTES: usize = 64 << 10;
 /// Maximum number of bytes per write to a command's input.
 pub const PIECE: usize = 256 << 10;
 
-impl<T: Come> Ready<Pending<T>> {
+impl<T: FromReply> Ready<Pending<T>> {
     async fn answer(&mut self) -> Result<T, Fault> {
         loop {
             // Sending may take several steps; after that only the response is awaited.
@@ -174,7 +174,7 @@ impl Listener {
         let (sender, receiver) = oneshot::channel();
         self.shared.tasks().clone().spawn(async move {
             match await_end(&self.shared, keeper, &self.found.id).await {
-                Ok(Said { waited: Waited { outcome: Some(outcome), ended_ms, .. }, log }) => {
+                Ok(RunEnd { waited: Waited { outcome: Some(outcome), ended_ms, .. }, log }) => {
                     drop(permit);
                     let _ = sender.send(Ended { outcome, ended_ms, log }); // the request may be gone
                 }
@@ -209,7 +209,7 @@ pub async fn adopt(shared: Shared) {
     }
 }
 
-async fn await_end(shared: &Shared, keeper: RunKeeper, run: &str) -> Result<Said, Fault> {
+async fn await_end(shared: &Shared, keeper: RunKeeper, run: &str) -> Result<RunEnd, Fault> {
     let (pending, is_current) = match keeper {
         RunKeeper::Notifies(keeper) => (keeper.waits(), true),
         RunKeeper::Polled(keeper) => (keeper.put_wait(run)?, false),
@@ -410,7 +410,7 @@ impl Input {
     }
 
     /// Writes bytes. Resolves when the command's side has them; returns the writer's offset where it counts.
-    pub async fn write(&mut self, bytes: Vec<u8>, eof: bool, by: Option<By>) -> Result<Option<u64>, Refusal> {
+    pub async fn write(&mut self, bytes: Vec<u8>, eof: bool, by: Option<InputWriter>) -> Result<Option<u64>, Refusal> {
         let keeper = self.keeper.take().ok_or_else(|| not_there(&self.run))?;
         let pending = keeper.put_input(&self.run, bytes, eof, by)?;
         let mut pending = register_duplex(pending)?;

@@ -235,15 +235,15 @@ impl Shared {
     }
 
     /// Resolves when a stream must close: the daemon is shutting down, or the credential that opened it was revoked or has expired.
-    pub async fn until_closed(&self, principal: &Principal) -> Closed {
+    pub async fn until_closed(&self, principal: &Principal) -> CloseReason {
         match &principal.token {
             None => {
                 self.until_end().await;
-                Closed::Shutdown
+                CloseReason::Shutdown
             }
             Some(token) => tokio::select! {
-                () = self.until_end() => Closed::Shutdown,
-                () = self.0.credentials.until_invalid(token) => Closed::Credential,
+                () = self.until_end() => CloseReason::Shutdown,
+                () = self.0.credentials.until_invalid(token) => CloseReason::Credential,
             },
         }
     }
@@ -325,7 +325,7 @@ impl Shared {
 
     /// Runs the work on a thread of the pool once the tenant has a permit. Not generic, so that it is compiled once for all verbs.
     async fn in_turn(&self, tenant: &str, work: Box<dyn FnOnce() + Send>) -> Result<(), Refusal> {
-        let counted = Counted::new(self.0.telemetry.queue());
+        let counted = VerbCount::new(self.0.telemetry.queue());
         let permit = self.0.verbs.acquire(tenant, Some(MAX_CONCURRENT_PER_TENANT), PATIENCE).await.map_err(|_| {
             let message = "too many requests are running or queued";
             Refusal::limit(StatusCode::TOO_MANY_REQUESTS, LimitKind::Waiting, message, "try again")
@@ -385,31 +385,31 @@ fn in_use(message: &str, hint: &str) -> Refusal {
 
 /// The reason why a stream is closed before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseReason {
     Shutdown,
     Credential,
 }
 
-impl Closed {
+impl CloseReason {
     pub fn name(self) -> &'static str {
         match self {
-            Closed::Shutdown => "shutdown",
-            Closed::Credential => "credential",
+            CloseReason::Shutdown => "shutdown",
+            CloseReason::Credential => "credential",
         }
     }
 }
 
 /// Counts a running or queued verb until it is dropped.
-struct Counted(Arc<AtomicUsize>);
+struct VerbCount(Arc<AtomicUsize>);
 
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Counted {
+impl VerbCount {
+    fn new(count: &Arc<AtomicUsize>) -> VerbCount {
         count.fetch_add(1, Ordering::Relaxed);
-        Counted(count.clone())
+        VerbCount(count.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for VerbCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -35,13 +35,13 @@ where
     let spooled = shared.admission().spool(&principal.tenant);
     let work = move |node: &Node, caller: &Caller| {
         let file = unnamed_file(&node::directory::prepare(caller)?.0)?;
-        let bounded = Bounded { file, written: 0, spooled, refused: None };
+        let bounded = BoundedFile { file, written: 0, spooled, refused: None };
         let mut out = BufWriter::with_capacity(CHUNK, bounded);
         let done =
             verb(node, caller, &mut out).and_then(|result| out.flush().map(|()| result).map_err(|e| cannot_store(&e)));
         // The verb reports only a failed write; `refused` has the cause.
         let result = done.map_err(|fault| out.get_mut().refused.take().unwrap_or(fault))?;
-        let (Bounded { mut file, written, spooled, .. }, _) = out.into_parts();
+        let (BoundedFile { mut file, written, spooled, .. }, _) = out.into_parts();
         file.rewind().map_err(|e| cannot_store(&e))?;
         Ok((SpooledBody { file, _counted: (permit, spooled) }, written, result))
     };
@@ -76,7 +76,7 @@ async fn next(mut body: SpooledBody) -> Option<(io::Result<Bytes>, SpooledBody)>
 }
 
 /// A writer that fails above the maximum body size, when the disk is nearly full, and above the tenant's share of spooled bytes.
-struct Bounded {
+struct BoundedFile {
     file: File,
     written: u64,
     spooled: Spooled,
@@ -84,7 +84,7 @@ struct Bounded {
     refused: Option<Fault>,
 }
 
-impl Write for Bounded {
+impl Write for BoundedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.written + bytes.len() as u64 > MAX_BODY_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());

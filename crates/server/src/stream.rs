@@ -1,6 +1,6 @@
 //! Response bodies that end when the daemon is shutting down or their credential is revoked or expires.
 
-use crate::shared::Closed;
+use crate::shared::CloseReason;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::future::Future;
@@ -11,16 +11,16 @@ pub struct Closing<B> {
     body: B,
     /// True for server-sent events, which end with the event `closing`.
     events: bool,
-    closed: Pin<Box<dyn Future<Output = Closed> + Send>>,
+    closed: Pin<Box<dyn Future<Output = CloseReason> + Send>>,
     is_over: bool,
 }
 
 impl<B> Closing<B> {
-    pub fn new(body: B, events: bool, closed: impl Future<Output = Closed> + Send + 'static) -> Closing<B> {
+    pub fn new(body: B, events: bool, closed: impl Future<Output = CloseReason> + Send + 'static) -> Closing<B> {
         Closing { body, events, closed: Box::pin(closed), is_over: false }
     }
 
-    fn close(&mut self, why: Closed) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    fn close(&mut self, why: CloseReason) -> Option<Result<Frame<Bytes>, axum::Error>> {
         self.is_over = true;
         if self.events {
             let text = format!("event: closing\ndata: {{\"reason\":\"{}\"}}\n\n", why.name());
@@ -41,7 +41,7 @@ impl<B: Body<Data = Bytes, Error = axum::Error> + Unpin> Body for Closing<B> {
         }
         match this.closed.as_mut().poll(cx) {
             // A finite body is sent to its end while the daemon waits for it.
-            Poll::Ready(Closed::Shutdown) if !this.events => this.closed = Box::pin(std::future::pending()),
+            Poll::Ready(CloseReason::Shutdown) if !this.events => this.closed = Box::pin(std::future::pending()),
             Poll::Ready(why) => return Poll::Ready(this.close(why)),
             Poll::Pending => {}
         }

@@ -47,11 +47,11 @@ pub enum Ruling {
     Allowed,
     /// The state holds already: an answer without a change.
     NothingToDo,
-    Refused(Why),
+    Refused(RefusalReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RefusalReason {
     Running,
     Stopped,
     Removed,
@@ -64,27 +64,27 @@ pub fn admit(standing: SandboxState, verb: Verb) -> Ruling {
     use Ruling::{Allowed, NothingToDo, Refused};
     match (standing, verb) {
         (SandboxState::Removed, Verb::Remove | Verb::RemoveByForce | Verb::Collect) => NothingToDo,
-        (SandboxState::Removed, _) => Refused(Why::Removed),
-        (SandboxState::Ready, _) => Refused(Why::Ready),
+        (SandboxState::Removed, _) => Refused(RefusalReason::Removed),
+        (SandboxState::Ready, _) => Refused(RefusalReason::Ready),
 
         // A silent keeper can be killed; every other verb would need its answer.
         (
             SandboxState::Silent,
             Verb::Exec | Verb::Start | Verb::Remove | Verb::Collect | Verb::Rewrite | Verb::Suspend | Verb::Resume,
-        ) => Refused(Why::Silent),
+        ) => Refused(RefusalReason::Silent),
 
         // A suspended sandbox is resumed by it.
         (SandboxState::Active | SandboxState::Lost | SandboxState::Frozen | SandboxState::Hibernated, Verb::Exec) => {
             Allowed
         }
-        (SandboxState::Running | SandboxState::Stopping, Verb::Exec) => Refused(Why::Running),
-        (SandboxState::Stopped, Verb::Exec) => Refused(Why::Stopped),
+        (SandboxState::Running | SandboxState::Stopping, Verb::Exec) => Refused(RefusalReason::Running),
+        (SandboxState::Stopped, Verb::Exec) => Refused(RefusalReason::Stopped),
 
         (SandboxState::Active | SandboxState::Running, Verb::Start) => NothingToDo,
         (SandboxState::Stopped | SandboxState::Lost | SandboxState::Frozen | SandboxState::Hibernated, Verb::Start) => {
             Allowed
         }
-        (SandboxState::Stopping, Verb::Start) => Refused(Why::Running),
+        (SandboxState::Stopping, Verb::Start) => Refused(RefusalReason::Running),
 
         (SandboxState::Stopped, Verb::Stop) => NothingToDo,
         (_, Verb::Stop) => Allowed,
@@ -92,10 +92,12 @@ pub fn admit(standing: SandboxState, verb: Verb) -> Ruling {
         (
             SandboxState::Running | SandboxState::Stopping | SandboxState::Frozen,
             Verb::Remove | Verb::Collect | Verb::Rewrite,
-        ) => Refused(Why::Running),
+        ) => Refused(RefusalReason::Running),
         (_, Verb::Remove | Verb::Collect | Verb::Rewrite) => Allowed,
 
-        (SandboxState::Stopped | SandboxState::Stopping, Verb::Suspend | Verb::Resume) => Refused(Why::Stopped),
+        (SandboxState::Stopped | SandboxState::Stopping, Verb::Suspend | Verb::Resume) => {
+            Refused(RefusalReason::Stopped)
+        }
         (SandboxState::Hibernated, Verb::Suspend) => NothingToDo,
         (_, Verb::Suspend) => Allowed,
         (SandboxState::Frozen | SandboxState::Hibernated, Verb::Resume) => Allowed,
@@ -114,22 +116,24 @@ pub fn check(standing: SandboxState, verb: Verb, id: &str) -> Result<bool, Fault
     }
 }
 
-fn refusal(why: Why, id: &str) -> Fault {
+fn refusal(why: RefusalReason, id: &str) -> Fault {
     let (kind, what, hint) = match why {
-        Why::Running => (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`"),
-        Why::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
-        Why::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists the existing ones"),
-        Why::Ready => {
+        RefusalReason::Running => {
+            (ErrorKind::Conflict, "a command runs in it", "wait for it, or end it with `cofferdam stop`")
+        }
+        RefusalReason::Stopped => (ErrorKind::Conflict, "it is stopped", "start it again with `cofferdam start`"),
+        RefusalReason::Removed => (ErrorKind::NotFound, "it was removed", "`cofferdam ls` lists the existing ones"),
+        RefusalReason::Ready => {
             (ErrorKind::Conflict, "it is a spare that is not claimed yet", "`cofferdam create --template` claims one")
         }
-        Why::Silent => (
+        RefusalReason::Silent => (
             ErrorKind::Unavailable,
             "its keeper does not answer",
             "try again; if it still fails, `cofferdam stop` or `cofferdam rm --force` ends it with all its processes",
         ),
     };
     let fault = Fault::new(kind, format!("{id}: {what}")).hint(hint).subject(id).phase(Phase::Admission);
-    if why == Why::Silent { fault.retry(Retry::Later) } else { fault }
+    if why == RefusalReason::Silent { fault.retry(Retry::Later) } else { fault }
 }
 
 #[cfg(test)]
@@ -162,11 +166,11 @@ mod tests {
                 let got = match admit(standing, verb) {
                     Ruling::Allowed => '+',
                     Ruling::NothingToDo => '.',
-                    Ruling::Refused(Why::Running) => 'R',
-                    Ruling::Refused(Why::Stopped) => 'S',
-                    Ruling::Refused(Why::Removed) => 'X',
-                    Ruling::Refused(Why::Ready) => 'N',
-                    Ruling::Refused(Why::Silent) => 'Q',
+                    Ruling::Refused(RefusalReason::Running) => 'R',
+                    Ruling::Refused(RefusalReason::Stopped) => 'S',
+                    Ruling::Refused(RefusalReason::Removed) => 'X',
+                    Ruling::Refused(RefusalReason::Ready) => 'N',
+                    Ruling::Refused(RefusalReason::Silent) => 'Q',
                 };
                 assert_eq!(got, want, "{verb:?} of one that is {standing:?}");
             }

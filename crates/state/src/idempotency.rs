@@ -86,7 +86,7 @@ fn fields(params: &Map<String, Value>) -> Map<String, Value> {
 
 /// A request that is carried out once, under a key.
 #[derive(Clone, Debug)]
-pub struct Once {
+pub struct KeyedRequest {
     pub key: String,
     /// Parameters of the request, including its verb.
     pub params: Map<String, Value>,
@@ -96,13 +96,13 @@ pub struct Once {
 const ANSWER: &str = "answer";
 const REQUEST: &str = "request";
 
-impl Once {
+impl KeyedRequest {
     /// Builds the key record. `asked` is the body of the request, or the parameters of its path and the body.
-    pub fn new(key: &str, verb: &str, asked: &impl Serialize, caller: &Caller) -> Result<Once, Fault> {
+    pub fn new(key: &str, verb: &str, asked: &impl Serialize, caller: &Caller) -> Result<KeyedRequest, Fault> {
         check(key)?;
         let asked = serde_json::to_value(asked).map_err(|e| Fault::internal(e.to_string()))?;
         let params = Map::from_iter([(REQUEST.to_owned(), asked), ("verb".to_owned(), verb.into())]);
-        Ok(Once { key: of(caller, key), params })
+        Ok(KeyedRequest { key: of(caller, key), params })
     }
 
     /// Returns the answer to the first request under the key.

@@ -12,7 +12,7 @@ use store::{Entry, Kept, Tx};
 use terms::Fault;
 use workspace::land::{BaseLock, Landing};
 use workspace::plan::{Goal, Plan, Shape};
-use workspace::stage::{self, Drawn, Site};
+use workspace::stage::{self, BatchDirs, CheckedDrafts};
 use workspace::undo::{self, Landed};
 use workspace::{Dir, Stack};
 
@@ -47,10 +47,10 @@ pub fn land(
 ) -> Result<LandedBatch, Fault> {
     let LandingJob { state, batch, base, view, undone, goals } = job;
     let id = terms::id("bat", sys::random::id_bytes());
-    let drawn = Drawn::of(base, goals, made)?;
+    let drawn = CheckedDrafts::of(base, goals, made)?;
     begin(state, &id, &batch, drawn.holds())?;
     let staged = batch::directory(state, &id).and_then(|dir| {
-        let plan = stage::stage(&Site { base, batch: &dir, id: &id, view, undone }, &drawn)?;
+        let plan = stage::stage(&BatchDirs { base, batch: &dir, id: &id, view, undone }, &drawn)?;
         Ok((dir, plan))
     });
     let (dir, plan) = match staged {

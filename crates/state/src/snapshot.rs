@@ -19,7 +19,7 @@ pub struct Ground {
     /// Ids from the bottom up, in the field that every record with references to layers has.
     pub layers: Vec<String>,
     /// The layers with their digests.
-    pub frozen: Vec<Frozen>,
+    pub frozen: Vec<FrozenLayer>,
     pub since: (i64, u32),
     /// Commit of the base at that time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -35,7 +35,7 @@ pub struct Ground {
 
 /// A layer that is no longer written to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frozen {
+pub struct FrozenLayer {
     pub id: String,
     pub digest: String,
     pub entries: u64,
@@ -43,7 +43,7 @@ pub struct Frozen {
 }
 
 /// Stored by the layer's id, so that every stack with the layer finds its digest.
-impl Record for Frozen {
+impl Record for FrozenLayer {
     const KIND: &'static store::Kind = crate::records::kind("frozen");
 }
 
@@ -87,7 +87,7 @@ impl Ground {
     }
 
     /// Builds the ground of a sandbox, with other layers than its own.
-    pub fn of(sandbox: &Sandbox, frozen: Vec<Frozen>, anchors: Anchors) -> Ground {
+    pub fn of(sandbox: &Sandbox, frozen: Vec<FrozenLayer>, anchors: Anchors) -> Ground {
         Ground {
             base: sandbox.base.clone(),
             base_id: sandbox.base_id,
@@ -105,7 +105,7 @@ impl Ground {
 
     /// Opens and verifies the frozen layers; one that differs from its digest is a fault that names the difference.
     pub fn verified(&self, state: &State) -> Result<Vec<Layer>, Fault> {
-        let open = |frozen: &Frozen| {
+        let open = |frozen: &FrozenLayer| {
             let layer = state.layers.get(&frozen.id).map_err(|e| lost(&frozen.id, &e))?;
             manifest::verify(&layer, &frozen.digest, workspace::Marks::of(self.driver))?;
             Ok(layer)

@@ -5,7 +5,7 @@
 use crate::Caller;
 use crate::config::Config;
 use api::{DiskUsage, Driver, Rel};
-use enclosure::Crowd;
+use enclosure::TotalExceeded;
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -43,9 +43,9 @@ impl Total {
     }
 
     /// Returns the total that is exceeded; usage exactly at it is not.
-    fn passed_by(&self, (bytes, files): (u64, u64)) -> Option<Crowd> {
+    fn passed_by(&self, (bytes, files): (u64, u64)) -> Option<TotalExceeded> {
         let over = |kind, used: u64, most: Option<u64>| {
-            most.filter(|most| used > *most).map(|most| Crowd { kind, used, most })
+            most.filter(|most| used > *most).map(|most| TotalExceeded { kind, used, most })
         };
         over(LimitKind::TotalDiskMb, bytes, self.disk_bytes).or_else(|| over(LimitKind::TotalFiles, files, self.files))
     }
@@ -87,7 +87,7 @@ pub fn left(layers: &Layers, path: &Path, caller: &Caller) -> Result<(Option<u64
     Ok((rest(total.disk_bytes, bytes), rest(total.files, files)))
 }
 
-fn full(path: &Path, (bytes, files): (u64, u64), crowd: &Crowd) -> Fault {
+fn full(path: &Path, (bytes, files): (u64, u64), crowd: &TotalExceeded) -> Fault {
     let what = match crowd.kind {
         LimitKind::TotalFiles => format!("have {files} files; the limit is {} (limits.total_files)", crowd.most),
         _ => format!("take {} MiB; the limit is {} (limits.total_disk)", bytes >> 20, crowd.most >> 20),
@@ -135,7 +135,7 @@ impl Account {
     }
 
     /// Returns the exceeded total, where this layer's part of the sum is `used`.
-    pub fn passed_by(&mut self, used: (u64, u64)) -> Option<Crowd> {
+    pub fn passed_by(&mut self, used: (u64, u64)) -> Option<TotalExceeded> {
         let began = Instant::now();
         if self.next_read.is_none_or(|at| began >= at) {
             self.write_usage(used);

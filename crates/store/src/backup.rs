@@ -18,7 +18,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 /// Content of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Copied {
+pub struct BackupContent {
     pub schema: i64,
     /// Number of journal entries, all of them as they were written.
     pub entries: u64,
@@ -31,7 +31,7 @@ pub struct Copied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Restored {
     #[serde(flatten)]
-    pub copied: Copied,
+    pub copied: BackupContent,
     /// Last entry of the journal that was there before, as far as that is known.
     pub entries_before: u64,
     /// Directory of the files that were there before.
@@ -40,7 +40,7 @@ pub struct Restored {
 
 impl Store {
     /// Copies everything, as it is at one moment, to a file that does not exist yet. Writers are not delayed.
-    pub fn backup(&self, to: &Path) -> Result<Copied, Fault> {
+    pub fn backup(&self, to: &Path) -> Result<BackupContent, Fault> {
         let part = with_suffix(to, "part");
         let _ = std::fs::remove_file(&part);
         let done = self.backend.copy_to(&part).and_then(|()| examine(&part)).and_then(|copied| {
@@ -56,7 +56,7 @@ impl Store {
 }
 
 /// Examines a backup without changing it: the file is sound, its schema is known, and its journal unbroken.
-pub fn examine(file: &Path) -> Result<Copied, Fault> {
+pub fn examine(file: &Path) -> Result<BackupContent, Fault> {
     let wrong = |why: &str| {
         let fault = Fault::invalid(format!("{}: {why}", file.display())).phase(Phase::Admission);
         fault.hint("name a file that `cofferdam backup` wrote")
@@ -76,7 +76,7 @@ pub fn examine(file: &Path) -> Result<Copied, Fault> {
     let JournalVerified { entries, head, broken, .. } = chain::verify(&*copy.begin(Access::Read)?, None)?;
     match broken {
         Some(broken) => Err(wrong(&format!("entry {} of its journal was changed: {}", broken.seq, broken.why))),
-        None => Ok(Copied { schema, entries, head, bytes }),
+        None => Ok(BackupContent { schema, entries, head, bytes }),
     }
 }
 

@@ -29,7 +29,7 @@ mod transaction;
 mod verify;
 
 pub use backend::Timed;
-pub use backup::{Copied, Restored, examine, restore};
+pub use backup::{BackupContent, Restored, examine, restore};
 pub use chain::Segment;
 pub use handle::{Store, Unsettled};
 pub use journal::{Entry, JournalFilter};

@@ -12,7 +12,7 @@ use self::privileges::{
 };
 use crate::command::{Command, Order};
 use crate::control::{END_SIGNAL, MOST_HANDLES, Message, Report, send};
-use crate::init::Realm;
+use crate::init::KillScope;
 use crate::op::{InsideDir, Op};
 use crate::raw::{close, close_all_but, exit, kernel, rlimit};
 use crate::setup_barrier::SetupBarrier;
@@ -175,7 +175,7 @@ fn run_guest(ops: &[Op], done: usize, command: &Command, mut state: SetupState<'
         }
     };
     close_all_but(state.control);
-    let realm = if command.own_pids { Realm::Namespace } else { Realm::Descendants };
+    let realm = if command.own_pids { KillScope::Namespace } else { KillScope::Descendants };
     init::reap(pid, realm, state.control)
 }
 

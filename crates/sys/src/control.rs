@@ -53,7 +53,7 @@ pub struct Handles {
     pub terminal: Option<OwnedFd>,
     /// A sock_diag socket, together with doors, where the kernel supports it.
     pub sockets: Option<Sockets>,
-    pub places: Places,
+    pub places: InsideHandles,
     pub doors: Option<Doors>,
     /// The name server's socket of a guest without doors.
     pub resolver: Option<OwnedFd>,
@@ -61,7 +61,7 @@ pub struct Handles {
 
 /// Descriptors of places inside.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct InsideHandles {
     pub scratch: Option<OwnedFd>,
     pub workspace: Option<OwnedFd>,
     pub tmp: Option<OwnedFd>,
@@ -70,15 +70,15 @@ pub struct Places {
     pub asked: Vec<Option<OwnedFd>>,
 }
 
-impl Places {
-    pub(crate) fn from(opened: [Option<OwnedFd>; InsideDir::COUNT]) -> Places {
+impl InsideHandles {
+    pub(crate) fn from(opened: [Option<OwnedFd>; InsideDir::COUNT]) -> InsideHandles {
         let [scratch, workspace, tmp, root, asked @ ..] = opened;
-        Places { scratch, workspace, tmp, root, asked: asked.into() }
+        InsideHandles { scratch, workspace, tmp, root, asked: asked.into() }
     }
 
     /// Takes each place from `self`, or else from `other`.
-    pub fn or(self, other: Places) -> Places {
-        Places {
+    pub fn or(self, other: InsideHandles) -> InsideHandles {
+        InsideHandles {
             scratch: self.scratch.or(other.scratch),
             workspace: self.workspace.or(other.workspace),
             tmp: self.tmp.or(other.tmp),
@@ -240,7 +240,14 @@ fn assign(which: u64, received: Vec<OwnedFd>) -> Handles {
     let mut next = || slots.next().flatten();
     let doors = Doors::new(doors.into_iter(), || received.collect());
     let (listener, terminal, sockets) = (next(), next(), next().map(Sockets::new));
-    Handles { listener, terminal, sockets, places: Places::from(std::array::from_fn(|_| next())), doors, resolver }
+    Handles {
+        listener,
+        terminal,
+        sockets,
+        places: InsideHandles::from(std::array::from_fn(|_| next())),
+        doors,
+        resolver,
+    }
 }
 
 /// Parses field by field, so that no bytes from the other side can make an invalid `Message`.

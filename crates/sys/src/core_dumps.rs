@@ -3,7 +3,7 @@
 //! reserves for programs that must not be dumped to a pipe. With a socket (Linux 6.16) it ignores the limit altogether,
 //! and no setting that a guest could not undo prevents the dump.
 
-use crate::host::{self, Bounded};
+use crate::host::{self, BoundedResource};
 
 /// The name under `degrade` that consents to core dumps that reach the host's handler.
 pub const NAME: &str = "core_dumps";
@@ -26,7 +26,7 @@ pub fn limit() -> u64 {
 }
 
 fn can_set_one() -> bool {
-    host::bound(Bounded::CoreBytes).maximum.is_none_or(|most| most >= 1)
+    host::bound(BoundedResource::CoreBytes).maximum.is_none_or(|most| most >= 1)
 }
 
 /// Returns the handler that a crash inside would reach on this host. A kernel without core dumps has no pattern.

@@ -11,7 +11,7 @@
 use crate::arena::{Arena, ArenaRef};
 use crate::clone::{CloneRequest, SetupSteps, Spawned};
 use crate::command::{Command, Order};
-use crate::control::{Places, socket_pair};
+use crate::control::{InsideHandles, socket_pair};
 use crate::dont_fork::{self, DontFork};
 use crate::entry::EntryHelper;
 use crate::namespaces::{HELPER_MAKES, NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER};
@@ -379,7 +379,7 @@ impl EarlySetup {
 
     /// Waits until the helper has executed all its steps, or one of the two processes is gone; returns the descriptors
     /// that it opened. Until then it has files open in the descriptor table that it shares with us.
-    pub fn finish(&self, first: BorrowedFd<'_>) -> Places {
+    pub fn finish(&self, first: BorrowedFd<'_>) -> InsideHandles {
         let barrier = &self.shared().barrier;
         while !barrier.has_places() && !process::has_ended(first) {
             // Read again after the process ended: its last result counts.
@@ -389,7 +389,7 @@ impl EarlySetup {
             }
             barrier.wait_briefly();
         }
-        Places::from(self.shared().opened.each_ref().map(|slot| {
+        InsideHandles::from(self.shared().opened.each_ref().map(|slot| {
             let fd = slot.swap(-1, Ordering::AcqRel);
             // SAFETY: the descriptor table is shared: the helper opened this descriptor for us and does not use it again.
             (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })

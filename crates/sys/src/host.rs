@@ -87,7 +87,7 @@ pub fn ids() -> (u32, u32) {
 
 /// A resource with an rlimit.
 #[derive(Clone, Copy, Debug)]
-pub enum Bounded {
+pub enum BoundedResource {
     OpenFiles,
     PendingSignals,
     QueueBytes,
@@ -102,12 +102,12 @@ pub struct Bound {
     pub maximum: Option<u64>,
 }
 
-pub fn bound(what: Bounded) -> Bound {
+pub fn bound(what: BoundedResource) -> Bound {
     let resource = match what {
-        Bounded::OpenFiles => libc::RLIMIT_NOFILE,
-        Bounded::PendingSignals => libc::RLIMIT_SIGPENDING,
-        Bounded::QueueBytes => libc::RLIMIT_MSGQUEUE,
-        Bounded::CoreBytes => libc::RLIMIT_CORE,
+        BoundedResource::OpenFiles => libc::RLIMIT_NOFILE,
+        BoundedResource::PendingSignals => libc::RLIMIT_SIGPENDING,
+        BoundedResource::QueueBytes => libc::RLIMIT_MSGQUEUE,
+        BoundedResource::CoreBytes => libc::RLIMIT_CORE,
     };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a structure that the call fills, outliving it.

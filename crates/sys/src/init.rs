@@ -50,7 +50,7 @@ pub(crate) const AT_DIRECTORY: u32 = 2;
 
 /// The processes that are killed when the command ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Realm {
+pub(crate) enum KillScope {
     /// A pid namespace whose pid 1 is this process.
     Namespace,
     /// Our descendants, on the host itself.
@@ -173,7 +173,7 @@ fn reset_signals() {
 
 /// Reaps orphans, forwards signals to the command, and ends with it. When pid 1 ends, the kernel kills all processes
 /// left in the namespace.
-pub(crate) fn reap(command: i32, realm: Realm, control: RawFd) -> ! {
+pub(crate) fn reap(command: i32, realm: KillScope, control: RawFd) -> ! {
     loop {
         // SAFETY: a local set, filled before use.
         let signal = unsafe {
@@ -183,9 +183,9 @@ pub(crate) fn reap(command: i32, realm: Realm, control: RawFd) -> ! {
         };
         match signal {
             libc::SIGCHLD => collect(command, realm, control),
-            END_SIGNAL if realm != Realm::Namespace => finish(libc::SIGKILL, realm, control),
-            KILL_SIGNAL if realm == Realm::SharedNamespace => forward(command, libc::SIGKILL),
-            STOP_SIGNAL if realm == Realm::SharedNamespace => forward(command, libc::SIGSTOP),
+            END_SIGNAL if realm != KillScope::Namespace => finish(libc::SIGKILL, realm, control),
+            KILL_SIGNAL if realm == KillScope::SharedNamespace => forward(command, libc::SIGKILL),
+            STOP_SIGNAL if realm == KillScope::SharedNamespace => forward(command, libc::SIGSTOP),
             signal if signal > 0 => forward(command, signal),
             _ => {}
         }
@@ -193,13 +193,13 @@ pub(crate) fn reap(command: i32, realm: Realm, control: RawFd) -> ! {
 }
 
 /// Kills children until there are none: orphans become our children, so the whole tree is reached.
-fn kill_descendants(realm: Realm) {
+fn kill_descendants(realm: KillScope) {
     /// A tree that survives so many rounds forks faster than it is killed.
     const STOP_AFTER_ROUNDS: u32 = 32;
     let mut all_stopped = false;
     for round in 1..=10_000u32 {
         // Stopped processes do not fork. Other jobs of the guest are stopped too, for a moment.
-        if realm == Realm::SharedNamespace && round.is_multiple_of(STOP_AFTER_ROUNDS) {
+        if realm == KillScope::SharedNamespace && round.is_multiple_of(STOP_AFTER_ROUNDS) {
             signal_all(libc::SIGSTOP);
             all_stopped = true;
         }
@@ -215,7 +215,7 @@ fn kill_descendants(realm: Realm) {
                 while libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) > 0 {}
             },
             // The parent then kills the tree.
-            None if realm == Realm::SharedNamespace => exit(1),
+            None if realm == KillScope::SharedNamespace => exit(1),
             None => return,
         }
     }
@@ -266,7 +266,7 @@ fn forward(command: i32, signal: i32) {
     }
 }
 
-fn collect(command: i32, realm: Realm, control: RawFd) {
+fn collect(command: i32, realm: KillScope, control: RawFd) {
     loop {
         let mut status = 0;
         // SAFETY: writes into a local.
@@ -280,14 +280,14 @@ fn collect(command: i32, realm: Realm, control: RawFd) {
     }
 }
 
-fn finish(status: i32, realm: Realm, control: RawFd) -> ! {
-    if realm != Realm::Namespace {
+fn finish(status: i32, realm: KillScope, control: RawFd) -> ! {
+    if realm != KillScope::Namespace {
         kill_descendants(realm);
     }
     // SAFETY: kills every process that this process may signal in its own pid namespace, then waits for all of them, so
     // that the usage below covers the whole tree.
     let usage = unsafe {
-        if realm == Realm::Namespace {
+        if realm == KillScope::Namespace {
             libc::kill(-1, libc::SIGKILL);
         }
         while libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) > 0 || errno() == libc::EINTR {}

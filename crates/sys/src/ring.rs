@@ -12,7 +12,7 @@ mod model_test;
 mod words;
 
 use crate::CallError;
-use mapping::{Half, Mapping};
+use mapping::{MappedRing, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::fmt;
@@ -34,9 +34,9 @@ const TAIL: usize = 24;
 const FRAMES: usize = 32;
 
 /// The writing end of a ring.
-pub type Producer = cursors::Producer<Half>;
+pub type Producer = cursors::Producer<MappedRing>;
 /// The reading end of a ring.
-pub type Consumer = cursors::Consumer<Half>;
+pub type Consumer = cursors::Consumer<MappedRing>;
 
 /// Both rings as one side uses them.
 pub struct Rings {
@@ -126,7 +126,7 @@ impl Rings {
         let capacity = capacity_of(&memfd)?;
         let mapping = Mapping::new(memfd.as_fd(), 2 * half(capacity)).map_err(RingError::Call)?;
         let mapping = Arc::new(mapping);
-        let halves = [0, half(capacity)].map(|offset| Half::new(&mapping, offset, capacity));
+        let halves = [0, half(capacity)].map(|offset| MappedRing::new(&mapping, offset, capacity));
         if halves.iter().any(|half| half.header() != header(capacity)[..HEAD]) {
             return Err(RingError::Header);
         }

@@ -5,7 +5,7 @@
 
 use crate::command::Command;
 use crate::control::{Message, Report, send};
-use crate::init::{self, Realm, for_each_child, signal_all, usage_report};
+use crate::init::{self, KillScope, for_each_child, signal_all, usage_report};
 use crate::job::{CommandHeader, HANDLES, JobMessage, MOST_INHERITED, MOST_JOBS};
 use crate::raw::{close, close_all_but, exit, kernel};
 use crate::terminal::open_terminal;
@@ -144,7 +144,7 @@ fn run_shepherd(job: &JobMessage, packed: RawFd, stdio: [RawFd; 3], inherit: Inh
     match start(job, packed, stdio, inherit, line) {
         Ok(pid) => {
             close_all_but(line);
-            init::reap(pid, Realm::SharedNamespace, line)
+            init::reap(pid, KillScope::SharedNamespace, line)
         }
         Err((step, errno)) => {
             let report = Report { message: Message::ExecFailed, step, errno, ..Report::default() };

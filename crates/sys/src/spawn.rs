@@ -5,7 +5,7 @@ use crate::clone::CloneRequest;
 pub use crate::clone::{SetupSteps, Spawned};
 pub use crate::command::Command;
 use crate::control::socket_pair;
-pub use crate::control::{Control, END_SIGNAL, Handles, MOST_HANDLES, Message, Places, Report};
+pub use crate::control::{Control, END_SIGNAL, Handles, InsideHandles, MOST_HANDLES, Message, Report};
 use crate::early_setup::EarlySetup;
 pub use crate::namespaces::{NEW_CGROUP, NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_TIME, NEW_USER, NEW_UTS};
 use crate::raw::close;

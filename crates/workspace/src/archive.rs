@@ -18,7 +18,7 @@ mod write;
 
 pub use changes::ExportSource;
 pub use import::{Bounds, Imported, import};
-pub use plain::{LeftOut, Onto, Packed, Room, Unpacked, pack, unpack};
+pub use plain::{LeftOut, Packed, UnpackBounds, UnpackTarget, Unpacked, pack, unpack};
 pub use write::{Exported, export};
 
 /// Format version; grows when older versions can no longer read what we write.
@@ -49,7 +49,7 @@ struct Manifest {
 /// first.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Unread {
+struct RawManifest {
     format: u32,
     about: Box<RawValue>,
     digest: String,
@@ -57,9 +57,9 @@ struct Unread {
     entries: Vec<Item>,
 }
 
-impl Unread {
+impl RawManifest {
     fn read(self) -> serde_json::Result<Manifest> {
-        let Unread { format, about, digest, entries } = self;
+        let RawManifest { format, about, digest, entries } = self;
         if about.get().len() > LONGEST_ABOUT {
             return Err(serde_json::Error::custom(format!("its field `about` is longer than {LONGEST_ABOUT} bytes")));
         }

@@ -23,7 +23,7 @@ const FORGED: [&[u8]; 4] =
 
 /// Attributes of a file in a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LayerAttributes {
     /// Opaque directory: hides the names that lower layers have in it.
     pub opaque: bool,
     pub own: Attributes,
@@ -31,8 +31,8 @@ pub struct Carried {
 
 /// Reads the attributes that are kept: `user.` and POSIX access lists. A forged overlayfs attribute is an error of
 /// kind `InvalidData`.
-pub fn read(file: impl AsFd, marks: Marks) -> io::Result<Carried> {
-    let mut carried = Carried::default();
+pub fn read(file: impl AsFd, marks: Marks) -> io::Result<LayerAttributes> {
+    let mut carried = LayerAttributes::default();
     for name in names(&file)? {
         let overlay = name.starts_with(OWN);
         if marks == Marks::Mean && overlay {
@@ -62,7 +62,7 @@ pub fn read(file: impl AsFd, marks: Marks) -> io::Result<Carried> {
 }
 
 /// Sets the attributes that `read` returned.
-pub fn write(file: impl AsFd, carried: &Carried, marks: Marks) -> io::Result<()> {
+pub fn write(file: impl AsFd, carried: &LayerAttributes, marks: Marks) -> io::Result<()> {
     if carried.opaque && marks == Marks::Mean {
         rustix::fs::fsetxattr(&file, OPAQUE, b"y", XattrFlags::empty())?;
     }

@@ -23,7 +23,7 @@ pub struct Allowance {
 
 /// Totals of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Brought {
+pub struct HomeCopyTotals {
     pub entries: u64,
     pub bytes: u64,
     /// Entries that are no files, directories or links, or that the caller may not read.
@@ -46,7 +46,7 @@ pub fn bring(
     path: &Rel,
     into: &Dir,
     leaves_out: &dyn Fn(&Path) -> bool,
-    (allowance, brought): (&mut Allowance, &mut Brought),
+    (allowance, brought): (&mut Allowance, &mut HomeCopyTotals),
 ) -> Result<bool, BringError> {
     let failed = |error: io::Error| BringError { path: path.clone(), error };
     let (above, name) = path.split().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -72,7 +72,7 @@ struct Copier<'a> {
     /// The path that is copied.
     at: Rel,
     allowance: &'a mut Allowance,
-    brought: &'a mut Brought,
+    brought: &'a mut HomeCopyTotals,
 }
 
 impl Copier<'_> {
@@ -217,7 +217,7 @@ mod tests {
         std::fs::write(at.join("a/b/file"), "text").unwrap();
         std::fs::write(at.join("a/secret"), "secret").unwrap();
         std::os::unix::fs::symlink("/etc", at.join("a/link")).unwrap();
-        let (mut allowance, mut brought) = (PLENTY, Brought::default());
+        let (mut allowance, mut brought) = (PLENTY, HomeCopyTotals::default());
         let leaves_out = |path: &Path| path == Path::new("a/secret");
         let rel = |text: &str| Rel::parse(text.as_bytes()).unwrap();
         assert!(bring(&home, &rel("a"), &into, &leaves_out, (&mut allowance, &mut brought)).unwrap());
@@ -227,7 +227,7 @@ mod tests {
         assert!(!copy.join("a/secret").exists());
         assert_eq!((brought.entries, brought.bytes, brought.left_out), (4, 4, vec![rel("a/secret")]));
         // What is named itself is copied; what leads through a link is not.
-        let mut brought = Brought::default();
+        let mut brought = HomeCopyTotals::default();
         assert!(bring(&home, &rel("a/secret"), &into, &leaves_out, (&mut allowance, &mut brought)).unwrap());
         assert!(!bring(&home, &rel("none/x"), &into, &leaves_out, (&mut allowance, &mut brought)).unwrap());
         let failed = bring(&home, &rel("a/link/passwd"), &into, &leaves_out, (&mut allowance, &mut brought));
@@ -235,7 +235,7 @@ mod tests {
         // Bounds hold.
         let into = scratch.mkdir("other");
         for mut small in [Allowance { entries: 3, bytes: 100 }, Allowance { entries: 100, bytes: 3 }] {
-            let failed = bring(&home, &rel("a/b"), &into, &leaves_out, (&mut small, &mut Brought::default()));
+            let failed = bring(&home, &rel("a/b"), &into, &leaves_out, (&mut small, &mut HomeCopyTotals::default()));
             match small.entries < 10 {
                 true => assert!(failed.is_ok()),
                 false => assert_eq!(failed.unwrap_err().error.kind(), io::ErrorKind::QuotaExceeded),

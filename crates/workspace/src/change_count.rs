@@ -3,7 +3,7 @@
 //! ctime, in the layer and in the base, is not listed again. A guest cannot set the ctime.
 
 use crate::attributes::Marks;
-use crate::diff::{self, Counted, Options};
+use crate::diff::{self, ChangeCounts, Options};
 use crate::dir::Meta;
 use crate::sight::MOST_LOOKED_AT;
 use crate::walk::{self, At, Known, Visitor};
@@ -130,7 +130,7 @@ fn counted(
 /// at, so the result is marked incomplete and the workspace is kept.
 fn compared(stack: &Stack) -> Result<Found, Fault> {
     let counted = diff::count(stack, &Anchors::default(), Options::default().bounds)?;
-    let Counted { added, modified, deleted, withheld, .. } = counted;
+    let ChangeCounts { added, modified, deleted, withheld, .. } = counted;
     Ok(Found { changes: Changes { added, modified, deleted }, history: false, cut: withheld > 0 })
 }
 

@@ -2,7 +2,7 @@
 //! that cannot be parsed counts as one that runs on the host.
 
 use crate::alias::Aliases;
-use crate::runs::{RunsRule, When, matcher};
+use crate::runs::{RunCondition, RunsRule, matcher};
 use crate::scan::Pair;
 use crate::twin;
 use crate::unknown::{self, BaseDirs};
@@ -121,19 +121,25 @@ pub fn folded_part(name: &[u8]) -> String {
 }
 
 /// True if the difference is of the kind that a rule is about.
-fn differs(when: When, bytes: Bytes<'_>) -> bool {
+fn differs(when: RunCondition, bytes: Bytes<'_>) -> bool {
     let Bytes::Known { before, after } = bytes else { return true };
     let text = |side: Option<&[u8]>| std::str::from_utf8(side.unwrap_or_default()).map(str::to_owned);
     let (Ok(before), Ok(after)) = (text(before), text(after)) else { return true };
     match when {
-        When::Always => true,
-        When::Keys(keys) => keys_differ(keys, &before, &after),
+        RunCondition::Always => true,
+        RunCondition::Keys(keys) => keys_differ(keys, &before, &after),
         // Multi-line strings may contain lines that look like section heads.
-        When::Outside(_) if [&before, &after].iter().any(|text| text.contains("\"\"\"") || text.contains("'''")) => {
+        RunCondition::Outside(_)
+            if [&before, &after].iter().any(|text| text.contains("\"\"\"") || text.contains("'''")) =>
+        {
             true
         }
-        When::Outside(sections) => differing_lines(&before, &after).any(|(section, _)| !sections.contains(&&*section)),
-        When::Words(words) => differing_lines(&before, &after).any(|(_, line)| words.iter().any(|w| line.contains(w))),
+        RunCondition::Outside(sections) => {
+            differing_lines(&before, &after).any(|(section, _)| !sections.contains(&&*section))
+        }
+        RunCondition::Words(words) => {
+            differing_lines(&before, &after).any(|(_, line)| words.iter().any(|w| line.contains(w)))
+        }
     }
 }
 

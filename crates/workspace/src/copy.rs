@@ -30,7 +30,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Totals of a copy, also used for progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyTotals {
     pub files: u64,
     pub dirs: u64,
     pub links: u64,
@@ -40,7 +40,7 @@ pub struct Copied {
     pub skipped_more: u64,
 }
 
-impl Copied {
+impl CopyTotals {
     /// Message for the user about entries that are missing from the copy.
     pub fn left_out(&self) -> Option<String> {
         let (first, why) = self.skipped.first()?;
@@ -50,7 +50,12 @@ impl Copied {
 }
 
 /// Copies the whole tree of a base into an empty `up`. Hard links become separate files.
-pub fn populate(base: &Dir, up: &Dir, driver: Driver, progress: &mut dyn FnMut(&Copied)) -> Result<Copied, Fault> {
+pub fn populate(
+    base: &Dir,
+    up: &Dir,
+    driver: Driver,
+    progress: &mut dyn FnMut(&CopyTotals),
+) -> Result<CopyTotals, Fault> {
     let share = driver == Driver::Reflink;
     copy(&[base], up, Marks::Foreign, share, None, progress).map(|(copied, _)| copied)
 }
@@ -60,8 +65,8 @@ pub fn into_layer(
     base: &Dir,
     layer: &Layer,
     driver: Driver,
-    progress: &mut dyn FnMut(&Copied),
-) -> Result<Copied, Fault> {
+    progress: &mut dyn FnMut(&CopyTotals),
+) -> Result<CopyTotals, Fault> {
     let fail = |e: io::Error| walk::fault(&Rel::top().join(layer.id.as_bytes()), &e);
     let (share, record) = (driver == Driver::Reflink, OriginRecorder::of_base(layer).map_err(fail)?);
     let (copied, record) = copy(&[base], &layer.up, Marks::Foreign, share, Some(record), progress)?;
@@ -70,12 +75,12 @@ pub fn into_layer(
 }
 
 /// Merges layers, from the bottom up, into an empty `up`; whiteouts that hide names of the base are kept.
-pub fn layers(from: &[&Dir], up: &Dir) -> Result<Copied, Fault> {
+pub fn layers(from: &[&Dir], up: &Dir) -> Result<CopyTotals, Fault> {
     copy(from, up, Marks::Mean, true, None, &mut |_| {}).map(|(copied, _)| copied)
 }
 
 /// Copies the whole tree of a copying workspace into another fresh layer.
-pub fn tree(from: &Layer, to: &Layer) -> Result<Copied, Fault> {
+pub fn tree(from: &Layer, to: &Layer) -> Result<CopyTotals, Fault> {
     let record = Origin::read(from).map(OriginRecorder::of_copy);
     let (copied, record) = copy(&[&from.up], &to.up, Marks::Plain, true, record, &mut |_| {})?;
     let fail = |e: io::Error| walk::fault(&Rel::top().join(to.id.as_bytes()), &e);
@@ -112,8 +117,8 @@ fn copy(
     marks: Marks,
     share: bool,
     record: Option<OriginRecorder>,
-    progress: &mut dyn FnMut(&Copied),
-) -> Result<(Copied, Option<OriginRecorder>), Fault> {
+    progress: &mut dyn FnMut(&CopyTotals),
+) -> Result<(CopyTotals, Option<OriginRecorder>), Fault> {
     let top = from.last().ok_or_else(|| Fault::internal("no layer to copy"))?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
     let shared = CopyState {
@@ -133,7 +138,7 @@ fn copy(
                 let _ = ended.send(());
             });
         }
-        let (copied, last_report) = (Copied::default(), Instant::now());
+        let (copied, last_report) = (CopyTotals::default(), Instant::now());
         let telling = &mut *progress;
         let copier =
             Copier { way, levels: Vec::new(), jobs, shared: &shared, copied, record, last_report, progress: telling };
@@ -161,14 +166,14 @@ fn copy(
 }
 
 /// Waits for the workers, which end once the queue is closed and empty.
-fn wait(ends: &Receiver<()>, shared: &CopyState, copied: &Copied, progress: &mut dyn FnMut(&Copied)) {
+fn wait(ends: &Receiver<()>, shared: &CopyState, copied: &CopyTotals, progress: &mut dyn FnMut(&CopyTotals)) {
     let mut left = WORKERS;
     while left > 0 {
         match ends.recv_timeout(PROGRESS_INTERVAL) {
             Ok(()) => left -= 1,
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                progress(&Copied { bytes: shared.bytes.load(Ordering::Relaxed), ..copied.clone() });
+                progress(&CopyTotals { bytes: shared.bytes.load(Ordering::Relaxed), ..copied.clone() });
             }
         }
     }
@@ -204,10 +209,10 @@ struct Copier<'a> {
     levels: Vec<(Vec<u8>, Meta)>,
     jobs: SyncSender<CopyJob>,
     shared: &'a CopyState,
-    copied: Copied,
+    copied: CopyTotals,
     record: Option<OriginRecorder>,
     last_report: Instant,
-    progress: &'a mut dyn FnMut(&Copied),
+    progress: &'a mut dyn FnMut(&CopyTotals),
 }
 
 impl Visitor for Copier<'_> {

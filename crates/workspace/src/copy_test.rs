@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Scratch, picture};
 use std::os::unix::fs::MetadataExt;
 
-fn quiet(_: &Copied) {}
+fn quiet(_: &CopyTotals) {}
 
 // promise 17
 #[test]
@@ -74,7 +74,7 @@ fn many_files_pass_through_few_descriptors_and_progress_is_told() {
         scratch.file(&format!("base/d{}/{i}", i % 40), format!("{i}").as_bytes());
     }
     let up = scratch.mkdir("up");
-    let mut last = Copied::default();
+    let mut last = CopyTotals::default();
     let copied = populate(&base, &up, Driver::Copy, &mut |now| last = now.clone()).unwrap();
     assert_eq!((copied.files, &last), (3_000, &copied));
     assert_eq!(picture(&scratch.path.join("base")), picture(&scratch.path.join("up")));

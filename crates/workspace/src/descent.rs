@@ -18,11 +18,11 @@ pub const DEEPEST: usize = 100_000;
 #[derive(Debug)]
 pub struct Descent {
     here: Dir,
-    above: Vec<Above>,
+    above: Vec<OpenParent>,
 }
 
 #[derive(Debug)]
-struct Above {
+struct OpenParent {
     /// Device and inode.
     id: (u64, u64),
     handle: Option<Dir>,
@@ -59,7 +59,7 @@ impl Descent {
         }
         let id = id_of(&self.here)?;
         let handle = std::mem::replace(&mut self.here, below?);
-        self.above.push(Above { id, handle: Some(handle) });
+        self.above.push(OpenParent { id, handle: Some(handle) });
         if let Some(far) = self.above.len().checked_sub(HELD + 1) {
             self.above[far].handle = None;
         }
@@ -68,7 +68,7 @@ impl Descent {
 
     /// Returns to the parent; a no-op at the top.
     pub fn leave(&mut self) -> io::Result<()> {
-        let Some(Above { id, handle }) = self.above.pop() else { return Ok(()) };
+        let Some(OpenParent { id, handle }) = self.above.pop() else { return Ok(()) };
         let up = match handle {
             Some(handle) => handle,
             None => {

@@ -51,7 +51,7 @@ impl Default for Options {
 
 /// Number of changes that wait for review, from metadata alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct ChangeCounts {
     pub added: u64,
     pub modified: u64,
     pub deleted: u64,
@@ -68,12 +68,13 @@ const MOST_COMPARED: u64 = 64 << 20;
 
 /// Counts by name, mode and size: a rename is two changes, and a file rewritten with the same bytes is one, unless its
 /// mtime equals that of the base. Then its bytes are compared, because any process can set an mtime.
-pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<Counted, Fault> {
+pub fn count(stack: &Stack, anchors: &Anchors, bounds: Bounds) -> Result<ChangeCounts, Fault> {
     let usual = Options::default();
     let mut nothing = Budget { largest_file: 0, bytes: 0, ..usual.budget };
     let scanned = scan::scan(stack, anchors, usual.exclude, bounds, &mut nothing)?;
     let withheld_files = scanned.withheld.iter().map(|withheld| withheld.files).sum();
-    let mut counted = Counted { withheld: scanned.withheld.len() as u64, withheld_files, ..Counted::default() };
+    let mut counted =
+        ChangeCounts { withheld: scanned.withheld.len() as u64, withheld_files, ..ChangeCounts::default() };
     let mut left = MOST_COMPARED;
     for pair in &scanned.pairs {
         if is_untouched(stack, pair, &mut left).unwrap_or(false) {

@@ -25,7 +25,7 @@ pub struct Budget {
 }
 
 /// An entry, and the reason why it cannot land, if any.
-pub struct Taken {
+pub struct ReviewedEntry {
     pub entry: ChangeSide,
     pub trouble: Option<&'static str>,
 }
@@ -35,14 +35,20 @@ pub const TOO_LARGE: &str = "too large to be reviewed";
 pub const SPECIAL: &str = "neither a file, a directory nor a link";
 
 /// Reads the entry of a name. None if it vanished meanwhile.
-pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budget) -> io::Result<Option<Taken>> {
+pub fn take(
+    dir: &Dir,
+    name: &[u8],
+    meta: &Meta,
+    marks: Marks,
+    budget: &mut Budget,
+) -> io::Result<Option<ReviewedEntry>> {
     let plain =
         ChangeSide { kind: meta.kind, mode: meta.mode, size: 0, digest: None, target: None, xattrs: BTreeMap::new() };
     let taken = match meta.kind {
         FileKind::File => take_file(dir, name, plain, marks, budget),
         FileKind::Symlink => take_link(dir, name, plain),
         FileKind::Dir => take_dir(dir, name, plain, marks, budget),
-        _ => return Ok(Some(Taken { entry: plain, trouble: Some(SPECIAL) })),
+        _ => return Ok(Some(ReviewedEntry { entry: plain, trouble: Some(SPECIAL) })),
     };
     match taken {
         Ok(taken) => Ok(Some(taken)),
@@ -57,7 +63,7 @@ pub fn take(dir: &Dir, name: &[u8], meta: &Meta, marks: Marks, budget: &mut Budg
                 target: None,
                 xattrs: BTreeMap::new(),
             };
-            Ok(Some(Taken { entry, trouble: Some(UNREADABLE) }))
+            Ok(Some(ReviewedEntry { entry, trouble: Some(UNREADABLE) }))
         }
         Err(e) => Err(e),
     }
@@ -67,32 +73,44 @@ pub fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-fn take_file(dir: &Dir, name: &[u8], mut entry: ChangeSide, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
+fn take_file(
+    dir: &Dir,
+    name: &[u8],
+    mut entry: ChangeSide,
+    marks: Marks,
+    budget: &mut Budget,
+) -> io::Result<ReviewedEntry> {
     let mut file = dir.file(&Rel::top().join(name))?;
     entry.xattrs = attributes(&file, marks, budget)?;
     let size = file.metadata()?.len();
     entry.size = size;
     if size > budget.largest_file || size > budget.bytes {
-        return Ok(Taken { entry, trouble: Some(TOO_LARGE) });
+        return Ok(ReviewedEntry { entry, trouble: Some(TOO_LARGE) });
     }
     budget.bytes -= size;
     let (digest, read) = digest_of(&mut file, budget.largest_file)?;
     entry.size = read;
     entry.digest = Some(digest);
-    Ok(Taken { entry, trouble: None })
+    Ok(ReviewedEntry { entry, trouble: None })
 }
 
-fn take_link(dir: &Dir, name: &[u8], mut entry: ChangeSide) -> io::Result<Taken> {
+fn take_link(dir: &Dir, name: &[u8], mut entry: ChangeSide) -> io::Result<ReviewedEntry> {
     let target = dir.link_target(name)?;
     entry.size = target.len() as u64;
     entry.digest = Some(digest(&target));
     entry.target = Some(PathText::of(&target));
-    Ok(Taken { entry, trouble: None })
+    Ok(ReviewedEntry { entry, trouble: None })
 }
 
-fn take_dir(dir: &Dir, name: &[u8], mut entry: ChangeSide, marks: Marks, budget: &mut Budget) -> io::Result<Taken> {
+fn take_dir(
+    dir: &Dir,
+    name: &[u8],
+    mut entry: ChangeSide,
+    marks: Marks,
+    budget: &mut Budget,
+) -> io::Result<ReviewedEntry> {
     entry.xattrs = attributes(&dir.dir(&Rel::top().join(name))?, marks, budget)?;
-    Ok(Taken { entry, trouble: None })
+    Ok(ReviewedEntry { entry, trouble: None })
 }
 
 /// SHA-256 and length of a file; a file that grows meanwhile is read up to `most`.

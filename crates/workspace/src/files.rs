@@ -44,7 +44,7 @@ pub struct Root {
     dir: Dir,
     owner: (u32, u32),
     place: PathBuf,
-    room: Room,
+    room: WriteAllowance,
     /// Policy rules on paths that may not be changed, if any.
     rules: Option<Arc<dyn ChangeRules>>,
     lease: Option<Arc<dyn Lease>>,
@@ -69,7 +69,7 @@ pub trait Lease: Debug + Send + Sync {
 
 /// Bytes and files that may still be written; None is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct WriteAllowance {
     pub bytes: Option<u64>,
     pub files: Option<u64>,
 }
@@ -77,11 +77,11 @@ pub struct Room {
 impl Root {
     /// `owner` is the user and group id for new files; `place` is the path of the directory inside the sandbox.
     pub fn new(dir: OwnedFd, owner: (u32, u32), place: PathBuf) -> Root {
-        let (room, rules, lease) = (Room::default(), None, None);
+        let (room, rules, lease) = (WriteAllowance::default(), None, None);
         Root { dir: Dir::from_fd(dir), owner, place, room, rules, lease, within_mount: false }
     }
 
-    pub fn with_room(self, room: Room) -> Root {
+    pub fn with_room(self, room: WriteAllowance) -> Root {
         Root { room, ..self }
     }
 
@@ -103,7 +103,7 @@ impl Root {
         self.lease.as_ref().map(|lease| lease.sandbox())
     }
 
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> WriteAllowance {
         self.room
     }
 

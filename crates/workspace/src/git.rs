@@ -27,9 +27,9 @@ pub use commit::{Committed, Plan, Prepared, Staged, prepare};
 pub use intake::{Fetched, Intake, check_reference};
 pub use linked::{Linked, SEED_MARK, carry_seed, head_inside, head_of_top, is_seeded, top_around};
 pub use locate::Repository;
-pub use old::{Old, Was};
+pub use old::{CommitFiles, CommittedFile};
 pub use refs::Head;
-pub use settings::{Identity, Surroundings};
+pub use settings::{GitEnvironment, Identity};
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //! lists that the base did not have, and attributes that overlayfs would obey.
 
 use crate::plan::{ContentSource, Expected, Goal, Shape};
-use crate::select::Pick;
+use crate::select::SelectedChange;
 use api::{Change, ChangeKind, ChangeSide, FileKind, Hunk, PathText, Rel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use terms::{ErrorKind, Fault, Phase};
 
 /// Goals for the chosen changes, and notes for the reviewer.
-pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
+pub fn goals(picks: &[SelectedChange<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
     refuse_drifted(picks)?;
     let (mut goals, mut notes) = (Vec::new(), Vec::new());
     for pick in picks {
@@ -29,7 +29,7 @@ pub fn goals(picks: &[Pick<'_>]) -> Result<(Vec<Goal>, Vec<String>), Fault> {
 /// Bound on the paths listed in one message.
 const MOST_NAMED: usize = 10;
 
-fn refuse_drifted(picks: &[Pick<'_>]) -> Result<(), Fault> {
+fn refuse_drifted(picks: &[SelectedChange<'_>]) -> Result<(), Fault> {
     let drifted: Vec<&Rel> = picks.iter().filter(|p| p.file.change.drifted).map(|p| &p.file.change.path).collect();
     if drifted.is_empty() {
         return Ok(());

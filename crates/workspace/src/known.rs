@@ -1,7 +1,7 @@
 //! Copies of base files as of the last rebase: the merge base of the next one. Stored beside the layer, bounded, and
 //! optional: a rebase works without them.
 
-use crate::anchor::{Anchors, Seen};
+use crate::anchor::{Anchors, BaseStat};
 use crate::entry::digest;
 use crate::layer::{Layer, Stack};
 use crate::rebase::Rebase;
@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 256 << 20;
 struct Known {
     path: Rel,
     /// Metadata of the base's file when it was copied.
-    seen: Seen,
+    seen: BaseStat,
     digest: String,
 }
 

@@ -9,7 +9,7 @@
 
 use crate::dir::{Dir, is_absent};
 use crate::place::{self, FileFacts, Identity};
-use crate::plan::{LandingStep, Look, Piece, Plan, StepAction};
+use crate::plan::{DirProperties, LandingStep, Piece, Plan, StepAction};
 use crate::{stage, trouble};
 use api::{FileKind, Rel};
 use rustix::fs::{AtFlags, FlockOperation, RenameFlags};
@@ -307,7 +307,7 @@ fn name_of(step: &LandingStep) -> &[u8] {
 
 /// True for this directory with one of these modes, ignoring owner write permission, which an interrupted step may
 /// have added.
-fn is_dressed(found: Option<&FileFacts>, dir: Identity, looks: &[&Look]) -> bool {
+fn is_dressed(found: Option<&FileFacts>, dir: Identity, looks: &[&DirProperties]) -> bool {
     let bits = |mode: u32| mode | 0o200;
     found.is_some_and(|now| now.id == dir && looks.iter().any(|look| bits(look.mode) == bits(now.mode)))
 }
@@ -387,7 +387,7 @@ fn undo_step(step: &LandingStep, dir: &Dir, hold: &Dir) -> Result<(), Errno> {
     }
 }
 
-fn set(dir: &Dir, name: &[u8], look: &Look) -> io::Result<()> {
+fn set(dir: &Dir, name: &[u8], look: &DirProperties) -> io::Result<()> {
     let own = dir.dir(&Rel::top().join(name))?;
     stage::set_look(&own, look)
 }

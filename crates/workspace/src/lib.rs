@@ -68,7 +68,7 @@ mod view;
 pub mod walk;
 mod way;
 
-pub use anchor::{Anchors, Seen};
+pub use anchor::{Anchors, BaseStat};
 pub use attributes::Marks;
 pub use dir::Dir;
 pub use layer::{HomePart, Layer, Layers, Lock, Stack};

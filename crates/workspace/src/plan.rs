@@ -122,12 +122,12 @@ pub enum StepAction {
     /// Moves the existing piece aside.
     Remove { old: Piece },
     /// Changes mode or attributes of a directory that stays.
-    Dress { dir: Identity, from: Look, to: Look },
+    Dress { dir: Identity, from: DirProperties, to: DirProperties },
 }
 
 /// Properties of a directory that can change in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct DirProperties {
     pub mode: u32,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub xattrs: BTreeMap<String, String>,

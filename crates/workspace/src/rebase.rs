@@ -8,16 +8,16 @@
 //! An interrupted rebase is simply repeated: a file that already has its noted result is left alone, so that conflict
 //! markers are never merged again.
 
-use crate::anchor::{Anchors, Seen};
+use crate::anchor::{Anchors, BaseStat};
 use crate::attributes::{self, Marks};
 use crate::dir::{Dir, Meta, is_absent};
 use crate::entry::digest;
-use crate::git::Was;
+use crate::git::CommittedFile;
 use crate::layer::Stack;
 use crate::merge::{self, Merged};
 use crate::place;
 use crate::sweep;
-use crate::top::{Put, Top};
+use crate::top::{Put, TopLayer};
 use crate::{known, stage, trouble};
 use api::{
     Change, ChangeClass, ChangeKind, ChangeSide, Diff, Driver, FileDiff, FileKind, RebaseFate, RebasedFile, Rel,
@@ -34,12 +34,12 @@ pub struct Rebase {
     pub moved: Vec<RebasedFile>,
     /// Anchors of the workspace afterwards.
     pub anchors: Anchors,
-    acts: Vec<Noted>,
+    acts: Vec<IntendedWrite>,
 }
 
 /// Intended write, recorded so that it is recognised after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Noted {
+struct IntendedWrite {
     path: Rel,
     /// Digest of the base's file.
     theirs: Option<String>,
@@ -52,7 +52,7 @@ struct Noted {
 const NOTE: &str = "rebase";
 
 /// Merge base of a path: its content before both sides changed it.
-pub type Before<'a> = &'a dyn Fn(&Rel) -> Result<Was, Fault>;
+pub type MergeBase<'a> = &'a dyn Fn(&Rel) -> Result<CommittedFile, Fault>;
 
 /// Time of the clock that stamps files, a little before now: every earlier change has an earlier stamp.
 pub fn now() -> (i64, u32) {
@@ -65,7 +65,7 @@ pub fn now() -> (i64, u32) {
 }
 
 /// Examines every change whose file in the base has drifted. `diff` is current and withholds no path of the base.
-pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -> Result<Rebase, Fault> {
+pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: MergeBase<'_>) -> Result<Rebase, Fault> {
     let noted = noted(stack)?;
     let mut rebase = Rebase { moved: Vec::new(), anchors: Anchors::default(), acts: Vec::new() };
     for file in &diff.files {
@@ -96,7 +96,7 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
         };
         if !matches!(decision.act, RebaseAction::Nothing) {
             let (path, result, fate) = (change.path.clone(), result.clone(), decision.fate.clone());
-            rebase.acts.push(Noted { path, theirs, result, fate });
+            rebase.acts.push(IntendedWrite { path, theirs, result, fate });
         }
         rebase.moved.push(RebasedFile { path: change.path.clone(), fate: decision.fate, digest: result });
     }
@@ -105,11 +105,11 @@ pub fn plan(stack: &Stack, diff: &Diff, anchors: &Anchors, before: Before<'_>) -
 
 impl Rebase {
     /// Writes the results. The caller holds the layer's lock and stores `anchors` afterwards.
-    pub fn carry_out(&self, stack: &Stack, diff: &Diff, before: Before<'_>) -> Result<(), Fault> {
+    pub fn carry_out(&self, stack: &Stack, diff: &Diff, before: MergeBase<'_>) -> Result<(), Fault> {
         let Some(layer) = stack.layers.last() else { return Ok(()) };
         let fail = |at: &Rel, e: io::Error| trouble::with(at, "bring it onto the base", &e);
         stage::write_durably(&layer.dir, NOTE, &self.acts).map_err(|e| fail(&Rel::top(), e))?;
-        let top = Top::of(stack).map_err(|e| fail(&Rel::top(), e))?;
+        let top = TopLayer::of(stack).map_err(|e| fail(&Rel::top(), e))?;
         let files: BTreeMap<&Rel, &FileDiff> = diff.files.iter().map(|file| (&file.change.path, file)).collect();
         for noted in &self.acts {
             let Some(file) = files.get(&noted.path) else { continue };
@@ -139,9 +139,9 @@ impl Rebase {
     }
 }
 
-fn noted(stack: &Stack) -> Result<BTreeMap<Rel, Noted>, Fault> {
+fn noted(stack: &Stack) -> Result<BTreeMap<Rel, IntendedWrite>, Fault> {
     let Some(layer) = stack.layers.last() else { return Ok(BTreeMap::new()) };
-    let found: Option<Vec<Noted>> =
+    let found: Option<Vec<IntendedWrite>> =
         stage::read_back(&layer.dir, NOTE).map_err(|e| trouble::with(&"the workspace", "read a note in it", &e))?;
     Ok(found.unwrap_or_default().into_iter().map(|noted| (noted.path.clone(), noted)).collect())
 }
@@ -153,7 +153,7 @@ fn mentioned(diff: &Diff) -> BTreeSet<Rel> {
 }
 
 /// True if the base drifted under a change. For a file that the base no longer has, only its merge base tells.
-fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bool, Fault> {
+fn concerns(file: &FileDiff, anchors: &Anchors, before: MergeBase<'_>) -> Result<bool, Fault> {
     let change = &file.change;
     if change.drifted {
         return Ok(true);
@@ -162,14 +162,14 @@ fn concerns(file: &FileDiff, anchors: &Anchors, before: Before<'_>) -> Result<bo
     if change.kind != ChangeKind::Added || !is_file || anchors.get(&change.path).is_some() {
         return Ok(false);
     }
-    Ok(matches!(before(&change.path)?, Was::File(_)))
+    Ok(matches!(before(&change.path)?, CommittedFile::File(_)))
 }
 
 struct Decision {
     fate: RebaseFate,
     act: RebaseAction,
     /// Base metadata on which the decision is based.
-    seen: Vec<(Rel, Seen)>,
+    seen: Vec<(Rel, BaseStat)>,
 }
 
 enum RebaseAction {
@@ -179,12 +179,12 @@ enum RebaseAction {
     Follow,
 }
 
-fn decide(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Decision, Fault> {
+fn decide(stack: &Stack, change: &Change, before: MergeBase<'_>) -> Result<Decision, Fault> {
     let source = change.kind.from().unwrap_or(&change.path);
     let fail = |e: io::Error| trouble::with(source, "compare it with the base", &e);
     let mut seen = Vec::new();
     for path in [Some(&change.path), change.kind.from()].into_iter().flatten() {
-        seen.push((path.clone(), Seen::of(meta_at(&stack.base, path).map_err(fail)?.as_ref())));
+        seen.push((path.clone(), BaseStat::of(meta_at(&stack.base, path).map_err(fail)?.as_ref())));
     }
     let conflict = |why: &str| (RebaseFate::Conflict { why: why.to_owned(), marks: false }, RebaseAction::Nothing);
     let (fate, act) = match (&change.before, &change.after) {
@@ -192,7 +192,7 @@ fn decide(stack: &Stack, change: &Change, before: Before<'_>) -> Result<Decision
         (Some(theirs), None) => match before(source)? {
             was if equals_merge_base(theirs, &was) => (RebaseFate::Kept, RebaseAction::Nothing),
             // A copied tree lacks files that the base got later; that is not a deletion.
-            Was::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
+            CommittedFile::Absent if stack.driver != Driver::Overlay && theirs.kind == FileKind::File => {
                 (RebaseFate::Dropped, RebaseAction::Follow)
             }
             _ => conflict("deleted in the workspace, changed in the base"),
@@ -212,7 +212,7 @@ fn both(
     change: &Change,
     source: &Rel,
     (theirs, ours): (&ChangeSide, &ChangeSide),
-    before: Before<'_>,
+    before: MergeBase<'_>,
 ) -> Result<(RebaseFate, RebaseAction), Fault> {
     let conflict = |why: String| Ok((RebaseFate::Conflict { why, marks: false }, RebaseAction::Nothing));
     let was = before(source)?;
@@ -231,8 +231,8 @@ fn both(
     }
     let (base_text, own_text) = read_both(stack, change, source, (theirs, ours))?;
     let old = match &was {
-        Was::File(bytes) => Some(&bytes[..]),
-        Was::Absent | Was::Unknown => None,
+        CommittedFile::File(bytes) => Some(&bytes[..]),
+        CommittedFile::Absent | CommittedFile::Unknown => None,
     };
     let alike = (theirs.mode, &theirs.xattrs) == (ours.mode, &ours.xattrs);
     Ok(match merge::merge(old, &own_text, &base_text) {
@@ -262,10 +262,10 @@ fn word(kind: FileKind) -> &'static str {
 }
 
 /// True if an entry equals the merge base: bytes of a file or target of a link.
-fn equals_merge_base(entry: &ChangeSide, was: &Was) -> bool {
+fn equals_merge_base(entry: &ChangeSide, was: &CommittedFile) -> bool {
     match was {
-        Was::File(bytes) => entry.digest.as_deref() == Some(digest(bytes).as_str()),
-        Was::Absent | Was::Unknown => false,
+        CommittedFile::File(bytes) => entry.digest.as_deref() == Some(digest(bytes).as_str()),
+        CommittedFile::Absent | CommittedFile::Unknown => false,
     }
 }
 
@@ -292,7 +292,13 @@ fn read_both(
     }
 }
 
-fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: RebaseAction, noted: &Noted) -> Result<(), Fault> {
+fn perform(
+    top: &TopLayer<'_>,
+    stack: &Stack,
+    change: &Change,
+    act: RebaseAction,
+    noted: &IntendedWrite,
+) -> Result<(), Fault> {
     let path = &change.path;
     let fail = |e: io::Error| trouble::with(path, "write it into the workspace", &e);
     match act {
@@ -322,7 +328,7 @@ fn perform(top: &Top<'_>, stack: &Stack, change: &Change, act: RebaseAction, not
 }
 
 /// Writes other bytes with the same mode and attributes; those of the base if the workspace has no such file.
-fn write(top: &Top<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Result<()> {
+fn write(top: &TopLayer<'_>, stack: &Stack, path: &Rel, mut bytes: &[u8]) -> io::Result<()> {
     let (mode, layer, file) = match stack.meta(path)? {
         Some(found) => (found.meta.mode, found.layer, stack.file(path)?),
         None => {

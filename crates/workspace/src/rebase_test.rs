@@ -2,9 +2,9 @@
 
 use crate::anchor::Anchors;
 use crate::diff::{Options, diff};
-use crate::git::Was;
+use crate::git::CommittedFile;
 use crate::layer::{Layer, Stack};
-use crate::rebase::{Before, Rebase, now, plan};
+use crate::rebase::{MergeBase, Rebase, now, plan};
 use crate::testing::{Scratch, picture};
 use api::{Diff, Driver, RebaseFate, Rel};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl Bench {
         diff(&self.stack, anchors, &Options::default()).unwrap()
     }
 
-    fn rebase(&self, anchors: &Anchors, before: Before<'_>) -> Result<Rebase, Fault> {
+    fn rebase(&self, anchors: &Anchors, before: MergeBase<'_>) -> Result<Rebase, Fault> {
         let diff = self.diff(anchors);
         let rebase = plan(&self.stack, &diff, anchors, before)?;
         rebase.carry_out(&self.stack, &diff, before)?;
@@ -62,13 +62,13 @@ impl Bench {
     }
 
     /// With a known merge base, as from git.
-    fn knowing(&self, path: &Rel) -> Result<Was, Fault> {
-        Ok(self.old.get(path).map_or(Was::Absent, |bytes| Was::File(bytes.clone())))
+    fn knowing(&self, path: &Rel) -> Result<CommittedFile, Fault> {
+        Ok(self.old.get(path).map_or(CommittedFile::Absent, |bytes| CommittedFile::File(bytes.clone())))
     }
 }
 
-fn unknown(_: &Rel) -> Result<Was, Fault> {
-    Ok(Was::Unknown)
+fn unknown(_: &Rel) -> Result<CommittedFile, Fault> {
+    Ok(CommittedFile::Unknown)
 }
 
 fn fates(rebase: &Rebase) -> Vec<(String, &RebaseFate)> {
@@ -242,7 +242,7 @@ fn the_next_rebase_merges_upon_what_the_last_one_saw() {
     std::thread::sleep(Duration::from_millis(30));
     bench.base("a", &TEN.replace("9\n", "Nine!\n"));
     let before = |path: &Rel| match crate::known::copy(&bench.stack, &first.anchors, path) {
-        Some(bytes) => Ok(Was::File(bytes)),
+        Some(bytes) => Ok(CommittedFile::File(bytes)),
         None => bench.knowing(path),
     };
     let second = bench.rebase(&first.anchors, &before).unwrap();

@@ -1,13 +1,13 @@
 //! Discards changes: the workspace shows its base again at these paths. Only the writable layer changes, each path
 //! atomically; frozen layers are covered, not modified.
 
-use crate::attributes::{self, Carried, Marks};
+use crate::attributes::{self, LayerAttributes, Marks};
 use crate::dir::is_absent;
 use crate::layer::Stack;
 use crate::place::{self, FileFacts};
-use crate::plan::Look;
-use crate::select::{Chosen, Pick};
-use crate::top::{Put, Top};
+use crate::plan::DirProperties;
+use crate::select::{Chosen, SelectedChange};
+use crate::top::{Put, TopLayer};
 use crate::{hunks, stage, trouble};
 use api::{ChangeBody, ChangeKind, FileKind, Rel};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 /// Restores the base's state at every pick. The caller holds the layer's lock.
 pub fn reject(stack: &Stack, chosen: &Chosen<'_>) -> Result<(), Fault> {
-    let top = Top::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?;
+    let top = TopLayer::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?;
     let work = Reject { stack, top, stays: chosen.left.iter().map(|left| &left.path).collect() };
     let mut shown: Vec<Rel> = Vec::new();
     for pick in &chosen.picks {
@@ -39,7 +39,7 @@ pub fn reject(stack: &Stack, chosen: &Chosen<'_>) -> Result<(), Fault> {
 
 struct Reject<'a> {
     stack: &'a Stack,
-    top: Top<'a>,
+    top: TopLayer<'a>,
     stays: BTreeSet<&'a Rel>,
 }
 
@@ -69,7 +69,7 @@ impl Reject<'_> {
                 _ if self.is_dir_in_view(at).map_err(fail)? => self.top.set_mode(at, dir.mode).map_err(fail),
                 _ => self
                     .top
-                    .put(at, Put::Dir { look: Look { mode: dir.mode, xattrs: Default::default() } })
+                    .put(at, Put::Dir { look: DirProperties { mode: dir.mode, xattrs: Default::default() } })
                     .map_err(fail),
             },
             None if self.stack.meta(at).map_err(fail)?.is_none() => Ok(()),
@@ -82,7 +82,7 @@ impl Reject<'_> {
     }
 
     /// Rewrites a file of the workspace without some of its hunks.
-    fn without(&self, pick: &Pick<'_>, rejected: BTreeSet<&str>) -> Result<(), Fault> {
+    fn without(&self, pick: &SelectedChange<'_>, rejected: BTreeSet<&str>) -> Result<(), Fault> {
         let change = &pick.file.change;
         let at = &change.path;
         let fail = |e: io::Error| blocked(at, &e);
@@ -104,7 +104,7 @@ impl Reject<'_> {
         let Some(entry) = change.after.as_ref().or(change.before.as_ref()) else { return Ok(()) };
         let carried = match self.stack.file(at) {
             Ok(file) => attributes::read(&file, Marks::Mean).map_err(fail)?,
-            Err(_) => Carried::default(),
+            Err(_) => LayerAttributes::default(),
         };
         self.top.put(at, Put::File { bytes: &mut &after[..], mode: entry.mode, mtime: None, carried }).map_err(fail)
     }

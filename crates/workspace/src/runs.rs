@@ -25,7 +25,7 @@ use std::sync::LazyLock;
 
 /// Condition under which a change of such a file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum RunCondition {
     Always,
     /// JSON document: if the value under one of these keys differs.
     Keys(&'static [&'static str]),
@@ -40,7 +40,7 @@ pub struct RunsRule {
     pub pattern: &'static str,
     /// Reason shown to the reviewer: the tool or its kind of file.
     pub why: &'static str,
-    pub when: When,
+    pub when: RunCondition,
     /// Exceptions from the pattern: an extension if it begins with a dot, else a whole name.
     pub except: &'static [&'static str],
 }
@@ -56,15 +56,15 @@ impl RunsRule {
 }
 
 const fn rule(pattern: &'static str, why: &'static str) -> RunsRule {
-    RunsRule { pattern, why, when: When::Always, except: &[] }
+    RunsRule { pattern, why, when: RunCondition::Always, except: &[] }
 }
 
-const fn rule_when(pattern: &'static str, why: &'static str, when: When) -> RunsRule {
+const fn rule_when(pattern: &'static str, why: &'static str, when: RunCondition) -> RunsRule {
     RunsRule { pattern, why, when, except: &[] }
 }
 
 const fn rule_except(pattern: &'static str, why: &'static str, except: &'static [&'static str]) -> RunsRule {
-    RunsRule { pattern, why, when: When::Always, except }
+    RunsRule { pattern, why, when: RunCondition::Always, except }
 }
 
 /// Extensions of modules and documents. `Makefile.common` is a makefile, `makefile.py` is a module named after

@@ -8,14 +8,14 @@ use crate::anchor::Anchors;
 use crate::attributes::Marks;
 use crate::class;
 use crate::dir::Meta;
-use crate::entry::{Budget, SPECIAL, Taken, UNREADABLE, is_refused, take};
+use crate::entry::{Budget, ReviewedEntry, SPECIAL, UNREADABLE, is_refused, take};
 use crate::exclude::{self, Exclude, Ignore, Keeping, WithheldReason};
 use crate::ignore::Patience;
 use crate::layer::Stack;
 use crate::origin::Origin;
 use crate::twin;
 use crate::view::{LayerEntry, MergedDir, names_in};
-use crate::way::Way;
+use crate::way::OpenPath;
 use api::{ChangeSide, FileKind, Rel, Withheld};
 use std::collections::BTreeSet;
 use std::io;
@@ -77,7 +77,7 @@ pub fn scan(
         bounds,
         budget,
         patience: Patience::default(),
-        way: Way::default(),
+        way: OpenPath::default(),
         pending: vec![PendingDir::default()],
         found: Scanned::default(),
     };
@@ -134,7 +134,7 @@ struct ScanWalk<'a> {
     bounds: Bounds,
     budget: &'a mut Budget,
     patience: Patience,
-    way: Way,
+    way: OpenPath,
     pending: Vec<PendingDir>,
     found: Scanned,
 }
@@ -332,7 +332,7 @@ impl ScanWalk<'_> {
             _ => None,
         };
         let trouble = [&after, &before].into_iter().flatten().find_map(|taken| taken.trouble);
-        let entry = |taken: Option<Taken>| taken.map(|t| t.entry);
+        let entry = |taken: Option<ReviewedEntry>| taken.map(|t| t.entry);
         let (before, after) = (entry(before), entry(after));
         if before == after && trouble.is_none() {
             return Ok(None);

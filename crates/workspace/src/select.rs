@@ -38,7 +38,7 @@ impl Selection {
 
 /// A selected change, whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pick<'a> {
+pub struct SelectedChange<'a> {
     pub file: &'a FileDiff,
     /// Selected hunks or parts of hunks; None selects all.
     pub hunks: Option<Vec<Hunk>>,
@@ -52,7 +52,7 @@ pub const NEEDS_NAME: &str = "lands only when it is named";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen<'a> {
-    pub picks: Vec<Pick<'a>>,
+    pub picks: Vec<SelectedChange<'a>>,
     pub left: Vec<LeftChange>,
 }
 
@@ -66,9 +66,9 @@ pub fn choose_to_drop<'a>(diff: &'a Diff, wish: &Selection) -> Result<Chosen<'a>
     for file in &diff.files {
         let hunks = wanted.hunks.get(&file.change.path);
         match wanted.covers(&file.change) {
-            true => chosen.picks.push(Pick { file, hunks: None }),
+            true => chosen.picks.push(SelectedChange { file, hunks: None }),
             false => match hunks {
-                Some(some) => chosen.picks.push(Pick { file, hunks: part(file, some) }),
+                Some(some) => chosen.picks.push(SelectedChange { file, hunks: part(file, some) }),
                 None => chosen.left.push(LeftChange { path: file.change.path.clone(), why: NOT_CHOSEN.to_owned() }),
             },
         }
@@ -102,7 +102,7 @@ pub fn choose<'a>(diff: &'a Diff, wish: &Selection, marked: &Marked) -> Result<C
                 if part.is_some() {
                     chosen.left.push(left("other hunks were not selected".to_owned()));
                 }
-                chosen.picks.push(Pick { file, hunks: part });
+                chosen.picks.push(SelectedChange { file, hunks: part });
             }
         }
     }

@@ -6,7 +6,9 @@ use crate::attributes::{self, Marks};
 use crate::dir::Dir;
 use crate::layer::Stack;
 use crate::place::{self, FileFacts};
-use crate::plan::{self, ContentSource, Draft, Goal, LandingStep, Look, Piece, Plan, PlanItem, Shape, StepAction};
+use crate::plan::{
+    self, ContentSource, DirProperties, Draft, Goal, LandingStep, Piece, Plan, PlanItem, Shape, StepAction,
+};
 use crate::{hunks, trouble};
 use api::{FileKind, Rel};
 use base64::Engine;
@@ -23,7 +25,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 /// Directories of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Site<'a> {
+pub struct BatchDirs<'a> {
     pub base: &'a Dir,
     /// Batch directory.
     pub batch: &'a Dir,
@@ -36,11 +38,15 @@ pub struct Site<'a> {
 
 /// Drafts of a batch: checked against the base, not staged yet.
 #[derive(Debug)]
-pub struct Drawn(Vec<Draft>);
+pub struct CheckedDrafts(Vec<Draft>);
 
-impl Drawn {
-    pub fn of(base: &Dir, goals: Vec<Goal>, made: &dyn Fn(&Rel) -> Result<Shape, Fault>) -> Result<Drawn, Fault> {
-        plan::draft(base, goals, made).map(Drawn)
+impl CheckedDrafts {
+    pub fn of(
+        base: &Dir,
+        goals: Vec<Goal>,
+        made: &dyn Fn(&Rel) -> Result<Shape, Fault>,
+    ) -> Result<CheckedDrafts, Fault> {
+        plan::draft(base, goals, made).map(CheckedDrafts)
     }
 
     /// Directories that will hold staged files. Recorded before there are any, so that recovery can remove them.
@@ -50,7 +56,7 @@ impl Drawn {
 }
 
 /// Stages a batch. A plan on disk means that all of it is on disk. After a fault the caller calls `discard`.
-pub fn stage(site: &Site<'_>, Drawn(drafts): &Drawn) -> Result<Plan, Fault> {
+pub fn stage(site: &BatchDirs<'_>, CheckedDrafts(drafts): &CheckedDrafts) -> Result<Plan, Fault> {
     let mut work = Staging { site, drafts, steps: BTreeMap::new(), items: Vec::new(), synced: Synced::of(drafts) };
     for number in 0..drafts.len() {
         work.keep_and_make(number)?;
@@ -104,7 +110,7 @@ pub fn discard(base: &Dir, holds: &BTreeSet<Rel>, id: &str) -> io::Result<()> {
 }
 
 struct Staging<'a> {
-    site: &'a Site<'a>,
+    site: &'a BatchDirs<'a>,
     drafts: &'a [Draft],
     /// Operation of each draft by its index; drafts inside a new directory come with it.
     steps: BTreeMap<usize, StepAction>,
@@ -266,7 +272,7 @@ impl Staging<'_> {
         let act = match (&draft.now, before, after) {
             _ if draft.inside.is_some() => return Ok(()),
             (Some(now), Some(before), Some(after)) if draft.stays_dir() => {
-                let look = |shape: &Shape| Look { mode: shape.mode, xattrs: shape.xattrs.clone() };
+                let look = |shape: &Shape| DirProperties { mode: shape.mode, xattrs: shape.xattrs.clone() };
                 StepAction::Dress { dir: now.id, from: look(before), to: look(after) }
             }
             (Some(now), _, Some(_)) => StepAction::Swap { old: Piece::of(now), new: self.piece(number)? },
@@ -370,7 +376,7 @@ impl Synced {
         if self.singly { Ok(rustix::fs::fsync(dir)?) } else { Ok(()) }
     }
 
-    fn settle(&self, site: &Site<'_>, drafts: &[Draft]) -> Result<(), Fault> {
+    fn settle(&self, site: &BatchDirs<'_>, drafts: &[Draft]) -> Result<(), Fault> {
         let holds: BTreeSet<&Rel> = drafts.iter().map(|d| &d.hold).collect();
         let fail = |e: io::Error| trouble::with(&"the batch", "sync it to disk", &e);
         let settled = settle(site.base, holds, self.singly).map_err(fail)?;
@@ -523,7 +529,7 @@ fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
 }
 
 /// Sets mode and attributes of a directory in place; other attributes are removed.
-pub(crate) fn set_look(dir: &Dir, look: &Look) -> io::Result<()> {
+pub(crate) fn set_look(dir: &Dir, look: &DirProperties) -> io::Result<()> {
     // Attributes can only be set while the directory is writable.
     rustix::fs::fchmod(dir, Mode::from_raw_mode(look.mode & 0o7777 | 0o200))?;
     for name in xattrs_of(dir)?.keys().filter(|name| !look.xattrs.contains_key(*name)) {

@@ -5,7 +5,7 @@ use crate::attributes::{self, Marks};
 use crate::dir::{Dir, Meta};
 use crate::layer::Stack;
 use crate::rebase::meta_at;
-use crate::top::Top;
+use crate::top::TopLayer;
 use crate::walk::{self, At, Visitor};
 use crate::{place, trouble};
 use api::{Driver, FileKind, Rel};
@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use terms::Fault;
 
 /// Removes redundant entries, except for paths in `mentioned` and everything in `.git`.
-pub(crate) fn drop_redundant(stack: &Stack, top: &Top<'_>, mentioned: &BTreeSet<Rel>) -> Result<(), Fault> {
+pub(crate) fn drop_redundant(stack: &Stack, top: &TopLayer<'_>, mentioned: &BTreeSet<Rel>) -> Result<(), Fault> {
     let Some(layer) = stack.layers.last().filter(|_| stack.driver == Driver::Overlay) else { return Ok(()) };
     let finder = RedundantEntries { base: &stack.base, up: &layer.up, mentioned, at: Vec::new(), found: Vec::new() };
     let found = walk::walk(&[&layer.up], Marks::Mean, finder)?.found;

@@ -173,13 +173,13 @@ fn hunk(place: &HunkOps, compared: &Compared<'_>) -> Hunk {
 }
 
 /// Range of a line, and true if it differs from the other side.
-pub type Stretch = (bool, Range<usize>);
+pub type LineRange = (bool, Range<usize>);
 
 /// Longest line that is compared by words.
 const LONGEST_BY_WORDS: usize = 2000;
 
 /// Words of two lines that differ. None if the lines have too little in common.
-pub fn words(before: &str, after: &str) -> Option<(Vec<Stretch>, Vec<Stretch>)> {
+pub fn words(before: &str, after: &str) -> Option<(Vec<LineRange>, Vec<LineRange>)> {
     if before.len() > LONGEST_BY_WORDS || after.len() > LONGEST_BY_WORDS {
         return None;
     }

@@ -1,11 +1,11 @@
 //! Writes to the writable layer of a workspace while no guest runs: each path changes atomically, with whiteouts and
 //! opaque directories as overlayfs makes them. With a copying driver the layer is the tree itself and has neither.
 
-use crate::attributes::{self, Carried, Marks};
+use crate::attributes::{self, LayerAttributes, Marks};
 use crate::dir::{Dir, is_absent};
 use crate::layer::Stack;
 use crate::place::{self, FileFacts};
-use crate::plan::Look;
+use crate::plan::DirProperties;
 use crate::stage;
 use api::{Driver, FileKind, Rel};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
@@ -16,7 +16,7 @@ use std::io;
 
 /// Writable layer of a stack, opened for changes.
 #[derive(Debug)]
-pub struct Top<'a> {
+pub struct TopLayer<'a> {
     stack: &'a Stack,
     up: &'a Dir,
     /// Directory for new entries before they are renamed into place, and for old ones before they are removed.
@@ -32,34 +32,34 @@ pub enum Put<'a> {
         bytes: &'a mut dyn io::Read,
         mode: u32,
         mtime: Option<(i64, u32)>,
-        carried: Carried,
+        carried: LayerAttributes,
     },
     Link {
         target: Vec<u8>,
     },
     /// Opaque directory: hides its contents in lower layers.
     Dir {
-        look: Look,
+        look: DirProperties,
     },
 }
 
 const ASIDE: &str = "aside";
 const OPAQUE: &str = "user.overlay.opaque";
 
-impl<'a> Top<'a> {
+impl<'a> TopLayer<'a> {
     /// Opens the writable layer. The caller holds the layer's lock.
-    pub fn of(stack: &'a Stack) -> io::Result<Top<'a>> {
+    pub fn of(stack: &'a Stack) -> io::Result<TopLayer<'a>> {
         let layer = stack.layers.last().ok_or(io::ErrorKind::NotFound)?;
         crate::remove::tree(&layer.dir, ASIDE.as_bytes())?;
         rustix::fs::mkdirat(&layer.dir, ASIDE, Mode::RWXU)?;
         let aside = layer.dir.dir(&Rel::top().join(ASIDE.as_bytes()))?;
         let marks = stack.driver == Driver::Overlay;
-        Ok(Top { stack, up: &layer.up, aside, marks, made: Cell::new(0), in_bulk: false })
+        Ok(TopLayer { stack, up: &layer.up, aside, marks, made: Cell::new(0), in_bulk: false })
     }
 
     /// Files are synced by `settle` in the end instead of each before its rename: for writes that can be repeated.
-    pub fn in_bulk(self) -> Top<'a> {
-        Top { in_bulk: true, ..self }
+    pub fn in_bulk(self) -> TopLayer<'a> {
+        TopLayer { in_bulk: true, ..self }
     }
 
     pub fn settle(&self) -> io::Result<()> {
@@ -67,7 +67,7 @@ impl<'a> Top<'a> {
     }
 
     /// Entry that the layer itself has at a path.
-    pub fn own(&self, at: &Rel) -> io::Result<Option<Own>> {
+    pub fn own(&self, at: &Rel) -> io::Result<Option<UpperEntry>> {
         own_in(self.up, at)
     }
 
@@ -166,7 +166,7 @@ impl<'a> Top<'a> {
 
     /// True for a directory that has the base's mode and hides nothing of the base; `prune` removes it if it is empty.
     fn is_redundant(&self, at: &Rel) -> io::Result<bool> {
-        let Some(Own { facts, opaque: false, .. }) = self.own(at)? else { return Ok(false) };
+        let Some(UpperEntry { facts, opaque: false, .. }) = self.own(at)? else { return Ok(false) };
         let base = match place::parent_of(&self.stack.base, at) {
             Ok((dir, name)) => place::look(&dir, name)?,
             Err(e) if is_absent(&e) => None,
@@ -248,20 +248,20 @@ impl<'a> Top<'a> {
 
 /// Entry of one layer at a path.
 #[derive(Clone, Copy, Debug)]
-pub struct Own {
+pub struct UpperEntry {
     pub facts: FileFacts,
     pub opaque: bool,
     pub whiteout: bool,
 }
 
-fn own_in(up: &Dir, at: &Rel) -> io::Result<Option<Own>> {
+fn own_in(up: &Dir, at: &Rel) -> io::Result<Option<UpperEntry>> {
     let (dir, name) = match place::parent_of(up, at) {
         Err(e) if is_absent(&e) => return Ok(None),
         other => other?,
     };
     let Some(facts) = place::look(&dir, name)? else { return Ok(None) };
     let opaque = facts.kind == FileKind::Dir && is_opaque(&dir.dir(&Rel::top().join(name))?)?;
-    Ok(Some(Own { facts, opaque, whiteout: is_whiteout(&dir, name)? }))
+    Ok(Some(UpperEntry { facts, opaque, whiteout: is_whiteout(&dir, name)? }))
 }
 
 /// True if a layer hides lower layers at a path; `itself` includes its own entry there.
@@ -296,7 +296,13 @@ fn is_whiteout(dir: &Dir, name: &[u8]) -> io::Result<bool> {
     Ok(dir.meta_of(name)?.is_some_and(|meta| meta.is_struck_out()))
 }
 
-fn finish(file: &File, mode: u32, mtime: Option<(i64, u32)>, carried: &Carried, marks: Marks) -> io::Result<()> {
+fn finish(
+    file: &File,
+    mode: u32,
+    mtime: Option<(i64, u32)>,
+    carried: &LayerAttributes,
+    marks: Marks,
+) -> io::Result<()> {
     attributes::write(file, carried, marks)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777))?;
     if let Some((seconds, nanoseconds)) = mtime {

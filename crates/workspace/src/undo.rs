@@ -3,13 +3,13 @@
 //! base changes. A landing uses this module as well: `landed` writes down what stands in the base right after it, and
 //! `drop_landed` removes its changes from the workspace.
 
-use crate::anchor::Seen;
+use crate::anchor::BaseStat;
 use crate::attributes::{self, Marks};
 use crate::dir::Dir;
 use crate::layer::Stack;
 use crate::place;
 use crate::plan::{self, ContentSource, Expected, Goal, Plan, PlanItem, Shape};
-use crate::top::{Put, Top};
+use crate::top::{Put, TopLayer};
 use crate::{stage, trouble};
 use api::{Driver, FileKind, Rel};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 /// Metadata of each path of a batch right after the landing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Landed(pub Vec<(Rel, Seen)>);
+pub struct Landed(pub Vec<(Rel, BaseStat)>);
 
 const LANDED: &str = "landed";
 
@@ -28,7 +28,7 @@ pub fn landed(base: &Dir, batch: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     let mut seen = Vec::with_capacity(plan.items.len());
     for item in &plan.items {
         let now = plan::now_at(base, &item.at)?;
-        seen.push((item.at.clone(), now.map_or(Seen::Absent, look)));
+        seen.push((item.at.clone(), now.map_or(BaseStat::Absent, look)));
     }
     let landed = Landed(seen);
     stage::write_unsynced(batch, LANDED, &landed)
@@ -51,8 +51,8 @@ pub fn restored(base: &Dir, plan: &Plan) -> Result<Landed, Fault> {
     Ok(Landed(seen))
 }
 
-fn look(facts: place::FileFacts) -> Seen {
-    Seen::Present { ino: facts.id.ino, size: facts.size, mode: facts.mode, ctime: facts.ctime }
+fn look(facts: place::FileFacts) -> BaseStat {
+    BaseStat::Present { ino: facts.id.ino, size: facts.size, mode: facts.mode, ctime: facts.ctime }
 }
 
 /// Reads plan and landed metadata of a batch.
@@ -79,7 +79,7 @@ pub fn read_plan(batch: &Dir, id: &str) -> Result<Plan, Fault> {
 
 /// Goals of an undo, and notes for the reader. Refused if the base has changed since the landing.
 pub fn goals(base: &Dir, plan: &Plan, landed: &Landed) -> Result<(Vec<Goal>, Vec<String>), Fault> {
-    let seen: BTreeMap<&Rel, &Seen> = landed.0.iter().map(|(at, seen)| (at, seen)).collect();
+    let seen: BTreeMap<&Rel, &BaseStat> = landed.0.iter().map(|(at, seen)| (at, seen)).collect();
     let (mut goals, mut notes) = (Vec::new(), Vec::new());
     let mut occupied: BTreeSet<Rel> = BTreeSet::new();
     let ours: BTreeSet<&Rel> = plan.items.iter().map(|item| &item.at).collect();
@@ -110,13 +110,14 @@ fn has_others(base: &Dir, at: &Rel, ours: &BTreeSet<&Rel>) -> Result<bool, Fault
 
 /// Expected state of a path that is unchanged since the landing. A file that was only touched is compared by its
 /// bytes.
-fn standing(base: &Dir, item: &PlanItem, seen: Option<&Seen>) -> Result<Option<Expected>, Fault> {
+fn standing(base: &Dir, item: &PlanItem, seen: Option<&BaseStat>) -> Result<Option<Expected>, Fault> {
     let now = plan::now_at(base, &item.at)?;
     let Some(after) = &item.after else {
         return if now.is_none() { Ok(None) } else { Err(moved_since(&item.at)) };
     };
     let Some(now) = now.filter(|now| now.kind == after.kind) else { return Err(moved_since(&item.at)) };
-    let as_landed = matches!(seen, Some(Seen::Present { ino, ctime, .. }) if *ino == now.id.ino && *ctime == now.ctime);
+    let as_landed =
+        matches!(seen, Some(BaseStat::Present { ino, ctime, .. }) if *ino == now.id.ino && *ctime == now.ctime);
     let bits = if after.kind == FileKind::Symlink { now.mode } else { after.mode };
     if !as_landed && (now.mode != bits || !has_bytes(base, &item.at, after)?) {
         return Err(moved_since(&item.at));
@@ -147,7 +148,7 @@ fn moved_since(at: &Rel) -> Fault {
 /// Copies landed entries back into the workspace at paths that only show the base, so that they are changes again once
 /// the base is restored. The caller holds the layer's lock.
 pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
-    let top = Top::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?.in_bulk();
+    let top = TopLayer::of(stack).map_err(|e| trouble::with(&"the workspace's layer", "open it", &e))?.in_bulk();
     let mut hidden: Option<&Rel> = None;
     for item in &plan.items {
         let at = &item.at;
@@ -167,11 +168,11 @@ pub fn put_back(stack: &Stack, plan: &Plan) -> Result<(), Fault> {
 }
 
 /// True with overlayfs if no layer has an entry; a copied tree still has everything.
-fn must_come_back(top: &Top<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
+fn must_come_back(top: &TopLayer<'_>, stack: &Stack, at: &Rel) -> io::Result<bool> {
     Ok(stack.driver == Driver::Overlay && top.own(at)?.is_none() && top.shows_base(at)?)
 }
 
-fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()> {
+fn put_one(top: &TopLayer<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()> {
     let (dir, name) = place::parent_of(base, at)?;
     match after.kind {
         FileKind::File => {
@@ -189,7 +190,7 @@ fn put_one(top: &Top<'_>, base: &Dir, at: &Rel, after: &Shape) -> io::Result<()>
 /// Removes landed entries from the workspace at paths that then show the identical base. An interruption is harmless:
 /// remaining entries equal the base and are not changes. The caller holds the layer's lock.
 pub fn drop_landed(stack: &Stack, paths: &[Rel]) -> io::Result<()> {
-    let top = Top::of(stack)?;
+    let top = TopLayer::of(stack)?;
     for at in paths.iter().rev() {
         let Some(own) = top.own(at)? else { continue };
         if own.facts.kind != FileKind::Dir && top.shows_base(at)? {

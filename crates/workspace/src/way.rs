@@ -12,11 +12,11 @@ const MOST_HANDLES: usize = 300;
 
 /// Directories on the path to the one visited last; only the deepest, as descriptors are few.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct OpenPath {
     open: Vec<(Rel, Rc<MergedDir>)>,
 }
 
-impl Way {
+impl OpenPath {
     /// Parts of a directory, opened from its nearest parent that is still open. None if it exists on neither side.
     pub fn to(&mut self, stack: &Stack, path: &Rel) -> io::Result<Option<Rc<MergedDir>>> {
         while self.open.last().is_some_and(|(above, _)| !path.is_at_or_below(above)) {

@@ -1,20 +1,20 @@
 //! Events of a call as text: output unchanged into a pipe and with control sequences escaped on a terminal, values by their plain text.
 
 use crate::render;
-use crate::tame::Tame;
+use crate::tame::TerminalFilter;
 use api::{CodeError, CodeEvent, CodeOutcome, MimeBundle};
 use node::code::error_text;
 use std::io::{self, IsTerminal, Write};
 use terms::Verdict;
 
 pub struct Show {
-    out: Option<Tame>,
-    err: Option<Tame>,
+    out: Option<TerminalFilter>,
+    err: Option<TerminalFilter>,
 }
 
 impl Default for Show {
     fn default() -> Show {
-        let tame = |is_terminal: bool| is_terminal.then(Tame::default);
+        let tame = |is_terminal: bool| is_terminal.then(TerminalFilter::default);
         Show { out: tame(io::stdout().is_terminal()), err: tame(io::stderr().is_terminal()) }
     }
 }
@@ -44,7 +44,7 @@ impl Show {
 
     /// Prints what was held back of an escape sequence.
     pub fn flush(&mut self) {
-        let rest = |tame: &mut Option<Tame>| tame.as_mut().map(Tame::end).unwrap_or_default();
+        let rest = |tame: &mut Option<TerminalFilter>| tame.as_mut().map(TerminalFilter::end).unwrap_or_default();
         let _ = write(&mut crate::stdout::lock(), None, rest(&mut self.out).as_bytes());
         let _ = write(&mut io::stderr(), None, rest(&mut self.err).as_bytes());
     }
@@ -59,7 +59,7 @@ fn others(bundle: &MimeBundle) -> String {
     format!("[{}]", sizes.collect::<Vec<_>>().join("; "))
 }
 
-fn write(to: &mut dyn Write, tame: Option<&mut Tame>, bytes: &[u8]) -> io::Result<()> {
+fn write(to: &mut dyn Write, tame: Option<&mut TerminalFilter>, bytes: &[u8]) -> io::Result<()> {
     match tame {
         Some(tame) => to.write_all(tame.take(bytes).as_bytes())?,
         None => to.write_all(bytes)?,

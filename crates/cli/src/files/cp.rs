@@ -65,7 +65,7 @@ pub fn cp(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault
 }
 
 /// The copied entries, and special files that were left out, which is no failure.
-type Copied = (Value, LeftOut);
+type CopiedEntries = (Value, LeftOut);
 
 /// Prints the special files that were left out.
 fn tell(left_out: &LeftOut) {
@@ -138,7 +138,7 @@ fn target(engine: &Engine, to: &SandboxPath, name: Option<&[u8]>) -> Result<Rel,
     })
 }
 
-fn put(from: &Path, to: &SandboxPath, engine: &Engine) -> Result<Copied, Fault> {
+fn put(from: &Path, to: &SandboxPath, engine: &Engine) -> Result<CopiedEntries, Fault> {
     let found = std::fs::metadata(from).map_err(|e| trouble(from, &e))?;
     let whole = is_content(from.as_os_str().as_bytes());
     let name = from.file_name().filter(|_| !whole).map(OsStr::as_bytes);
@@ -177,11 +177,11 @@ fn open_file(path: &Path) -> Result<std::fs::File, Fault> {
     Ok(file.into())
 }
 
-fn written(made: &FileEntry) -> Result<Copied, Fault> {
+fn written(made: &FileEntry) -> Result<CopiedEntries, Fault> {
     Ok((json!({ "path": &made.path, "entries": 1, "bytes": made.size }), LeftOut::default()))
 }
 
-fn get(from: &SandboxPath, to: &Path, engine: &Engine) -> Result<Copied, Fault> {
+fn get(from: &SandboxPath, to: &Path, engine: &Engine) -> Result<CopiedEntries, Fault> {
     let path = engine.rel(from)?;
     let found = engine.files_stat(from, true)?;
     let name = path.split().filter(|_| !is_content(&from.path)).map(|(_, name)| name.to_vec());
@@ -213,7 +213,7 @@ fn get(from: &SandboxPath, to: &Path, engine: &Engine) -> Result<Copied, Fault> 
 }
 
 /// Copies standard input into a sandbox, as a file or as a tar stream.
-fn take(to: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
+fn take(to: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<CopiedEntries, Fault> {
     if !as_tar {
         return written(&engine.files_write(to, None, Box::new(io::stdin()))?);
     }
@@ -223,7 +223,7 @@ fn take(to: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<Copied, Fault
 }
 
 /// Copies to standard output: a file's bytes, or a directory as a tar stream.
-fn give(from: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<Copied, Fault> {
+fn give(from: &SandboxPath, as_tar: bool, engine: &Engine) -> Result<CopiedEntries, Fault> {
     let is_dir = engine.files_stat(from, true)?.kind == FileKind::Dir;
     if io::stdout().is_terminal() {
         return Err(mistake("a tar stream is not written to a terminal", "`cofferdam files cat` shows a file"));

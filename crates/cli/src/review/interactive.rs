@@ -17,7 +17,7 @@ struct Card<'a> {
 }
 
 /// The questions, with the answers so far.
-struct Deck<'a> {
+struct HunkQuestions<'a> {
     cards: Vec<Card<'a>>,
     answers: Vec<Option<bool>>,
     at: usize,
@@ -25,7 +25,7 @@ struct Deck<'a> {
 
 /// Result of an answer.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
+enum AnswerEffect {
     Next,
     /// The hunk cannot be split.
     Whole,
@@ -38,7 +38,7 @@ const HELP: &str = "y - approve this\nn - leave it\nq - leave it and all that fo
 
 /// Asks, and returns the paths and hunks that shall land.
 pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
-    let mut deck = Deck::of(diff);
+    let mut deck = HunkQuestions::of(diff);
     let (mut lines, mut out) = (io::stdin().lock(), io::stderr().lock());
     write!(out, "{}", not_asked(diff, brush))?;
     while deck.at < deck.cards.len() {
@@ -52,10 +52,10 @@ pub fn ask(diff: &Diff, brush: Brush) -> io::Result<(Vec<Rel>, Vec<String>)> {
             // End of input means quit.
             let word = if lines.read_line(&mut line)? == 0 { "q" } else { line.trim() };
             match deck.answer(word) {
-                Turn::Help => write!(out, "{HELP}")?,
-                Turn::Whole => writeln!(out, "it has no unchanged lines between its changes")?,
-                Turn::Next => break,
-                Turn::Done => return Ok(deck.chosen()),
+                AnswerEffect::Help => write!(out, "{HELP}")?,
+                AnswerEffect::Whole => writeln!(out, "it has no unchanged lines between its changes")?,
+                AnswerEffect::Next => break,
+                AnswerEffect::Done => return Ok(deck.chosen()),
             }
         }
     }
@@ -98,8 +98,8 @@ fn shown(card: &Card<'_>, brush: Brush) -> String {
     text
 }
 
-impl Deck<'_> {
-    fn of(diff: &Diff) -> Deck<'_> {
+impl HunkQuestions<'_> {
+    fn of(diff: &Diff) -> HunkQuestions<'_> {
         let can_land =
             |file: &&FileDiff| !matches!(file.change.class, ChangeClass::Never { .. }) && !file.change.drifted;
         let is_risky = |file: &&FileDiff| matches!(file.change.class, ChangeClass::RunsOnHost { .. });
@@ -114,10 +114,10 @@ impl Deck<'_> {
                 _ => cards.push(Card { file, hunk: None }),
             }
         }
-        Deck { answers: vec![None; cards.len()], cards, at: 0 }
+        HunkQuestions { answers: vec![None; cards.len()], cards, at: 0 }
     }
 
-    fn answer(&mut self, word: &str) -> Turn {
+    fn answer(&mut self, word: &str) -> AnswerEffect {
         match word {
             "y" | "n" => {
                 self.answers[self.at] = Some(word == "y");
@@ -133,24 +133,24 @@ impl Deck<'_> {
             "s" => return self.split(),
             "j" => self.at += 1,
             "k" => self.at = self.at.saturating_sub(1),
-            "q" => return Turn::Done,
-            _ => return Turn::Help,
+            "q" => return AnswerEffect::Done,
+            _ => return AnswerEffect::Help,
         }
-        Turn::Next
+        AnswerEffect::Next
     }
 
     /// Asks about the parts of a hunk one by one; a part is not split again.
-    fn split(&mut self) -> Turn {
-        let Card { file, hunk: Some(Cow::Borrowed(hunk)) } = &self.cards[self.at] else { return Turn::Whole };
+    fn split(&mut self) -> AnswerEffect {
+        let Card { file, hunk: Some(Cow::Borrowed(hunk)) } = &self.cards[self.at] else { return AnswerEffect::Whole };
         let (file, parts) = (*file, split(hunk));
         if parts.len() < 2 {
-            return Turn::Whole;
+            return AnswerEffect::Whole;
         }
         let answers = vec![None; parts.len()];
         let cards = parts.into_iter().map(|part| Card { file, hunk: Some(Cow::Owned(part)) });
         self.cards.splice(self.at..=self.at, cards);
         self.answers.splice(self.at..=self.at, answers);
-        Turn::Next
+        AnswerEffect::Next
     }
 
     /// Returns the choice. A file with all hunks chosen is chosen as a whole, with its mode.
@@ -219,9 +219,9 @@ mod tests {
             file("pipe", ChangeClass::Never { why: "FIFO".into() }, &["p1"]),
         ];
         let diff = Diff { digest: String::new(), files, withheld: Vec::new(), notes: Vec::new() };
-        let mut deck = Deck::of(&diff);
+        let mut deck = HunkQuestions::of(&diff);
         for word in answers.split(' ') {
-            if deck.at >= deck.cards.len() || deck.answer(word) == Turn::Done {
+            if deck.at >= deck.cards.len() || deck.answer(word) == AnswerEffect::Done {
                 break;
             }
         }

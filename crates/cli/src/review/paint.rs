@@ -231,7 +231,7 @@ fn pairs(lines: &[DiffLine]) -> Vec<Vec<Range<usize>>> {
         for offset in 0..removed.min(added) {
             let (left, right) = (at + offset, at + removed + offset);
             if let Some((old, new)) = words(&lines[left].text, &lines[right].text) {
-                let only = |stretches: Vec<node::review::Stretch>| {
+                let only = |stretches: Vec<node::review::LineRange>| {
                     stretches.into_iter().filter(|s| s.0).map(|s| s.1).collect()
                 };
                 (marked[left], marked[right]) = (only(old), only(new));

@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use client::SecretValues;
 use node::keeper::attach::AttachOutcome;
 use node::run::hidden::{self, Words};
-use node::run::{ChangeDestination, Fresh, Keep, RunRequest};
+use node::run::{ChangeDestination, Keep, NewWorkspace, RunRequest};
 use node::sandbox::Which;
 use node::secrets::brought;
 use node::{Caller, Node};
@@ -24,7 +24,7 @@ pub fn carry_out(
     caller: &Caller,
     m: &ArgMatches,
     request: &RunRequest,
-    fresh: &Fresh,
+    fresh: &NewWorkspace,
 ) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(&request.secrets, caller)?;
     let secrets: Vec<String> =
@@ -98,7 +98,7 @@ fn publish(node: &Node, caller: &Caller, which: &Which, request: &RunRequest) ->
 }
 
 /// Ends a run like one without a keeper: other commands of the sandbox end with it, and the sandbox is kept under the same conditions.
-fn settle(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: &mut Outcome) {
+fn settle(node: &Node, caller: &Caller, which: &Which, fresh: &NewWorkspace, outcome: &mut Outcome) {
     outcome.sandbox = which.word.clone();
     match settled(node, caller, which, fresh, outcome) {
         Ok(stays) => drop(outcome.sandbox.take_if(|_| !stays)),
@@ -110,7 +110,13 @@ fn settle(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: &
     }
 }
 
-fn settled(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: &Outcome) -> Result<bool, Fault> {
+fn settled(
+    node: &Node,
+    caller: &Caller,
+    which: &Which,
+    fresh: &NewWorkspace,
+    outcome: &Outcome,
+) -> Result<bool, Fault> {
     let stopped = node::stop::stop(node, caller, which, Duration::ZERO)?;
     for ended in &stopped.ended {
         render::note(&format!("ended {}, which ran beside it", ended.run));
@@ -134,7 +140,7 @@ fn settled(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: 
 }
 
 /// Returns the fresh workspace of a run that is to be live.
-pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<Fresh> {
+pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<NewWorkspace> {
     let is_live = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
     match &request.place {
         ChangeDestination::Fresh(fresh) if is_live || is_detached(m) => Some(fresh.clone()),

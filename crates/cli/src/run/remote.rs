@@ -16,9 +16,9 @@ use node::create;
 use node::events::{DEFAULT_MAX, EventFile};
 use node::keeper::attach::{AttachOptions, AttachOutcome, terminal};
 use node::policies::{Flag, RequestedPolicy, secret_entry};
-use node::run::{ChangeDestination, Fresh, Keep, RunRequest, TTL_MS};
+use node::run::{ChangeDestination, Keep, NewWorkspace, RunRequest, TTL_MS};
 use node::sandbox::Which;
-use node::secrets::{self, Carried};
+use node::secrets::{self, RemoteSecret};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
@@ -50,7 +50,7 @@ pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<Eve
         }
         ChangeDestination::Fresh(fresh) => in_fresh(m, remote, &asked, fresh, events),
         // A sandbox is created all the same; nothing is written to it.
-        ChangeDestination::ReadOnly => in_fresh(m, remote, &asked, &Fresh::default(), events),
+        ChangeDestination::ReadOnly => in_fresh(m, remote, &asked, &NewWorkspace::default(), events),
         ChangeDestination::Direct | ChangeDestination::Plain => Err(no_direct()),
     }
 }
@@ -76,7 +76,7 @@ fn explain(remote: &Remote, asked: &RunRequest) -> Result<RunEnd, Fault> {
     let mut told = match &asked.place {
         ChangeDestination::Sandbox(word) => remote.explain_in(asked, word)?,
         ChangeDestination::Fresh(fresh) => remote.explain(asked, &wanted(asked, fresh, words, None))?,
-        ChangeDestination::ReadOnly => remote.explain(asked, &wanted(asked, &Fresh::default(), words, None))?,
+        ChangeDestination::ReadOnly => remote.explain(asked, &wanted(asked, &NewWorkspace::default(), words, None))?,
         ChangeDestination::Direct | ChangeDestination::Plain => return Err(no_direct()),
     };
     // Values come from this host, and the daemon does not know their source.
@@ -126,7 +126,7 @@ fn in_fresh(
     m: &ArgMatches,
     remote: &Remote,
     asked: &RunRequest,
-    fresh: &Fresh,
+    fresh: &NewWorkspace,
     events: Option<EventFile>,
 ) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(&sources(asked, remote), &remote.caller)?;
@@ -181,7 +181,7 @@ pub(super) fn bare(asked: &RunRequest) -> RunRequest {
 /// Returns the request for a run's sandbox.
 pub(super) fn wanted(
     asked: &RunRequest,
-    fresh: &Fresh,
+    fresh: &NewWorkspace,
     secrets: Vec<String>,
     events_max: Option<u64>,
 ) -> create::CreateSandbox {
@@ -230,8 +230,8 @@ pub(super) fn carried(sources: &[String], caller: &Caller) -> Result<(Vec<String
     let (mut words, mut values) = (Vec::new(), SecretValues::new());
     for word in sources {
         match secrets::carry(word, caller)? {
-            Carried::Kept(word) => words.push(word),
-            Carried::Value(name, value) => {
+            RemoteSecret::Kept(word) => words.push(word),
+            RemoteSecret::Value(name, value) => {
                 words.push(secrets::brought(&name));
                 values.insert(name, value);
             }

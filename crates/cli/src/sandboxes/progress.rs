@@ -1,7 +1,7 @@
 //! Progress of a long job: one line on a terminal that is overwritten and erased at the end; no output elsewhere.
 
 use super::table::bytes;
-use node::create::Copied;
+use node::create::CopyTotals;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ impl ProgressLine {
         ProgressLine { watched: crate::render::can_draw(&std::io::stderr()), begun: Instant::now(), shown: false }
     }
 
-    pub fn show(&mut self, now: &Copied) {
+    pub fn show(&mut self, now: &CopyTotals) {
         if self.watched && self.begun.elapsed() >= PATIENCE {
             self.shown = true;
             let _ = write!(std::io::stderr(), "\r\x1b[Kcopying: {} files, {}", now.files, bytes(now.bytes));

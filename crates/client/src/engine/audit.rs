@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::remote::{Pages, Reconnect, Remote};
-use crate::transport::{Next, Request};
+use crate::transport::{Request, StreamControl};
 use api::{JournalEntry, JournalPage, JournalVerified};
 use node::audit::{self, JournalFilter, Tail};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Remote {
                 request.query_if("sandbox", query.wanted.subject.as_ref()).query_if("verb", query.wanted.verb.as_ref());
             let done = self.client.events(request, &mut |event| {
                 if event.name != "entry" {
-                    return Ok(Next::Continue);
+                    return Ok(StreamControl::Continue);
                 }
                 let entry: JournalEntry = serde_json::from_str(&event.data).map_err(|e| {
                     Fault::new(
@@ -128,7 +128,7 @@ impl Remote {
                 }
                 *at = entry.seq;
                 reconnect.reset();
-                Ok(if each(&[entry]) { Next::Continue } else { Next::Stop })
+                Ok(if each(&[entry]) { StreamControl::Continue } else { StreamControl::Stop })
             });
             match done {
                 Ok(true) => return Ok(()),

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::remote::Remote;
-use crate::transport::{Next, Request};
+use crate::transport::{Request, StreamControl};
 use api::{
     Capability, CodeCheck, CodeChecked, CodeEvent, CodeRequest, ContextCreate, ContextInterrupt, ContextInterrupted,
     ContextList, ContextRemoved, ContextStatus, PathText,
@@ -138,10 +138,10 @@ impl Remote {
                 lost = serde_json::from_str::<Fault>(&event.data).ok();
             }
             let read = CodeEvent::read(&event.name, &event.data).map_err(|e| unreadable(&event.name, &e))?;
-            let Some(read) = read else { return Ok(Next::Continue) };
+            let Some(read) = read else { return Ok(StreamControl::Continue) };
             ended = matches!(read, CodeEvent::End(_));
             each(read);
-            Ok(if ended { Next::Stop } else { Next::Continue })
+            Ok(if ended { StreamControl::Stop } else { StreamControl::Continue })
         })?;
         match (ended, lost) {
             (true, _) => Ok(()),

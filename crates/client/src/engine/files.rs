@@ -2,7 +2,7 @@
 
 use super::remote::{Pages, Remote};
 use super::{Engine, SandboxPath};
-use crate::transport::{Next, Request, RequestBody};
+use crate::transport::{Request, RequestBody, StreamControl};
 use api::{FileEntry, FileEvent, FileListing, FileMoved, FilesRemoved, FilesUnpacked, PathText, Rel, SearchResult};
 use node::Node;
 use node::files::Interest;
@@ -329,7 +329,7 @@ impl Remote {
             match event.name.as_str() {
                 "change" => {
                     let event: FileEvent = serde_json::from_str(&event.data).map_err(unreadable)?;
-                    Ok(if each(&event) { Next::Continue } else { Next::Stop })
+                    Ok(if each(&event) { StreamControl::Continue } else { StreamControl::Stop })
                 }
                 "lost" => Err(serde_json::from_str(&event.data).unwrap_or_else(unreadable)),
                 "closing" => {
@@ -337,7 +337,7 @@ impl Remote {
                         Fault::new(ErrorKind::Unavailable, "the daemon closes the watch").phase(Phase::Delivery);
                     Err(fault.hint("watch again when it is back"))
                 }
-                _ => Ok(Next::Continue),
+                _ => Ok(StreamControl::Continue),
             }
         })
     }

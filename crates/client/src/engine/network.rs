@@ -3,9 +3,9 @@
 
 use super::remote::{Reconnect, Remote};
 use super::{Engine, audit};
-use crate::transport::{Client, Next, Request};
+use crate::transport::{Client, Request, StreamControl};
 use node::events::EventFile;
-use node::keeper::journal::{self, Spot};
+use node::keeper::journal::{self, JournalPosition};
 use std::sync::mpsc;
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
@@ -33,12 +33,12 @@ impl Engine {
                     return read(&remote.client, sandbox, (from, follow), &mut |next_line, line| match each(
                         next_line, line,
                     ) {
-                        true => Next::Continue,
-                        false => Next::Stop,
+                        true => StreamControl::Continue,
+                        false => StreamControl::Stop,
                     });
                 }
             };
-        let mut spot = Spot::before(from);
+        let mut spot = JournalPosition::before(from);
         loop {
             let page = journal::read(node, caller, sandbox, spot)?;
             for (next_line, line) in &page.lines {
@@ -68,7 +68,7 @@ impl NetworkLog {
         std::thread::spawn(move || {
             let done = read(&client, &sandbox, (0, true), &mut |_, line| {
                 file.pass_on(line);
-                Next::Continue
+                StreamControl::Continue
             });
             // The receiver may have given up waiting.
             let _ = sender.send((file, done.err()));
@@ -94,7 +94,7 @@ fn read(
     client: &Client,
     sandbox: &str,
     (from, follow): (u64, bool),
-    each: &mut dyn FnMut(u64, &str) -> Next,
+    each: &mut dyn FnMut(u64, &str) -> StreamControl,
 ) -> Result<(), Fault> {
     let (mut at, mut reconnect) = (from, Reconnect::new(client));
     loop {
@@ -107,8 +107,8 @@ fn read(
                 reconnect.reset();
                 Ok(each(next_line, &event.data))
             }
-            "end" => Ok(Next::Stop),
-            _ => Ok(Next::Continue),
+            "end" => Ok(StreamControl::Stop),
+            _ => Ok(StreamControl::Continue),
         });
         match done {
             Ok(true) => return Ok(()),

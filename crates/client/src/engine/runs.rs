@@ -3,7 +3,9 @@
 use super::Engine;
 use super::remote::{Reconnect, Remote, is_disconnect, milliseconds};
 use super::sandbox_create::sandbox_create;
-use crate::transport::{AttachEnd, AttachOptions, Next, Request, RunOutput, ServerSentEvent, backwards, decode_base64};
+use crate::transport::{
+    AttachEnd, AttachOptions, Request, RunOutput, ServerSentEvent, StreamControl, backwards, decode_base64,
+};
 use api::{
     Capability, PathText, RunCreate, RunExplain, RunExplained, RunSignalled, RunStatus, SecretValue, TerminalSize,
 };
@@ -261,12 +263,12 @@ impl Remote {
             let done = self.client.events(request, &mut |event| {
                 if event.name == "end" {
                     end = Some(event);
-                    return Ok(Next::Stop);
+                    return Ok(StreamControl::Stop);
                 }
-                let Some(record) = record_of(&event)? else { return Ok(Next::Continue) };
+                let Some(record) = record_of(&event)? else { return Ok(StreamControl::Continue) };
                 next = event.id.filter(|id| *id > next).ok_or_else(|| backwards(&run))?;
                 reconnect.reset();
-                Ok(if each(record) { Next::Continue } else { Next::Stop })
+                Ok(if each(record) { StreamControl::Continue } else { StreamControl::Stop })
             });
             if let Some(event) = end {
                 each(self.end_of(&run, event, next)?);

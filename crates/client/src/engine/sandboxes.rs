@@ -11,7 +11,7 @@ use api::{
 };
 use node::change;
 use node::config::Keep;
-use node::create::{self, Copied};
+use node::create::{self, CopyTotals};
 use node::gc;
 use node::keeper::begin;
 use node::keeper::suspend;
@@ -19,7 +19,7 @@ use node::list;
 use node::remove;
 use node::sandbox::Which;
 use node::stop;
-use node::top::Top;
+use node::top::UsageSampler;
 use serde::Deserialize;
 use std::time::Duration;
 use terms::Fault;
@@ -29,7 +29,7 @@ impl Engine {
     pub fn create(
         &self,
         ask: &create::CreateSandbox,
-        progress: &mut dyn FnMut(&Copied),
+        progress: &mut dyn FnMut(&CopyTotals),
     ) -> Result<SandboxCreated, Fault> {
         match self {
             Engine::Local(node, caller) => create::create_with_progress(node, caller, ask, progress),
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Returns the resources that sandboxes use, now and since the look before.
-    pub fn top(&self, top: &mut Top) -> Result<TopReport, Fault> {
+    pub fn top(&self, top: &mut UsageSampler) -> Result<TopReport, Fault> {
         match self {
             Engine::Local(node, caller) => top.look(node, caller),
             Engine::Remote(remote) => remote.get(&["v1", "top"]).map(|look| top.compare(look)),

@@ -25,7 +25,7 @@ pub struct ServerSentEvent {
 
 /// The answer of a function that is given events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum StreamControl {
     Continue,
     Stop,
 }

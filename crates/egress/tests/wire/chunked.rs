@@ -1,7 +1,7 @@
 //! Chunked bodies: decoded alike in any segmentation, and refused where ambiguous.
 
 use crate::input::dechunk;
-use egress::chunked::{Chunked, LAST_CHUNK, Piece, chunk_head};
+use egress::chunked::{Chunked, DecodeStep, LAST_CHUNK, chunk_head};
 
 #[test]
 fn good_bodies() {
@@ -17,10 +17,14 @@ fn good_bodies() {
     ] {
         for step in [1, 2, 3, 5, input.len()] {
             let (read, end, used, _) = dechunk(input.as_bytes(), step);
-            assert_eq!((read.as_slice(), end, used), (body.as_bytes(), Piece::End(0), input.len() - left), "{input:?}");
+            assert_eq!(
+                (read.as_slice(), end, used),
+                (body.as_bytes(), DecodeStep::End(0), input.len() - left),
+                "{input:?}"
+            );
         }
         for len in 0..input.len() - left {
-            assert_eq!(dechunk(&input.as_bytes()[..len], 4).1, Piece::NeedMore, "{input:?} cut at {len}");
+            assert_eq!(dechunk(&input.as_bytes()[..len], 4).1, DecodeStep::NeedMore, "{input:?} cut at {len}");
         }
     }
 }
@@ -67,7 +71,7 @@ fn bad_bodies() {
         ("many trailers", &many_trailers),
     ] {
         let (_, whole, _, _) = dechunk(input.as_bytes(), input.len());
-        assert!(matches!(whole, Piece::Bad(_)), "{case}: {whole:?}");
+        assert!(matches!(whole, DecodeStep::Bad(_)), "{case}: {whole:?}");
         assert_eq!(dechunk(input.as_bytes(), 1).1, whole, "{case}");
     }
 }
@@ -75,8 +79,8 @@ fn bad_bodies() {
 #[test]
 fn the_end_stays_the_end() {
     let mut ended = Chunked::new();
-    assert_eq!(ended.next(b"0\r\n\r\nmore"), Piece::End(5));
-    assert_eq!(ended.next(b"more"), Piece::End(0));
+    assert_eq!(ended.next(b"0\r\n\r\nmore"), DecodeStep::End(5));
+    assert_eq!(ended.next(b"more"), DecodeStep::End(0));
     let mut failed = Chunked::new();
     assert_eq!(failed.next(b"x"), failed.next(b"0\r\n\r\n"));
 }
@@ -93,6 +97,6 @@ fn what_is_written_is_read_back() {
     wire.extend(LAST_CHUNK);
     for step in [1, 7, 4096, wire.len()] {
         let (body, end, used, _) = dechunk(&wire, step);
-        assert_eq!((body, end, used), (parts.concat(), Piece::End(0), wire.len()));
+        assert_eq!((body, end, used), (parts.concat(), DecodeStep::End(0), wire.len()));
     }
 }

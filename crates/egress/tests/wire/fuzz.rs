@@ -3,7 +3,7 @@
 //! file of the corpus, and `corpus_never_panics` holds it for good.
 
 use crate::input::{dechunk, one_by_one};
-use egress::chunked::Piece;
+use egress::chunked::DecodeStep;
 use egress::dns::{self, Rcode, RecordType, ResponseError};
 use egress::hello::{self, Hello};
 use egress::hosts::Hosts;
@@ -255,7 +255,7 @@ fn check_chunked(bytes: &[u8]) -> bool {
         assert_eq!(dechunk(bytes, step), whole);
     }
     assert!(whole.0.len() <= bytes.len() && whole.2 <= bytes.len());
-    matches!(whole.1, Piece::End(_))
+    matches!(whole.1, DecodeStep::End(_))
 }
 
 fn check_socks(bytes: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! HTTP/1.x heads: those of real clients and servers, and every ambiguous form.
 
 use crate::input::{corpus, dechunk, one_by_one};
-use egress::chunked::Piece;
+use egress::chunked::DecodeStep;
 use egress::http1::{
     BodyFraming, Connection, Head, HeadScan, HeaderFields, MAX_HEAD, RequestHead, RequestTarget, Response, Version,
     read_request, read_response, resume_request, write_request, write_response,
@@ -53,7 +53,7 @@ fn requests_of_real_clients() {
         assert!(bytes[..read.consumed].ends_with(b"\r\n\r\n"), "{file}");
         if read.body == BodyFraming::Chunked {
             let (_, end, used, _) = dechunk(&bytes[read.consumed..], 3);
-            assert_eq!((end, used), (Piece::End(0), bytes.len() - read.consumed), "{file}");
+            assert_eq!((end, used), (DecodeStep::End(0), bytes.len() - read.consumed), "{file}");
         }
     }
 }
@@ -78,7 +78,7 @@ fn responses_of_real_servers() {
     let bytes = corpus("http/response-node-trailer");
     let read = response(&bytes, "GET");
     let (body, end, _, trailers) = dechunk(&bytes[read.consumed..], 1);
-    assert_eq!((body.as_slice(), end, trailers.get("x-sum")), (&b"abc"[..], Piece::End(0), Some(&b"9"[..])));
+    assert_eq!((body.as_slice(), end, trailers.get("x-sum")), (&b"abc"[..], DecodeStep::End(0), Some(&b"9"[..])));
 }
 
 #[test]

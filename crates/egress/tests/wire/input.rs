@@ -18,28 +18,31 @@ pub fn one_by_one<T>(bytes: &[u8], read: impl Fn(&[u8]) -> T, needs_more: impl F
 }
 
 /// Decodes chunks in steps of one, a few, or all bytes: the body, its end, and the bytes left over.
-pub fn dechunk(input: &[u8], step: usize) -> (Vec<u8>, egress::chunked::Piece, usize, egress::http1::HeaderFields) {
-    use egress::chunked::{Chunked, Piece};
+pub fn dechunk(
+    input: &[u8],
+    step: usize,
+) -> (Vec<u8>, egress::chunked::DecodeStep, usize, egress::http1::HeaderFields) {
+    use egress::chunked::{Chunked, DecodeStep};
     let mut decoder = Chunked::new();
     let (mut body, mut at) = (Vec::new(), 0);
     for part in input.chunks(step.max(1)) {
         let mut rest = part;
         loop {
             match decoder.next(rest) {
-                Piece::NeedMore => break,
-                Piece::Data(range) => {
+                DecodeStep::NeedMore => break,
+                DecodeStep::Data(range) => {
                     assert!(!range.is_empty() && range.end <= rest.len());
                     body.extend(&rest[range.clone()]);
                     rest = &rest[range.end..];
                 }
-                Piece::End(used) => {
+                DecodeStep::End(used) => {
                     let consumed = at + (part.len() - rest.len()) + used;
-                    return (body, Piece::End(0), consumed, decoder.trailers().clone());
+                    return (body, DecodeStep::End(0), consumed, decoder.trailers().clone());
                 }
                 bad => return (body, bad, 0, Default::default()),
             }
         }
         at += part.len();
     }
-    (body, Piece::NeedMore, at, Default::default())
+    (body, DecodeStep::NeedMore, at, Default::default())
 }

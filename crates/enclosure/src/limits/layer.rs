@@ -1,7 +1,7 @@
 //! The account of a workspace. Its space raises no event, so it is polled within a time budget.
 
-use crate::nameless::Nameless;
-use crate::workspace::{Crowd, Gauge};
+use crate::nameless::UnlinkedFileFinder;
+use crate::workspace::{Gauge, TotalExceeded};
 use std::time::{Duration, Instant};
 
 /// Divisor of the time spent on measuring: at most one part in twenty.
@@ -32,7 +32,7 @@ impl<'a> Layer<'a> {
         self.gauge.as_ref().is_some_and(|gauge| gauge.shares())
     }
 
-    pub fn count_nameless(&mut self, files: Nameless) {
+    pub fn count_nameless(&mut self, files: UnlinkedFileFinder) {
         if let Some(gauge) = &mut self.gauge {
             gauge.count_nameless(files);
         }
@@ -46,7 +46,7 @@ impl<'a> Layer<'a> {
         self.gauge.as_ref()?.overfull()
     }
 
-    pub fn crowded(&mut self) -> Option<Crowd> {
+    pub fn crowded(&mut self) -> Option<TotalExceeded> {
         self.gauge.as_mut()?.crowded()
     }
 

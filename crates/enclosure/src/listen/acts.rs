@@ -4,7 +4,7 @@ use super::{AT_FDCWD, Judge, LONGEST_PATH};
 use crate::actors::actor;
 use crate::resolve::Last;
 use crate::spec::Observed;
-use crate::workspace::Over;
+use crate::workspace::ChangeStorage;
 use policy::Perm;
 use std::path::{Path, PathBuf};
 use sys::notify::Call;
@@ -239,7 +239,7 @@ impl Judge<'_> {
     /// Notes the rename of a directory of the base: an overlay without `redirect_dir` answers EXDEV, and not every
     /// program copies then, as mv does.
     fn advise_on_rename(&mut self, tid: i32, from: &Path, to: &Path) {
-        let is_layered = matches!(self.spec.workspace.as_ref().map(|w| &w.over), Some(Over::Layers(_)));
+        let is_layered = matches!(self.spec.workspace.as_ref().map(|w| &w.over), Some(ChangeStorage::Layers(_)));
         let of_base = || from.symlink_metadata().is_ok_and(|m| m.is_dir()) && !self.is_unshown(from);
         if !is_layered || !self.in_workspace(from) || !self.in_workspace(to) || !of_base() {
             return;

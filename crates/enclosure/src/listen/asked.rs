@@ -5,7 +5,7 @@
 use super::held::{AskedTree, AskedTrees, OpenRequest, OpenTarget, find, mount_of};
 use super::{AT_FDCWD, EACCES, Judge, LONGEST_PATH};
 use crate::actors::actor;
-use crate::approval::{ApprovalWaiter, AskedOperation, Begun, OnAllow, Opening, Question, WaitEnd};
+use crate::approval::{ApprovalWaiter, AskResult, AskedOperation, OnAllow, Opening, Question, WaitEnd};
 use crate::denials::RefusedOperation;
 use crate::resolve::{self, Last};
 use crate::spec::Observed;
@@ -159,14 +159,14 @@ impl Judge<'_> {
             None => Err(format!("{} system calls wait for answers already", WaitReason::Answer.limit())),
         };
         let waiting = match begun {
-            Ok(Begun::Known(true)) => None,
-            Ok(Begun::Waits { waiting, fresh }) => {
+            Ok(AskResult::Known(true)) => None,
+            Ok(AskResult::Waits { waiting, fresh }) => {
                 if let Some(observer) = self.observer.as_mut().filter(|_| fresh) {
                     observer(Observed::Asked { op, target: &target, rule: &rule, actor: &who });
                 }
                 Some(waiting)
             }
-            Ok(Begun::Known(false)) => {
+            Ok(AskResult::Known(false)) => {
                 return self.turned_down(call, plain(op), &target, &rule, "the person who was asked refused it".into());
             }
             Err(why) => return self.turned_down(call, plain(op), &target, &rule, why),

@@ -21,23 +21,23 @@ use sys::notify::{Call, Listener};
 use terms::Action;
 
 /// A program, or a directory of programs, by a handle on its noexec mount.
-pub(crate) struct Barred {
+pub(crate) struct NoexecMount {
     path: PathBuf,
     top: OwnedFd,
 }
 
-impl Barred {
+impl NoexecMount {
     /// Opens the programs of a plan in the guest's tree, before any process of the guest runs. A program that is not on
     /// a noexec mount of its own is left out, and no question is put about it.
-    pub(crate) fn all<'p>(programs: impl Iterator<Item = &'p Program>, root: &OwnedFd) -> Vec<Barred> {
-        programs.filter_map(|program| Barred::new(&program.path, root)).collect()
+    pub(crate) fn all<'p>(programs: impl Iterator<Item = &'p Program>, root: &OwnedFd) -> Vec<NoexecMount> {
+        programs.filter_map(|program| NoexecMount::new(&program.path, root)).collect()
     }
 
-    fn new(path: &Path, root: &OwnedFd) -> Option<Barred> {
+    fn new(path: &Path, root: &OwnedFd) -> Option<NoexecMount> {
         let top = open_below(root, path.strip_prefix("/").ok()?)?;
         let barred = StatVfsMountFlags::NOEXEC | StatVfsMountFlags::RDONLY;
         let is_barred = fstatvfs(&top).is_ok_and(|found| found.f_flag.contains(barred));
-        (is_barred && is_top_of_mount(&top)).then(|| Barred { path: path.to_path_buf(), top })
+        (is_barred && is_top_of_mount(&top)).then(|| NoexecMount { path: path.to_path_buf(), top })
     }
 
     /// Opens the regular file at a real path, at or below this one.

@@ -9,7 +9,7 @@ use crate::flock::{Flock, JobId};
 use crate::groundwork::Pipes;
 use crate::limits;
 use crate::plan::GuestPlan;
-use crate::spec::Beside;
+use crate::spec::GuestServices;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const HELD_UP: Duration = Duration::from_secs(5);
 impl GuestPlan {
     /// Launches the guest and waits until it is set up. The spec's command is not started, and
     /// `GuestSpec::resident` must be set.
-    pub fn reside<'a>(self, beside: Beside<'a>) -> Result<Residence<'a>, Fault> {
+    pub fn reside<'a>(self, beside: GuestServices<'a>) -> Result<Residence<'a>, Fault> {
         if !self.spec.resident {
             return Err(Fault::internal("this run was prepared for one command").phase(Phase::Start));
         }
@@ -246,7 +246,7 @@ impl Residence<'_> {
         let mut shepherd = None;
         let heard = self.hear_start(job, &control, program, &mut shepherd);
         match (heard, shepherd) {
-            (Ok(Begun { pid, fate, terminal, early_end }), Some(shepherd)) => {
+            (Ok(ReportedStart { pid, fate, terminal, early_end }), Some(shepherd)) => {
                 let (end_by, ending, out_of_memory) = (None, false, false);
                 Ok((
                     pid,
@@ -275,12 +275,12 @@ impl Residence<'_> {
         control: &JobControl,
         program: &Path,
         shepherd: &mut Option<OwnedFd>,
-    ) -> Result<Begun, Fault> {
+    ) -> Result<ReportedStart, Fault> {
         let until = Instant::now() + START;
-        let (mut begun, mut early_end): (Option<Begun>, _) = (None, None);
+        let (mut begun, mut early_end): (Option<ReportedStart>, _) = (None, None);
         loop {
             if let Some(begun) = begun.take_if(|_| shepherd.is_some()) {
-                return Ok(Begun { early_end, ..begun });
+                return Ok(ReportedStart { early_end, ..begun });
             }
             if !self.wait_for(control.as_fd(), until, None) {
                 return Err(retryable("the command did not start in time", Phase::Start));
@@ -297,7 +297,7 @@ impl Residence<'_> {
                     if let Some((at, errno)) = known.then(|| fate.read_failure()).flatten() {
                         return Err(not_started(program, at, errno));
                     }
-                    begun = Some(Begun { pid, fate: (!known).then_some(fate), terminal, early_end: None });
+                    begun = Some(ReportedStart { pid, fate: (!known).then_some(fate), terminal, early_end: None });
                 }
                 JobEvent::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
                 heard @ JobEvent::Ended { .. } => early_end = Some(heard),
@@ -361,7 +361,7 @@ impl Residence<'_> {
 }
 
 /// A command whose start was reported.
-struct Begun {
+struct ReportedStart {
     pid: i32,
     /// Reports an exec failure that is still unknown.
     fate: Option<ExecStatus>,

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of freezing a residence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frozen {
+pub struct FreezeResult {
     /// "cgroup" or "signals".
     pub with: &'static str,
     /// Bytes of memory that were paged out on request; `None` where the kernel does not support that.
@@ -30,7 +30,7 @@ pub(super) enum FreezeMethod {
 
 /// Present use of the whole enclosure.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Use {
+pub struct ResourceUsage {
     pub cpu_us: u64,
     pub memory_bytes: u64,
     pub memory_peak_bytes: u64,
@@ -41,7 +41,7 @@ pub struct Use {
 
 impl Residence<'_> {
     /// Freezes every process, until `thaw`.
-    pub fn freeze(&mut self) -> Result<Frozen, Fault> {
+    pub fn freeze(&mut self) -> Result<FreezeResult, Fault> {
         let with = |method: &FreezeMethod| match method {
             FreezeMethod::Group => "cgroup",
             FreezeMethod::Signals(_) => "signals",
@@ -50,7 +50,7 @@ impl Residence<'_> {
             return Err(super::enclosure_gone(Phase::Execution));
         }
         if let Some(method) = &self.frozen {
-            return Ok(Frozen { with: with(method), paged_out: None });
+            return Ok(FreezeResult { with: with(method), paged_out: None });
         }
         let method = match self.guest.meter.freezer().is_some() {
             true => self.freeze_group()?,
@@ -59,7 +59,7 @@ impl Residence<'_> {
         let paged_out = freeze::page_out(&freeze::guests(std::process::id()));
         // A frozen shepherd cannot miss its deadline.
         self.jobs.values_mut().for_each(|running| running.end_by = None);
-        let frozen = Frozen { with: with(&method), paged_out };
+        let frozen = FreezeResult { with: with(&method), paged_out };
         self.frozen = Some(method);
         Ok(frozen)
     }
@@ -143,7 +143,7 @@ impl Residence<'_> {
     }
 
     /// Returns the present use, from control groups where there are any, otherwise from /proc.
-    pub fn usage(&mut self) -> Use {
+    pub fn usage(&mut self) -> ResourceUsage {
         let figures = self.guest.meter.figures();
         let counted = match (figures.cpu_us, figures.memory_now, figures.pids_now) {
             (Some(_), Some(_), Some(_)) => actors::Tally::default(),
@@ -152,7 +152,7 @@ impl Residence<'_> {
         let ours = 1 + self.jobs.len() as u64;
         let memory_bytes = figures.memory_now.unwrap_or(counted.memory_bytes);
         self.memory_peak = self.memory_peak.max(memory_bytes);
-        Use {
+        ResourceUsage {
             cpu_us: figures.cpu_us.unwrap_or(counted.cpu_us),
             memory_bytes,
             memory_peak_bytes: figures.memory_peak.unwrap_or(self.memory_peak),

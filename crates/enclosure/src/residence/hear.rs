@@ -1,6 +1,6 @@
 //! Event handling of a residence.
 
-use super::{CommandEnd, EpollSlot, Happened, Residence};
+use super::{CommandEnd, EpollSlot, Residence, ResidenceEvent};
 use crate::driver;
 use crate::faults::internal;
 use crate::flock::JobId;
@@ -23,7 +23,7 @@ const NOT_STARTED: i32 = 127;
 impl Residence<'_> {
     /// Handles all pending events; to be called when a descriptor of `waits` is readable or its deadline has passed.
     /// Never blocks for long.
-    pub fn turn(&mut self) -> Result<Vec<Happened>, Fault> {
+    pub fn turn(&mut self) -> Result<Vec<ResidenceEvent>, Fault> {
         self.handle_early_ends();
         for slot in self.ready_slots()? {
             match slot {
@@ -123,7 +123,7 @@ impl Residence<'_> {
         let flock = self.guest.judge.flock.as_mut();
         let (denials, denials_dropped, notes) = flock.map(|flock| flock.remove(job)).unwrap_or_default();
         let end = CommandEnd { status, cpu_us, max_rss_kb, out_of_memory, denials, denials_dropped, notes };
-        self.events.push(Happened::Ended { job, end });
+        self.events.push(ResidenceEvent::Ended { job, end });
         self.guest.meter.admit_ours(1 + self.jobs.len() as u64);
         self.pending_signals.retain(|(of, _)| *of != job);
         if self.jobs.is_empty() {
@@ -150,7 +150,7 @@ impl Residence<'_> {
             true => "the enclosure's memory was used up, and the kernel killed its first process",
             false => "the enclosure's first process was killed from outside",
         };
-        self.events.push(Happened::Fell { reason: reason.into() });
+        self.events.push(ResidenceEvent::Fell { reason: reason.into() });
     }
 
     fn check_limits(&mut self) {
@@ -171,7 +171,7 @@ impl Residence<'_> {
     fn end_all(&mut self, hit: Option<LimitHit>) {
         let Some(hit) = hit.filter(|_| !self.limited && !self.jobs.is_empty()) else { return };
         self.limited = true;
-        self.events.push(Happened::Limit(hit));
+        self.events.push(ResidenceEvent::Limit(hit));
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.end(job));
     }
@@ -208,7 +208,7 @@ impl Residence<'_> {
 
     fn collect_denials(&mut self) {
         let Some(flock) = &mut self.guest.judge.flock else { return };
-        let denied = flock.take_unreported().into_iter().map(|(job, denial)| Happened::Denied { job, denial });
+        let denied = flock.take_unreported().into_iter().map(|(job, denial)| ResidenceEvent::Denied { job, denial });
         self.events.extend(denied);
     }
 }

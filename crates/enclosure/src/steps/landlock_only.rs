@@ -2,7 +2,7 @@
 //! Weaker, and only with consent; rules that it cannot enforce are refused. No network, no sockets, no queues, no
 //! private /tmp; names and sizes of hidden files are visible, and so are other processes.
 
-use super::{Basis, Steps, of_kind};
+use super::{StepInputs, Steps, of_kind};
 use crate::spec::GuestSpec;
 use policy::{ExecPlan, Grant, HostFileType, Perm, Perms};
 use std::os::fd::AsRawFd;
@@ -14,8 +14,8 @@ use terms::{ErrorKind, Fault, Phase};
 
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-pub(super) fn build(spec: &GuestSpec, basis: Basis) -> Result<Steps, Fault> {
-    let Basis { guest, arena, ruleset, .. } = basis;
+pub(super) fn build(spec: &GuestSpec, basis: StepInputs) -> Result<Steps, Fault> {
+    let StepInputs { guest, arena, ruleset, .. } = basis;
     check(spec)?;
     let mut ops = Vec::new();
     if guest.privileged {

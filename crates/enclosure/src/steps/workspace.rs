@@ -3,7 +3,7 @@
 
 use super::{Builder, LAYERS, OLD, QUIET};
 use crate::idmap::Purpose;
-use crate::workspace::{MOST_LAYERS, Over, Workspace};
+use crate::workspace::{ChangeStorage, MOST_LAYERS, Workspace};
 use policy::{Grant, Guard, Perm};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -56,18 +56,18 @@ impl Builder<'_> {
         self.dir(at);
         let attr = self.attr_of(grant);
         match &workspace.over {
-            Over::Tree(tree) if self.asks_in_workspace() => {
+            ChangeStorage::Tree(tree) if self.asks_in_workspace() => {
                 self.layers_place();
                 self.push(Op::Dir { at: self.cstring(WHOLE), mode: 0o755 });
                 self.lay_tree(tree, Path::new(WHOLE), QUIET, &grant.rule);
                 self.push(Op::Bind { from: self.cstring(WHOLE), at: self.cpath(at), attr });
                 self.workspace_source = Some(WHOLE.into());
             }
-            Over::Tree(tree) => {
+            ChangeStorage::Tree(tree) => {
                 self.lay_tree(tree, at, attr, &grant.rule);
                 self.workspace_source = Some(self.cpath(at).to_bytes().to_vec());
             }
-            Over::Layers(layers) => {
+            ChangeStorage::Layers(layers) => {
                 let options = self.options(workspace, layers, &grant.rule)?;
                 let inner = |g: &Grant| g.path != *at && g.path.starts_with(at) && g.perms.contains(Perm::Execute);
                 let varies = !grant.perms.contains(Perm::Execute) && all.iter().any(inner);

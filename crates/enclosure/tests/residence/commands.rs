@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::fixture::*;
-use enclosure::{Happened, Streams};
+use enclosure::{ResidenceEvent, Streams};
 use std::fs::File;
 use std::io::Write;
 
@@ -45,7 +45,7 @@ fn many_run_at_once() {
         let end = live.ended_with_output(started, &mut streams);
         assert_eq!((code(end.status), streams), (Some(n as i32), (format!("out {n}\n"), format!("err {n}\n"))));
     }
-    assert!(!live.happened.iter().any(|h| matches!(h, Happened::Ended { .. } | Happened::Fell { .. })));
+    assert!(!live.happened.iter().any(|h| matches!(h, ResidenceEvent::Ended { .. } | ResidenceEvent::Fell { .. })));
     // No shepherd is left, as a process or as a zombie.
     let (_, output, _) = live.run("ls /proc | grep -c '^[0-9]'");
     assert!(output.trim().parse::<u32>().unwrap() <= 5, "{output}");

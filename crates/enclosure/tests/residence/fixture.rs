@@ -1,8 +1,8 @@
 //! Shared by the cases: a live enclosure over a project, and waiting for its events.
 
 use enclosure::{
-    Beside, CommandEnd, Cpus, Enforced, GuestPlan, GuestSpec, Happened, JobId, LocalHost, Over, OwnHome,
-    PlannedCommand, Residence, Started, Stdio, Streams, Workspace, begin, choose,
+    ChangeStorage, CommandEnd, Cpus, Enforced, GuestPlan, GuestServices, GuestSpec, JobId, LocalHost, OwnHome,
+    PlannedCommand, Residence, ResidenceEvent, Started, Stdio, Streams, Workspace, begin, choose,
 };
 use policy::{Action, Context, Format, Perms};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,7 +65,7 @@ pub fn spec_under(policy: &str, limits: Limits) -> GuestSpec {
         workspace: Some(Workspace {
             at: project.clone(),
             base: project,
-            over: Over::Layers(vec![layer]),
+            over: ChangeStorage::Layers(vec![layer]),
             open: Box::new(|path| File::open(path)),
         }),
         own_home: OwnHome::Scratch,
@@ -84,7 +84,7 @@ pub fn stand() -> LiveEnclosure {
 }
 
 pub fn stand_with(spec: GuestSpec) -> LiveEnclosure {
-    match planned(spec).reside(Beside::default()) {
+    match planned(spec).reside(GuestServices::default()) {
         Ok(residence) => LiveEnclosure { residence, happened: Vec::new() },
         Err(fault) => panic!("{fault:?}"),
     }
@@ -93,7 +93,7 @@ pub fn stand_with(spec: GuestSpec) -> LiveEnclosure {
 /// A live enclosure, with events that no case has consumed yet.
 pub struct LiveEnclosure {
     pub residence: Residence<'static>,
-    pub happened: Vec<Happened>,
+    pub happened: Vec<ResidenceEvent>,
 }
 
 pub fn shell(text: &str, streams: Streams) -> PlannedCommand {
@@ -141,9 +141,10 @@ impl LiveEnclosure {
 
     pub fn ended(&mut self, job: JobId) -> CommandEnd {
         self.until("an end", |live| {
-            let at = live.happened.iter().position(|h| matches!(h, Happened::Ended { job: of, .. } if *of == job))?;
+            let at =
+                live.happened.iter().position(|h| matches!(h, ResidenceEvent::Ended { job: of, .. } if *of == job))?;
             match live.happened.remove(at) {
-                Happened::Ended { end, .. } => Some(end),
+                ResidenceEvent::Ended { end, .. } => Some(end),
                 _ => None,
             }
         })
@@ -162,9 +163,10 @@ impl LiveEnclosure {
         let end = self.until("an end", |live| {
             streams.0.push_str(&drain(&started.output));
             streams.1.push_str(&started.error.as_ref().map(drain).unwrap_or_default());
-            let at = live.happened.iter().position(|h| matches!(h, Happened::Ended { job: of, .. } if *of == job))?;
+            let at =
+                live.happened.iter().position(|h| matches!(h, ResidenceEvent::Ended { job: of, .. } if *of == job))?;
             match live.happened.remove(at) {
-                Happened::Ended { end, .. } => Some(end),
+                ResidenceEvent::Ended { end, .. } => Some(end),
                 _ => None,
             }
         });

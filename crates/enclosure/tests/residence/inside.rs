@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::fixture::*;
-use enclosure::{Happened, Streams};
+use enclosure::{ResidenceEvent, Streams};
 use std::time::Duration;
 
 pub const CASES: &[Case] = &[
@@ -47,7 +47,7 @@ fn whoever_kills_all_is_survived() {
     let killer = live.start("sleep 0.1; kill -9 -1; sleep 5555");
     assert_eq!(live.ended(killer.job).status, None, "its end is not known");
     assert_eq!(live.ended(other.job).status, None);
-    assert!(!live.happened.iter().any(|h| matches!(h, Happened::Fell { .. })));
+    assert!(!live.happened.iter().any(|h| matches!(h, ResidenceEvent::Fell { .. })));
     assert_eq!(living(&mut live, "5555"), "0", "nothing of them is left");
     assert_eq!(code(live.run("exit 5").0), Some(5), "and others start as before");
 }
@@ -122,7 +122,7 @@ fn refusals_are_each_jobs_own() {
     };
     assert_eq!(targets(&end_one), [("/etc/deep".to_string(), 2), ("/etc/one".to_string(), 1)]);
     assert_eq!(targets(&end_two), [("/etc/two".to_string(), 1)]);
-    let reported = live.happened.iter().filter(|h| matches!(h, Happened::Denied { job: Some(_), .. })).count();
+    let reported = live.happened.iter().filter(|h| matches!(h, ResidenceEvent::Denied { job: Some(_), .. })).count();
     assert_eq!(reported, 3, "{:?}", live.happened);
     // The same denial by another job is reported again.
     let three = live.start("echo x > /etc/two; exit 1");

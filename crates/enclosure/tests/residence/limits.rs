@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::fixture::*;
-use enclosure::Happened;
+use enclosure::ResidenceEvent;
 use terms::{LimitKind, Limits};
 
 pub const CASES: &[Case] = &[
@@ -16,22 +16,22 @@ pub const CASES: &[Case] = &[
 impl LiveEnclosure {
     fn limit(&mut self) -> LimitKind {
         self.until("a limit", |live| {
-            let at = live.happened.iter().position(|h| matches!(h, Happened::Limit(_)))?;
+            let at = live.happened.iter().position(|h| matches!(h, ResidenceEvent::Limit(_)))?;
             match live.happened.remove(at) {
-                Happened::Limit(hit) => Some(hit.kind),
+                ResidenceEvent::Limit(hit) => Some(hit.kind),
                 _ => None,
             }
         })
     }
 
     fn no_limit(&self) {
-        assert!(!self.happened.iter().any(|h| matches!(h, Happened::Limit(_))), "{:?}", self.happened);
+        assert!(!self.happened.iter().any(|h| matches!(h, ResidenceEvent::Limit(_))), "{:?}", self.happened);
     }
 }
 
 /// Groups need a host that lets us make them; without, such limits are refused, and that is what is tested.
 fn with_groups(limits: Limits) -> Option<LiveEnclosure> {
-    match planned(spec(limits)).reside(enclosure::Beside::default()) {
+    match planned(spec(limits)).reside(enclosure::GuestServices::default()) {
         Ok(residence) => Some(LiveEnclosure { residence, happened: Vec::new() }),
         Err(fault) => {
             assert!(!is_root() && fault.error_kind == terms::ErrorKind::UnsupportedLimit, "{fault:?}");

@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use super::{CASE, Case, PLACE};
-use enclosure::{Beside, Happened, Published};
+use enclosure::{GuestServices, Published, ResidenceEvent};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -77,7 +77,7 @@ fn ports_are_reached() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let published = listener.local_addr().unwrap();
     let spec = spec(Limits::default());
-    let beside = Beside { publish: vec![Published { listener, port: 8123 }], ..Beside::default() };
+    let beside = GuestServices { publish: vec![Published { listener, port: 8123 }], ..GuestServices::default() };
     let residence = planned(spec).reside(beside).unwrap_or_else(|fault| panic!("{fault:?}"));
     let mut live = LiveEnclosure { residence, happened: Vec::new() };
     let fault = live.residence.connect(8123).unwrap_err();
@@ -190,7 +190,7 @@ fn the_fall_is_told() {
     rustix::process::kill_process(rustix::process::Pid::from_raw(first).unwrap(), rustix::process::Signal::KILL)
         .unwrap();
     assert_eq!(live.ended(started.job).status, None);
-    live.until("the fall", |live| live.happened.iter().any(|h| matches!(h, Happened::Fell { .. })).then_some(()));
+    live.until("the fall", |live| live.happened.iter().any(|h| matches!(h, ResidenceEvent::Fell { .. })).then_some(()));
     assert_eq!(live.residence.start(shell("true", PIPES)).unwrap_err().error_kind, terms::ErrorKind::Unavailable);
     assert!(live.residence.connect(80).is_err() && live.residence.freeze().is_err());
     live.residence.turn().unwrap();
@@ -243,7 +243,7 @@ fn a_start_costs_little() {
 fn only_who_was_prepared_to_stay_stays() {
     let mut spec = spec(Limits::default());
     spec.resident = false;
-    assert!(planned(spec).reside(Beside::default()).is_err());
+    assert!(planned(spec).reside(GuestServices::default()).is_err());
     let mut denied =
         spec_under(r#"{"version":1,"extends":["default"],"syscalls":{"deny":["pipe2"]}}"#, Limits::default());
     assert!(denied.deny_calls.contains(&"pipe2".to_string()));

@@ -5,7 +5,7 @@ use super::Widening;
 use api::SandboxChange;
 use runtime::Node;
 use runtime::keeper::Keeper;
-use runtime::publish::{self, Asked};
+use runtime::publish::{self, PortForward};
 use state::State;
 use state::sandbox::Sandbox;
 use state::sandbox::{Which, pick};
@@ -41,7 +41,7 @@ pub(super) fn prepare(
     let mut then = publish::read_all(&kept.record.publish)?;
     if let Some(unknown) = removed.iter().find(|at| !then.iter().any(|port| port.at == **at)) {
         let fault = Fault::new(ErrorKind::NotFound, format!("publish: {unknown} is not published"));
-        let known: Vec<String> = then.iter().map(Asked::to_string).collect();
+        let known: Vec<String> = then.iter().map(PortForward::to_string).collect();
         let hint = if known.is_empty() {
             "no port is published".to_owned()
         } else {
@@ -51,7 +51,7 @@ pub(super) fn prepare(
     }
     then.retain(|port| !removed.contains(&port.at));
     then.extend(added.iter().filter(|port| !then.contains(port)).copied().collect::<Vec<_>>());
-    let then: Vec<String> = then.iter().map(Asked::to_string).collect();
+    let then: Vec<String> = then.iter().map(PortForward::to_string).collect();
     publish::read_all(&then)?;
     let ports = Ports { id: kept.id, version: kept.version, before: kept.record.publish, then };
     Ok((ports.before != ports.then).then_some(ports))

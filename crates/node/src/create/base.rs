@@ -13,7 +13,7 @@ use state::{Caller, State};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terms::{ErrorKind, Fault, Phase};
-use workspace::copy::Copied;
+use workspace::copy::CopyTotals;
 use workspace::{Dir, Layer, Lock};
 
 /// The directory that a sandbox covers.
@@ -76,7 +76,7 @@ impl NewLayers {
         ask: &CreateSandbox,
         id: &str,
         sandbox: &mut Sandbox,
-        progress: &mut dyn FnMut(&Copied),
+        progress: &mut dyn FnMut(&CopyTotals),
     ) -> Result<NewLayers, Fault> {
         let unmade = |e: std::io::Error| {
             let fault =
@@ -109,7 +109,7 @@ impl NewLayers {
         base: &Base,
         id: &str,
         sandbox: &mut Sandbox,
-        progress: &mut dyn FnMut(&Copied),
+        progress: &mut dyn FnMut(&CopyTotals),
     ) -> Result<(), Fault> {
         let failed = |e: std::io::Error| {
             let fault = Fault::new(ErrorKind::Unavailable, format!("cannot open layer {}: {e}", self.top.id));

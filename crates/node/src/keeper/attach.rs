@@ -7,7 +7,7 @@ use runtime::keeper::client::{Follow, Keeper};
 use runtime::keeper::lost;
 use runtime::keeper::place::KeeperDir;
 use runtime::keeper::spool::{RecordKind, SpoolPage, SpoolReader};
-use runtime::keeper::wire::{self, Frame, KeeperRequest, Pulled, Waited, WireConnection};
+use runtime::keeper::wire::{self, Frame, KeeperRequest, ReadResult, Waited, WireConnection};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::io::Write;
@@ -380,9 +380,9 @@ impl Attachment {
     fn answered(&mut self) {
         let Some(line) = &mut self.input else { return };
         let taken = match line.push().and_then(|()| line.pull()) {
-            Ok(Pulled::Later) => return,
-            Ok(Pulled::Frame(frame)) => wire::read_answer::<()>(&frame).is_ok(),
-            Ok(Pulled::Closed) | Err(_) => false,
+            Ok(ReadResult::Later) => return,
+            Ok(ReadResult::Frame(frame)) => wire::read_answer::<()>(&frame).is_ok(),
+            Ok(ReadResult::Closed) | Err(_) => false,
         };
         self.unacknowledged = false;
         if !taken || self.input_ended {

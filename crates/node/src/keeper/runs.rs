@@ -3,7 +3,7 @@
 use runtime::Node;
 use runtime::keeper::client::{Contact, Follow, INSPECTION, Keeper};
 use runtime::keeper::place::{Card, KeeperDir};
-use runtime::keeper::spool::{Record, RecordKind, SpoolPage, SpoolReader, Unread};
+use runtime::keeper::spool::{ReadError, Record, RecordKind, SpoolPage, SpoolReader};
 use runtime::keeper::{lost, wire};
 use state::Caller;
 use state::sandbox::Run;
@@ -357,12 +357,12 @@ fn unkept(run: &str, error: &io::Error) -> Fault {
     fault.hint("only output of commands in live sandboxes is recorded: `cofferdam start --live`, `cofferdam exec -d`")
 }
 
-pub fn unread(run: &str, error: Unread) -> Fault {
+pub fn unread(run: &str, error: ReadError) -> Fault {
     match error {
-        Unread::NoRecord { offset } => {
+        ReadError::NoRecord { offset } => {
             let fault = Fault::invalid(format!("{run}: no output begins at offset {offset}")).subject(run);
             fault.phase(Phase::Admission).hint("use an offset from an earlier response, or 0")
         }
-        Unread::Io(error) => unkept(run, &error),
+        ReadError::Io(error) => unkept(run, &error),
     }
 }

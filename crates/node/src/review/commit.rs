@@ -8,7 +8,7 @@ use state::{Caller, State};
 use store::{Entry, Kept};
 use terms::clock::now_ms;
 use terms::{Fault, Phase};
-use workspace::git::{self, Committed, Plan as Words, Prepared, Staged, Surroundings};
+use workspace::git::{self, Committed, GitEnvironment, Plan as Words, Prepared, Staged};
 use workspace::plan::{Goal, Plan};
 
 /// Commit options of the reviewer.
@@ -30,7 +30,7 @@ pub fn prepare(
     let words = Words { message: &wish.message, author: wish.author, agent, sandbox: id };
     let is_dir = |goal: &&Goal| goal.want.as_ref().is_some_and(|(shape, _)| shape.kind == FileKind::Dir);
     let paths: Vec<Rel> = goals.iter().filter(|goal| !is_dir(goal)).map(|goal| goal.at.clone()).collect();
-    git::prepare(&record.base, &Surroundings { env: &caller.env }, &words, &paths).map_err(|fault| fault.subject(id))
+    git::prepare(&record.base, &GitEnvironment { env: &caller.env }, &words, &paths).map_err(|fault| fault.subject(id))
 }
 
 /// Commits after the landing. A fault says that the changes landed without a commit.

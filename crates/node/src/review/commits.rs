@@ -14,7 +14,7 @@ use store::Entry;
 use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, Phase};
 use workspace::exclude::Exclude;
-use workspace::git::{Adoption, Surroundings};
+use workspace::git::{Adoption, GitEnvironment};
 use workspace::goal;
 use workspace::select::{self, Marked, Selection};
 
@@ -54,7 +54,7 @@ impl LockedBase<'_> {
         let (mut diff, ..) = self.reviewed(&ask.seen, &nothing)?;
         denied::mark(&self.sandbox, caller, &mut diff)?;
         let intake = history::open(caller, &self.sandbox, &self.stack, &tip)?;
-        let surroundings = Surroundings { env: &caller.env };
+        let surroundings = GitEnvironment { env: &caller.env };
         let mut adoption = Adoption::prepare(intake, &self.stack_base_path(), &surroundings, &self.sandbox.id)?;
         adoption.check_committed(&self.stack)?;
         let exact = self.chosen(&diff, &adoption)?;

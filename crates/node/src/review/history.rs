@@ -6,7 +6,7 @@ use state::sandbox::Sandbox;
 use store::Kept;
 use terms::Fault;
 use workspace::Stack;
-use workspace::git::{self, Head, Intake, Surroundings};
+use workspace::git::{self, GitEnvironment, Head, Intake};
 
 /// Returns the history inside, if it differs from the base, and a note if it cannot be read.
 pub fn of(caller: &Caller, sandbox: &Kept<Sandbox>, stack: &Stack) -> (Option<WorkspaceHistory>, Option<String>) {
@@ -68,7 +68,7 @@ pub fn switched(sandbox: &Kept<Sandbox>, stack: &Stack) -> Result<Option<(String
 /// Takes the history of a commit inside into quarantine.
 pub fn open(caller: &Caller, sandbox: &Kept<Sandbox>, stack: &Stack, tip: &str) -> Result<Intake, Fault> {
     let known: Vec<String> = sandbox.record.git_head.iter().cloned().collect();
-    Intake::open(&sandbox.record.base, &Surroundings { env: &caller.env }, stack, tip, &known)
+    Intake::open(&sandbox.record.base, &GitEnvironment { env: &caller.env }, stack, tip, &known)
         .map_err(|fault| fault.subject(&sandbox.id))
 }
 

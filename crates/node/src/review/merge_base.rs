@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io::Read;
 use store::Kept;
 use terms::Fault;
-use workspace::git::{Old, Surroundings, Was};
+use workspace::git::{CommitFiles, CommittedFile, GitEnvironment};
 use workspace::plan::{Plan, Shape, StepAction};
-use workspace::{Anchors, Dir, Seen, Stack, merge, sight, stage, undo};
+use workspace::{Anchors, BaseStat, Dir, Stack, merge, sight, stage, undo};
 
 pub struct MergeBases {
     copies: BTreeMap<Rel, (Dir, u32)>,
-    commit: Option<Old>,
+    commit: Option<CommitFiles>,
     /// Reasons for missing merge bases.
     pub notes: Vec<String>,
 }
@@ -39,9 +39,9 @@ impl MergeBases {
         let mut notes = Vec::new();
         let commit = match &sandbox.record.git_head {
             Some(commit) if !asked.is_empty() => {
-                let surroundings = Surroundings { env: &caller.env };
+                let surroundings = GitEnvironment { env: &caller.env };
                 // Without git the rebase finds fewer merge bases, and is still correct.
-                Old::look_up(&sandbox.record.base, &surroundings, commit, &asked).unwrap_or_else(|fault| {
+                CommitFiles::look_up(&sandbox.record.base, &surroundings, commit, &asked).unwrap_or_else(|fault| {
                     notes.push(format!("git could not be asked for earlier versions of files: {}", fault.message));
                     None
                 })
@@ -51,7 +51,7 @@ impl MergeBases {
         Ok(MergeBases { copies, commit, notes })
     }
 
-    pub fn of_file(&self, path: &Rel) -> Result<Was, Fault> {
+    pub fn of_file(&self, path: &Rel) -> Result<CommittedFile, Fault> {
         const MOST: u64 = merge::LARGEST as u64;
         if let Some((dir, number)) = self.copies.get(path) {
             let name = Rel::top().join(number.to_string().as_bytes());
@@ -60,13 +60,13 @@ impl MergeBases {
                 file.take(MOST + 1).read_to_end(&mut bytes).map(|_| bytes)
             });
             return Ok(match read {
-                Ok(bytes) if bytes.len() as u64 <= MOST => Was::File(bytes),
-                _ => Was::Unknown,
+                Ok(bytes) if bytes.len() as u64 <= MOST => CommittedFile::File(bytes),
+                _ => CommittedFile::Unknown,
             });
         }
         match &self.commit {
             Some(old) => old.contents(path, MOST),
-            None => Ok(Was::Unknown),
+            None => Ok(CommittedFile::Unknown),
         }
     }
 }
@@ -108,7 +108,7 @@ pub fn settle(
     let mut drifted: BTreeMap<Rel, &mut Change> = BTreeMap::new();
     for change in diff.files.iter_mut().map(|file| &mut file.change).filter(|change| change.drifted) {
         // The target of a move must be as free as it was.
-        let is_free = matches!(anchors.get(&change.path), None | Some(Seen::Absent));
+        let is_free = matches!(anchors.get(&change.path), None | Some(BaseStat::Absent));
         if change.before.is_some() && (change.kind.from().is_none() || is_free) {
             drifted.insert(change.kind.from().unwrap_or(&change.path).clone(), change);
         }
@@ -132,7 +132,7 @@ struct ReplacedFile<'a> {
     path: &'a Rel,
     shape: &'a Shape,
     /// Metadata of the file.
-    seen: Seen,
+    seen: BaseStat,
     /// Time of the replacement, by the clock that stamps files.
     until: (i64, u32),
 }
@@ -143,8 +143,8 @@ impl ReplacedFile<'_> {
     fn is_known(&self, anchors: &Anchors, since: (i64, u32)) -> bool {
         match (anchors.get(self.path), &self.seen) {
             (Some(known), seen) => known == seen,
-            (None, Seen::Present { ctime, .. }) => *ctime <= since && since < self.until,
-            (None, Seen::Absent) => false,
+            (None, BaseStat::Present { ctime, .. }) => *ctime <= since && since < self.until,
+            (None, BaseStat::Absent) => false,
         }
     }
 }
@@ -182,7 +182,7 @@ fn replaced_by(plan: &Plan, until: (i64, u32)) -> impl Iterator<Item = ReplacedF
     let old: BTreeMap<&Rel, _> = old.collect();
     plan.items.iter().filter_map(move |item| {
         let (shape, piece) = (item.before.as_ref()?, old.get(&item.at)?);
-        let seen = Seen::Present { ino: piece.id.ino, size: piece.size, mode: shape.mode, ctime: piece.ctime };
+        let seen = BaseStat::Present { ino: piece.id.ino, size: piece.size, mode: shape.mode, ctime: piece.ctime };
         Some(ReplacedFile { path: &item.at, shape, seen, until })
     })
 }

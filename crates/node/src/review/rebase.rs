@@ -17,7 +17,7 @@ use terms::clock::now_ms;
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 use workspace::diff::{Options, diff};
 use workspace::exclude::Exclude;
-use workspace::git::Was;
+use workspace::git::CommittedFile;
 use workspace::rebase::{Rebase, now, plan};
 use workspace::sight;
 
@@ -49,7 +49,7 @@ pub fn rebase(node: &Node, caller: &Caller, ask: &RebaseSandbox) -> Result<Works
     denied::mark(&sandbox, caller, &mut diff).map_err(of_it)?;
     let past = MergeBases::of(&state, caller, &sandbox, &anchored.anchors, &diff).map_err(of_it)?;
     let before = |path: &Rel| match workspace::known::copy(&stack, &anchored.anchors, path) {
-        Some(bytes) => Ok(Was::File(bytes)),
+        Some(bytes) => Ok(CommittedFile::File(bytes)),
         None => past.of_file(path),
     };
     let rebase = plan(&stack, &diff, &anchored.anchors, &before).map_err(of_it)?;

@@ -9,7 +9,7 @@ use api::{PathText, RunCreate, RunExplained};
 use runtime::Node;
 use runtime::policies;
 use runtime::request::WireText;
-use runtime::run::{ChangeDestination, Fresh, Refused, RunPlan, RunRequest, Stdio, record, sandboxed};
+use runtime::run::{ChangeDestination, NewWorkspace, RunPlan, RunRefused, RunRequest, Stdio, record, sandboxed};
 use runtime::secrets::{self, Secrets};
 use runtime::watch::WatchOptions;
 use state::sandbox::{self, Sandbox};
@@ -86,7 +86,7 @@ fn in_fresh(
         return Err(fault.hint(hint).phase(Phase::Admission));
     }
     let (sandbox, notes) = create::outline(node, ask, caller)?;
-    let fresh = Fresh { dir: Some(sandbox.base.clone()), driver: ask.driver, ..Fresh::default() };
+    let fresh = NewWorkspace { dir: Some(sandbox.base.clone()), driver: ask.driver, ..NewWorkspace::default() };
     let request = RunRequest {
         place: if ask.read_only { ChangeDestination::ReadOnly } else { ChangeDestination::Fresh(fresh) },
         policies: ask.policies.clone(),
@@ -141,7 +141,7 @@ fn plan(node: &Node, caller: &Caller, request: &RunRequest, cwd: PathBuf) -> Res
             RunPlan::under(request, &caller, effective, ground)
         }
     };
-    let explained = plan.map_err(|refused: Refused| *refused.fault)?.explained()?;
+    let explained = plan.map_err(|refused: RunRefused| *refused.fault)?.explained()?;
     match explained.setup.iter().flatten().map(String::len).sum::<usize>() {
         len if len > LONGEST => {
             let message = format!("the steps of this run are {len} bytes; at most {LONGEST} can be explained");

@@ -5,7 +5,7 @@ use super::{check_in_use, discard, earlier, note, set_anchors, try_find};
 use api::{Driver, ForkedSandbox, SandboxForked};
 use runtime::Node;
 use state::State;
-use state::idempotency::Once;
+use state::idempotency::KeyedRequest;
 use state::names::check_name;
 use state::sandbox::{self, Sandbox, TTL_MS, Tombstone};
 use state::snapshot::Ground;
@@ -35,7 +35,7 @@ pub fn fork_once(
     word: Option<&str>,
     name: Option<&str>,
     count: u32,
-    once: Option<&Once>,
+    once: Option<&KeyedRequest>,
 ) -> Result<SandboxForked, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, once)? {

@@ -6,12 +6,12 @@ use crate::own_bases;
 use api::{Driver, SnapshotTaken};
 use runtime::Node;
 use state::State;
-use state::idempotency::Once;
+use state::idempotency::KeyedRequest;
 use state::layer_meta;
 use state::names::check_name;
 use state::sandbox::Sandbox;
 use state::sandbox::{self, Which};
-use state::snapshot::{Frozen, Ground, Snapshot};
+use state::snapshot::{FrozenLayer, Ground, Snapshot};
 use state::{Caller, total};
 use std::time::Instant;
 use store::{Kept, Tx};
@@ -38,7 +38,7 @@ pub fn take_once(
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
-    once: Option<&Once>,
+    once: Option<&KeyedRequest>,
 ) -> Result<SnapshotTaken, Fault> {
     take_which(node, caller, which, name, (SnapshotPurpose::Asked, once))
 }
@@ -50,7 +50,7 @@ pub fn take_to_disk(
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
-    once: Option<&Once>,
+    once: Option<&KeyedRequest>,
 ) -> Result<SnapshotTaken, Fault> {
     take_which(node, caller, which, name, (SnapshotPurpose::ToDisk, once))
 }
@@ -60,7 +60,7 @@ fn take_which(
     caller: &Caller,
     which: &Which,
     name: Option<&str>,
-    what_for: (SnapshotPurpose, Option<&Once>),
+    what_for: (SnapshotPurpose, Option<&KeyedRequest>),
 ) -> Result<SnapshotTaken, Fault> {
     let state = &node.states.lend(caller)?;
     if let Some(known) = earlier(state, what_for.1)? {
@@ -87,7 +87,7 @@ fn take_for(
     caller: &Caller,
     mut sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    what_for: (SnapshotPurpose, Option<&Once>),
+    what_for: (SnapshotPurpose, Option<&KeyedRequest>),
 ) -> Result<(SnapshotTaken, Snapshot), Fault> {
     if let Some(name) = name {
         check_name(name)?;
@@ -125,8 +125,8 @@ pub fn top_of(state: &State, sandbox: &Kept<Sandbox>) -> Result<Layer, Fault> {
 }
 
 /// A stack that was split into new frozen layers above the known ones and the layer to write to.
-struct Cut {
-    frozen: Option<Frozen>,
+struct SplitStack {
+    frozen: Option<FrozenLayer>,
     /// The fresh top, if the former one was frozen.
     fresh: Option<String>,
     held_ms: Option<u64>,
@@ -135,23 +135,23 @@ struct Cut {
 }
 
 /// Freezes the top, at a cost independent of the size of the tree.
-fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Result<Cut, Fault> {
+fn freeze(state: &State, sandbox: &Kept<Sandbox>, top: Layer, lock: Lock) -> Result<SplitStack, Fault> {
     if top.is_empty().map_err(|e| state::snapshot::lost(&top.id, &e))? {
-        return Ok(Cut { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
+        return Ok(SplitStack { frozen: None, fresh: None, held_ms: None, _locks: vec![lock] });
     }
     let frozen = sealed(&top, sandbox.record.driver)?;
     drop_meta(&top)?;
     let (fresh, held) = fresh_layer(state, &top)?;
-    Ok(Cut { frozen: Some(frozen), fresh: Some(fresh.id), held_ms: None, _locks: vec![lock, held] })
+    Ok(SplitStack { frozen: Some(frozen), fresh: Some(fresh.id), held_ms: None, _locks: vec![lock, held] })
 }
 
 /// Freezes a copy of the top, which stays as it is: it is a whole tree, or in use.
-fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock>) -> Result<Cut, Fault> {
+fn copied(state: &State, sandbox: &Kept<Sandbox>, top: &Layer, lock: Option<Lock>) -> Result<SplitStack, Fault> {
     let (layer, held) = fresh_layer(state, top)?;
     match filled(state, sandbox, top, &layer, lock.as_ref()) {
         Ok((frozen, held_ms)) => {
             let _locks = [held].into_iter().chain(lock).collect();
-            Ok(Cut { frozen: Some(frozen), fresh: None, held_ms, _locks })
+            Ok(SplitStack { frozen: Some(frozen), fresh: None, held_ms, _locks })
         }
         Err(fault) => {
             let _ = state.layers.remove(&layer.id);
@@ -167,7 +167,7 @@ fn filled(
     top: &Layer,
     layer: &Layer,
     lock: Option<&Lock>,
-) -> Result<(Frozen, Option<u64>), Fault> {
+) -> Result<(FrozenLayer, Option<u64>), Fault> {
     let guest = match lock {
         Some(_) => None,
         None => Some((running::hold(state, sandbox)?, Instant::now())),
@@ -207,18 +207,18 @@ pub fn unmade(error: &std::io::Error) -> Fault {
     fault.hint("check space and permissions of the state directory").phase(Phase::Preparation)
 }
 
-pub fn sealed(layer: &Layer, driver: Driver) -> Result<Frozen, Fault> {
+pub fn sealed(layer: &Layer, driver: Driver) -> Result<FrozenLayer, Fault> {
     let sealed = manifest::seal(layer, workspace::Marks::of(driver))?;
-    Ok(Frozen { id: layer.id.clone(), digest: sealed.digest, entries: sealed.entries, bytes: sealed.bytes })
+    Ok(FrozenLayer { id: layer.id.clone(), digest: sealed.digest, entries: sealed.entries, bytes: sealed.bytes })
 }
 
 /// Lists the frozen layers of a sandbox below its top, with their digests.
-pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<Frozen>, Fault> {
+pub fn below(state: &State, sandbox: &Sandbox) -> Result<Vec<FrozenLayer>, Fault> {
     let (_, below) = sandbox.layers.split_last().unwrap_or((&sandbox.layers[0], &[]));
     if sandbox.driver != Driver::Overlay {
         return Ok(Vec::new());
     }
-    let known = |id: &String| match state.store.read(|tx| tx.get::<Frozen>(id))? {
+    let known = |id: &String| match state.store.read(|tx| tx.get::<FrozenLayer>(id))? {
         Some(kept) => Ok(kept.record),
         // Frozen without a recorded digest: its current contents count.
         None => sealed(&state.layers.get(id).map_err(|e| state::snapshot::lost(id, &e))?, sandbox.driver),
@@ -231,8 +231,8 @@ fn record(
     caller: &Caller,
     sandbox: Kept<Sandbox>,
     name: Option<&str>,
-    (purpose, once): (SnapshotPurpose, Option<&Once>),
-    cut: Cut,
+    (purpose, once): (SnapshotPurpose, Option<&KeyedRequest>),
+    cut: SplitStack,
 ) -> Result<(SnapshotTaken, Snapshot), Fault> {
     let (id, at_ms) = (terms::id("snp", sys::random::id_bytes()), terms::clock::now_ms());
     let below = below(state, &sandbox.record);

@@ -89,7 +89,7 @@ impl Drop for WorkspaceFixture {
     }
 }
 
-pub fn all_of(mut reading: read::Reading) -> Result<Vec<u8>, Fault> {
+pub fn all_of(mut reading: read::FileReader) -> Result<Vec<u8>, Fault> {
     let mut all = Vec::new();
     while let Some(piece) = reading.piece()? {
         all.extend(piece);

@@ -2,7 +2,7 @@
 
 use crate::fixture::{CANARY, WorkspaceFixture, kind, rel};
 use api::{FilesUnpacked, Rel};
-use node::files::{Room, Root, list, tar};
+use node::files::{Root, WriteAllowance, list, tar};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -155,7 +155,7 @@ fn every_trick_of_a_stream_is_refused() {
 fn streams_end_at_their_bounds_and_not_before() {
     let fixture = WorkspaceFixture::new();
     let stream = python("for n in range(5): add(f'f{n}',b'x'*100)");
-    let with = |bytes, files| fixture.root().with_room(Room { bytes: Some(bytes), files: Some(files) });
+    let with = |bytes, files| fixture.root().with_room(WriteAllowance { bytes: Some(bytes), files: Some(files) });
     assert_eq!(unpack(&with(500, 5), "exact", &stream).unwrap().entries, 5);
     assert_eq!(kind(unpack(&with(499, 5), "bytes", &stream)), ErrorKind::LimitExceeded);
     assert_eq!(kind(unpack(&with(500, 4), "files", &stream)), ErrorKind::LimitExceeded);

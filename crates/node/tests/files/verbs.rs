@@ -3,8 +3,8 @@
 use crate::fixture::{StopOnDrop, WorkspaceFixture, all_of, kind, rel};
 use api::{FileKind, FileMovedHow, Rel};
 use node::files::read::Span;
-use node::files::write::{When, WriteOptions};
-use node::files::{Room, change, copy, list, read, write};
+use node::files::write::{WriteCondition, WriteOptions};
+use node::files::{WriteAllowance, change, copy, list, read, write};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,20 +57,23 @@ fn parts_of_a_file_are_read() {
 fn conditions_decide_whether_it_is_written() {
     let fixture = WorkspaceFixture::new();
     let when = |when| WriteOptions { when, ..WriteOptions::default() };
-    assert_eq!(kind(fixture.write("f", b"1", when(When::Present))), ErrorKind::Conflict);
-    let first = fixture.write("f", b"1", when(When::Absent)).unwrap();
-    assert_eq!(kind(fixture.write("f", b"2", when(When::Absent))), ErrorKind::Conflict);
+    assert_eq!(kind(fixture.write("f", b"1", when(WriteCondition::Present))), ErrorKind::Conflict);
+    let first = fixture.write("f", b"1", when(WriteCondition::Absent)).unwrap();
+    assert_eq!(kind(fixture.write("f", b"2", when(WriteCondition::Absent))), ErrorKind::Conflict);
     let tag = first.etag.unwrap();
     assert_eq!(
         list::stat(&fixture.root(), &rel("f"), true).unwrap().etag.as_ref(),
         Some(&tag),
         "told alike everywhere"
     );
-    let second = fixture.write("f", b"2", when(When::Matches(vec!["other".into(), tag.clone()]))).unwrap();
-    assert_eq!(kind(fixture.write("f", b"3", when(When::Matches(vec![tag])))), ErrorKind::Conflict);
+    let second = fixture.write("f", b"2", when(WriteCondition::Matches(vec!["other".into(), tag.clone()]))).unwrap();
+    assert_eq!(kind(fixture.write("f", b"3", when(WriteCondition::Matches(vec![tag])))), ErrorKind::Conflict);
     assert_eq!(fixture.read("f").unwrap(), b"2");
     fs::write(fixture.ws.join("f"), "guest").unwrap();
-    assert_eq!(kind(fixture.write("f", b"3", when(When::Matches(vec![second.etag.unwrap()])))), ErrorKind::Conflict);
+    assert_eq!(
+        kind(fixture.write("f", b"3", when(WriteCondition::Matches(vec![second.etag.unwrap()])))),
+        ErrorKind::Conflict
+    );
     // Of concurrent writers with the same etag, one succeeds.
     let tag = list::stat(&fixture.root(), &rel("f"), true).unwrap().etag.unwrap();
     let through: usize = std::thread::scope(|scope| {
@@ -81,7 +84,7 @@ fn conditions_decide_whether_it_is_written() {
                     fixture.write(
                         "f",
                         &[b'0' + n],
-                        WriteOptions { when: When::Matches(vec![tag]), ..WriteOptions::default() },
+                        WriteOptions { when: WriteCondition::Matches(vec![tag]), ..WriteOptions::default() },
                     )
                 })
             })
@@ -190,7 +193,7 @@ fn trees_are_copied() {
     copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions::default()).unwrap();
     assert_eq!(kind(copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions::default())), ErrorKind::Conflict);
     copy::copy(&root, &rel("d/e/f"), &rel("g"), &copy::CopyOptions { replace: true, ..deep }).unwrap();
-    let tight = fixture.root().with_room(Room { bytes: Some(1), files: None });
+    let tight = fixture.root().with_room(WriteAllowance { bytes: Some(1), files: None });
     assert_eq!(kind(copy::copy(&tight, &rel("d"), &rel("t"), &deep)), ErrorKind::LimitExceeded);
     assert!(!fixture.ws.join("t").exists(), "not begun");
 }
@@ -198,7 +201,7 @@ fn trees_are_copied() {
 #[test]
 fn what_may_be_written_is_bounded_and_exactly_the_bound_fits() {
     let fixture = WorkspaceFixture::new();
-    let root = || fixture.root().with_room(Room { bytes: Some(10), files: Some(0) });
+    let root = || fixture.root().with_room(WriteAllowance { bytes: Some(10), files: Some(0) });
     fixture.put("f", "old");
     let put = |text: &[u8]| write::write(root(), &rel("f"), WriteOptions::default(), &mut &text[..]);
     put(b"0123456789").unwrap();

@@ -5,7 +5,7 @@ use super::Planner;
 use crate::error::PlanError;
 use crate::perms::{Perm, Perms};
 use crate::plan::{AskedPlace, HostFileType, MOST_ASKED};
-use crate::resolve::{FileRule, Real};
+use crate::resolve::{FileRule, RealPath};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use terms::Action;
@@ -39,7 +39,7 @@ impl Planner<'_> {
         self.resolved.fs(path, perm).action == Action::Ask
     }
 
-    fn place(&self, real: &Real, rule: &FileRule) -> AskedPlace {
+    fn place(&self, real: &RealPath, rule: &FileRule) -> AskedPlace {
         let hides = |r: &&FileRule| r.action == Action::Deny && r.perms.contains(Perm::ReadFile);
         let below = |path: &PathBuf| path.starts_with(&real.path) && *path != real.path;
         let denied = self.resolved.files.iter().filter(hides).flat_map(|r| r.reals.iter().flatten());

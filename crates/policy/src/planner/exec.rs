@@ -4,7 +4,7 @@ use super::Planner;
 use crate::error::PlanError;
 use crate::perms::Perm;
 use crate::plan::{ExecPlan, Grant, HostFileType, MOST_ASKED_PROGRAMS, Program};
-use crate::resolve::{ProgramRule, Real};
+use crate::resolve::{ProgramRule, RealPath};
 use std::path::{Path, PathBuf};
 use terms::Action;
 
@@ -44,8 +44,8 @@ impl Planner<'_> {
         programs
     }
 
-    fn program(&self, real: &Real, rule: &ProgramRule) -> Program {
-        let Real { path, kind } = real.clone();
+    fn program(&self, real: &RealPath, rule: &ProgramRule) -> Program {
+        let RealPath { path, kind } = real.clone();
         let asked = self.resolved.asks_to_start(&path) && self.may_execute(&path) && is_executable_kind(kind);
         Program { path, kind, sha256: rule.sha256, rule: rule.file.label.clone(), asked }
     }

@@ -14,7 +14,7 @@ use crate::follow::{Followed, follow};
 use crate::perms::Perms;
 use crate::plan::{AskedPlace, Cover, Grant, Guard, Host, HostFileType, HostSocket, Mask, Plan, Symlink};
 use crate::private::PrivateDirs;
-use crate::resolve::{FileRule, Real, Resolved};
+use crate::resolve::{FileRule, RealPath, Resolved};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use terms::Action;
@@ -133,7 +133,7 @@ impl<'a> Planner<'a> {
             wanted.extend(tops.map(|top| (top, (HostFileType::Dir, rules.clone()))));
         }
         for rule in self.resolved.file_rules().filter(|r| r.grants()) {
-            for Real { path, kind } in rule.reals.iter().flatten() {
+            for RealPath { path, kind } in rule.reals.iter().flatten() {
                 let entry = wanted.entry(path.clone()).or_insert_with(|| (*kind, Vec::new()));
                 entry.1.push((rule.perms, rule.label.clone()));
             }
@@ -158,7 +158,7 @@ impl<'a> Planner<'a> {
     }
 
     fn masks(&mut self) -> Result<(), PlanError> {
-        let places: BTreeSet<Real> = self.denials.iter().flat_map(|r| r.reals.iter().flatten().cloned()).collect();
+        let places: BTreeSet<RealPath> = self.denials.iter().flat_map(|r| r.reals.iter().flatten().cloned()).collect();
         for real in places {
             let Some(grant) = self.covering(&real.path) else {
                 continue;
@@ -252,7 +252,7 @@ impl<'a> Planner<'a> {
         self.masks_over(path).filter(same).any(|mask| !between(mask))
     }
 
-    fn inexpressible(&self, real: &Real, here: Perms, lost: Perms) -> PlanError {
+    fn inexpressible(&self, real: &RealPath, here: Perms, lost: Perms) -> PlanError {
         PlanError {
             rule: self.denier(&real.path, lost),
             message: format!(

@@ -6,8 +6,9 @@ mod pending;
 use super::keepers::Keepers;
 use super::starting::{KeeperPurpose, START_DEADLINE, start};
 use super::wire::{
-    self, By, ContextClosed, ContextOpened, ContextSignalled, Fed, Frame, Froze, Hello, KeeperRequest, Left, Listed,
-    OpenContext, Pulled, Revision, Rooted, Start, Started, Used, Waited, WireConnection, WireText,
+    self, AcceptedInput, ContextClosed, ContextOpened, ContextSignalled, EndedRuns, Frame, FreezeResult, Hello,
+    InputWriter, KeeperRequest, OpenContext, ReadResult, ResourceUsage, Revision, Rooted, RunSummary, Start, Started,
+    Waited, WireConnection, WireText,
 };
 use crate::Node;
 use crate::keeper_dir::place::{Card, KeeperDir};
@@ -23,7 +24,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
-pub use pending::{Come, Follow, Pending, Said};
+pub use pending::{Follow, FromReply, Pending, RunEnd};
 
 /// Deadline for a keeper that is asked with many others, for a listing.
 pub const LISTING: Duration = Duration::from_millis(500);
@@ -325,8 +326,8 @@ impl Keeper {
         run: &str,
         bytes: Vec<u8>,
         eof: bool,
-        by: Option<By>,
-    ) -> Result<Pending<Option<Fed>>, Fault> {
+        by: Option<InputWriter>,
+    ) -> Result<Pending<Option<AcceptedInput>>, Fault> {
         let frame = Frame::of(&KeeperRequest::Input { run: run.to_owned(), eof, by }).with(bytes);
         if !frame.fits() {
             return Err(Fault::invalid("more than fits one frame").hint("send less at a time").phase(Phase::Admission));
@@ -335,12 +336,12 @@ impl Keeper {
     }
 
     /// Queues a wait for the end of a run, without a timeout.
-    pub fn put_wait(self, run: &str) -> Result<Pending<Said>, Fault> {
+    pub fn put_wait(self, run: &str) -> Result<Pending<RunEnd>, Fault> {
         self.put(Frame::of(&KeeperRequest::Wait { run: run.to_owned(), timeout_ms: u64::MAX }))
     }
 
     /// Returns the pending end of a run where the start request asked for it already.
-    pub fn waits(self) -> Pending<Said> {
+    pub fn waits(self) -> Pending<RunEnd> {
         Pending { keeper: self, answer: PhantomData }
     }
 
@@ -364,7 +365,7 @@ impl Keeper {
     }
 
     /// Lists the runs that are running and the most recent ones that have ended.
-    pub fn list(&mut self) -> Result<Vec<Listed>, Fault> {
+    pub fn list(&mut self) -> Result<Vec<RunSummary>, Fault> {
         self.ask(&KeeperRequest::List)
     }
 
@@ -383,7 +384,7 @@ impl Keeper {
     }
 
     /// Freezes the sandbox; returns the mechanism used.
-    pub fn freeze(&mut self) -> Result<Froze, Fault> {
+    pub fn freeze(&mut self) -> Result<FreezeResult, Fault> {
         self.ask(&KeeperRequest::Freeze)
     }
 
@@ -413,7 +414,7 @@ impl Keeper {
         self.ask_for_handle::<()>(&KeeperRequest::Connect { port }).map(|(_, stream)| stream)
     }
 
-    pub fn usage(&mut self) -> Result<Used, Fault> {
+    pub fn usage(&mut self) -> Result<ResourceUsage, Fault> {
         self.ask(&KeeperRequest::Usage)
     }
 
@@ -511,7 +512,7 @@ impl Keeper {
     }
 
     /// Ends everything: SIGTERM first, SIGKILL after `grace`; waits until the keeper has exited.
-    pub fn end(mut self, keepers: &Keepers, grace: Duration) -> Result<Left, Fault> {
+    pub fn end(mut self, keepers: &Keepers, grace: Duration) -> Result<EndedRuns, Fault> {
         self.request_end(keepers, grace, false).map_err(|e| self.fault(e))
     }
 
@@ -520,7 +521,7 @@ impl Keeper {
         self.request_end(keepers, Duration::ZERO, true).map(drop).map_err(|e| self.fault(e))
     }
 
-    fn request_end(&mut self, keepers: &Keepers, grace: Duration, if_idle: bool) -> Result<Left, NoAnswer> {
+    fn request_end(&mut self, keepers: &Keepers, grace: Duration, if_idle: bool) -> Result<EndedRuns, NoAnswer> {
         keepers.forget(&self.place);
         let handle = self.card.handle();
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -592,9 +593,9 @@ impl Keeper {
     /// Sends queued bytes and reads an answer, without blocking.
     pub(super) fn take_frame(&mut self) -> Result<Option<Frame>, NoAnswer> {
         match self.line.push().and_then(|()| self.line.pull()) {
-            Ok(Pulled::Frame(frame)) => Ok(Some(frame)),
-            Ok(Pulled::Later) => Ok(None),
-            Ok(Pulled::Closed) => Err(NoAnswer::Gone("it closed the connection".to_owned())),
+            Ok(ReadResult::Frame(frame)) => Ok(Some(frame)),
+            Ok(ReadResult::Later) => Ok(None),
+            Ok(ReadResult::Closed) => Err(NoAnswer::Gone("it closed the connection".to_owned())),
             Err(e) => Err(NoAnswer::Gone(e.to_string())),
         }
     }

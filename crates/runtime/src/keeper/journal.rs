@@ -23,7 +23,7 @@ const TRIES: usize = 8;
 
 /// Position of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct JournalPosition {
     /// Number of the next line to return.
     next: u64,
     place: Option<PartPosition>,
@@ -41,10 +41,10 @@ struct PartPosition {
     is_long: bool,
 }
 
-impl Spot {
+impl JournalPosition {
     /// Position before the line with this number; 0 is the first line ever written.
-    pub fn before(number: u64) -> Spot {
-        Spot { next: number, place: None }
+    pub fn before(number: u64) -> JournalPosition {
+        JournalPosition { next: number, place: None }
     }
 }
 
@@ -53,7 +53,7 @@ impl Spot {
 pub struct JournalPage {
     pub lines: Vec<(u64, String)>,
     /// Position to continue from.
-    pub spot: Spot,
+    pub spot: JournalPosition,
     /// More lines can be read now.
     pub more: bool,
     /// No keeper writes any more, and the last line has been read.
@@ -61,7 +61,7 @@ pub struct JournalPage {
 }
 
 /// Reads the events of a sandbox from a position on.
-pub fn read(node: &Node, caller: &Caller, word: &str, spot: Spot) -> Result<JournalPage, Fault> {
+pub fn read(node: &Node, caller: &Caller, word: &str, spot: JournalPosition) -> Result<JournalPage, Fault> {
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| sandbox::find(tx, Some(word), caller))?;
     // Checked before reading, so that everything a keeper wrote before it exited is seen.
@@ -73,7 +73,7 @@ pub fn read(node: &Node, caller: &Caller, word: &str, spot: Spot) -> Result<Jour
     Ok(JournalPage { over: !is_live && !page.more, ..page })
 }
 
-fn page(dir: &Path, spot: Spot) -> io::Result<JournalPage> {
+fn page(dir: &Path, spot: JournalPosition) -> io::Result<JournalPage> {
     for _ in 0..TRIES {
         let parts = match parts::all(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -89,7 +89,7 @@ fn page(dir: &Path, spot: Spot) -> io::Result<JournalPage> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             file => {
                 let later = parts.iter().find(|first| **first > place.first).copied();
-                return Reading::new(spot.next, place).read(file?, later);
+                return PageBuilder::new(spot.next, place).read(file?, later);
             }
         }
     }
@@ -97,7 +97,7 @@ fn page(dir: &Path, spot: Spot) -> io::Result<JournalPage> {
 }
 
 /// A page under construction.
-struct Reading {
+struct PageBuilder {
     lines: Vec<(u64, String)>,
     next: u64,
     place: PartPosition,
@@ -105,9 +105,9 @@ struct Reading {
     missing: u64,
 }
 
-impl Reading {
-    fn new(next: u64, place: PartPosition) -> Reading {
-        let mut reading = Reading { lines: Vec::new(), next, place, missing: 0 };
+impl PageBuilder {
+    fn new(next: u64, place: PartPosition) -> PageBuilder {
+        let mut reading = PageBuilder { lines: Vec::new(), next, place, missing: 0 };
         reading.skip_to(reading.place.line);
         reading
     }
@@ -130,7 +130,7 @@ impl Reading {
         let more = !is_end || later.is_some();
         Ok(JournalPage {
             lines: self.lines,
-            spot: Spot { next: self.next, place: Some(self.place) },
+            spot: JournalPosition { next: self.next, place: Some(self.place) },
             more,
             over: false,
         })
@@ -234,7 +234,7 @@ mod tests {
 
     /// Reads everything from a number on: each line's number with its rule, or the count of missing lines. Panics if reading does not end.
     fn told(dir: &Dir, from: u64) -> Vec<(u64, Result<String, u64>)> {
-        let (mut spot, mut all) = (Spot::before(from), Vec::new());
+        let (mut spot, mut all) = (JournalPosition::before(from), Vec::new());
         for _ in 0..1000 {
             let page = page(&dir.0, spot).unwrap();
             for (behind, line) in page.lines {
@@ -301,7 +301,7 @@ mod tests {
     fn a_reader_that_is_overtaken_knows() {
         let dir = Dir::new();
         let mut file = EventFile::in_parts(&dir.0, crate::events::LEAST_MAX).unwrap();
-        let (mut spot, mut heard, mut next) = (Spot::before(0), 0, 0);
+        let (mut spot, mut heard, mut next) = (JournalPosition::before(0), 0, 0);
         for round in 0..200u64 {
             fill(&mut file, next..next + round % 23);
             next += round % 23;
@@ -375,13 +375,13 @@ mod tests {
         assert_eq!(told(&dir, u64::MAX), []);
         // A file longer than any keeper writes is a fault; the next keeper deletes it.
         File::create(dir.0.join("events.9.jsonl")).unwrap().set_len(1 << 40).unwrap();
-        assert_eq!(page(&dir.0, Spot::before(9)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(page(&dir.0, JournalPosition::before(9)).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let mut file = EventFile::in_parts(&dir.0, 64 << 10).unwrap();
         fill(&mut file, 10..11);
         assert_eq!(told(&dir, 4), [(10, Err(6)), (11, Ok("10".to_owned()))]);
         // A symbolic link is a fault as well.
         let dir = Dir::new();
         std::os::unix::fs::symlink("/etc/passwd", dir.0.join("events.jsonl")).unwrap();
-        assert!(page(&dir.0, Spot::before(0)).is_err() && EventFile::in_parts(&dir.0, 9).is_err());
+        assert!(page(&dir.0, JournalPosition::before(0)).is_err() && EventFile::in_parts(&dir.0, 9).is_err());
     }
 }

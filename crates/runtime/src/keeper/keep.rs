@@ -24,16 +24,16 @@ mod work;
 
 use self::attend::SupervisedService;
 use self::clerk::Clerk;
-use self::client::{KeeperClient, Owed};
+use self::client::{KeeperClient, OwedReply};
 use self::contexts::HeldContext;
 use self::feeds::Writers;
 use self::work::{ActiveRun, CHUNK, OutputStream};
 use super::starting::KeeperPurpose;
-use super::wire::{self, Frame, Froze, Left, Listed, Revision, Rooted, Used, WireText};
+use super::wire::{self, EndedRuns, Frame, FreezeResult, ResourceUsage, Revision, Rooted, RunSummary, WireText};
 use crate::Node;
 use crate::events::DEFAULT_MAX;
 use crate::keeper_dir::place::{Card, KeeperDir};
-use crate::run::{Holding, Premises, ResidentPlan};
+use crate::run::{Holding, ResidentContext, ResidentPlan};
 use api::{JournalStep, Lifecycle};
 use enclosure::{Groundwork, Residence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,7 +45,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use sys::host::{Bound, Bounded, bound};
+use sys::host::{Bound, BoundedResource, bound};
 use terms::{ErrorKind, Fault, Outcome, Phase};
 
 /// Bound on concurrent runs in one sandbox.
@@ -150,7 +150,7 @@ struct Keep {
     listener: OwnedFd,
     signals: OwnedFd,
     residence: Residence<'static>,
-    premises: Premises,
+    premises: ResidentContext,
     clerk: Clerk,
     clients: BTreeMap<u64, KeeperClient>,
     next_client: u64,
@@ -195,7 +195,7 @@ struct Keep {
 
 /// A run that has ended.
 struct EndedRun {
-    listed: Listed,
+    listed: RunSummary,
     /// Spool offset of the outcome.
     end: Option<u64>,
     /// The outcome itself, where it could not be written to the spool.
@@ -207,7 +207,7 @@ struct EndedRun {
 
 struct PendingEnd {
     kill_at: Instant,
-    left: Left,
+    left: EndedRuns,
 }
 
 /// The source that a poll slot stands for.
@@ -361,7 +361,8 @@ impl Keep {
     }
 
     fn is_idle(&self) -> bool {
-        let owing = self.clients.values().any(|client| !matches!(client.owed, Owed::Nothing | Owed::Follow(_)));
+        let owing =
+            self.clients.values().any(|client| !matches!(client.owed, OwedReply::Nothing | OwedReply::Follow(_)));
         let owing = owing || self.clients.values().any(|client| client.holds_files) || self.next_service().is_some();
         self.runs.is_empty() && !self.keep_alive && !self.premises.ready && self.frozen.is_none() && !owing
     }
@@ -446,8 +447,8 @@ impl Keep {
         let frozen = self.frozen.is_some();
         let walls = self.runs.values().filter(|w| !frozen && w.hit.is_none()).filter_map(ActiveRun::deadline);
         let waits = self.clients.values().filter_map(|client| match &client.owed {
-            Owed::Wait { until, .. } => *until,
-            Owed::Context { until, .. } => Some(*until),
+            OwedReply::Wait { until, .. } => *until,
+            OwedReply::Context { until, .. } => Some(*until),
             _ => None,
         });
         let idle = self.is_idle().then(|| self.last_activity + self.idle);
@@ -461,10 +462,10 @@ impl Keep {
         Some(sys::deadline::time_left(at))
     }
 
-    fn freeze(&mut self) -> Result<Froze, Fault> {
-        let enclosure::Frozen { with, paged_out } = self.residence.freeze()?;
+    fn freeze(&mut self) -> Result<FreezeResult, Fault> {
+        let enclosure::FreezeResult { with, paged_out } = self.residence.freeze()?;
         self.frozen.get_or_insert_with(Instant::now);
-        Ok(Froze { with: with.to_owned(), paged_out })
+        Ok(FreezeResult { with: with.to_owned(), paged_out })
     }
 
     fn thaw(&mut self) -> Result<(), Fault> {
@@ -495,11 +496,11 @@ impl Keep {
         Ok(wire::value(&Rooted { at: WireText::of(at), uid, gid }).and(root))
     }
 
-    fn used(&mut self) -> Used {
-        let enclosure::Use { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes } =
+    fn used(&mut self) -> ResourceUsage {
+        let enclosure::ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes } =
             self.residence.usage();
         let running = self.runs.len() as u64;
-        Used { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running }
+        ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running }
     }
 }
 
@@ -510,7 +511,7 @@ fn is_ours(socket: BorrowedFd<'_>) -> bool {
 }
 
 fn more_descriptors() -> rustix::io::Result<()> {
-    let Bound { current, maximum } = bound(Bounded::OpenFiles);
+    let Bound { current, maximum } = bound(BoundedResource::OpenFiles);
     let wanted = maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
     match current {
         Some(now) if now < wanted => {
@@ -522,7 +523,7 @@ fn more_descriptors() -> rustix::io::Result<()> {
 
 /// Lowers the open-file limit to that of the process that started the keeper; never raises it.
 fn fewer_descriptors(count: u64) -> rustix::io::Result<()> {
-    let Bound { current, maximum } = bound(Bounded::OpenFiles);
+    let Bound { current, maximum } = bound(BoundedResource::OpenFiles);
     match current {
         Some(now) if now > count => {
             rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum })

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use sys::host::{Bounded, bound};
+use sys::host::{BoundedResource, bound};
 
 /// Bounds on pooled connections: in all, and to one keeper.
 const MOST: usize = 64;
@@ -39,7 +39,7 @@ impl Keepers {
 
     /// Creates a pool that keeps connections. Keepers are started with the open-file limit that holds now.
     pub fn resting() -> Keepers {
-        let descriptors = bound(Bounded::OpenFiles).current;
+        let descriptors = bound(BoundedResource::OpenFiles).current;
         Keepers(Arc::new(Inner { keeps_open: true, descriptors, ..Inner::default() }))
     }
 

@@ -52,12 +52,12 @@ pub fn survey(
 ) -> Vec<Reply> {
     let mut replies: Vec<Reply> = subjects.iter().map(|_| Reply::Absent).collect();
     let mut waiting: VecDeque<usize> = (0..subjects.len()).collect();
-    let mut asked: Vec<Asked> = Vec::new();
+    let mut asked: Vec<PendingReply> = Vec::new();
     loop {
         while asked.len() < AT_A_TIME
             && let Some(at) = waiting.pop_front()
         {
-            asked.push(Asked { at, end: Instant::now() + deadline, stage: SurveyStage::Connecting });
+            asked.push(PendingReply { at, end: Instant::now() + deadline, stage: SurveyStage::Connecting });
         }
         if asked.is_empty() {
             return replies;
@@ -76,7 +76,7 @@ pub fn survey(
 }
 
 /// A keeper that has not replied yet.
-struct Asked {
+struct PendingReply {
     at: usize,
     end: Instant,
     stage: SurveyStage,
@@ -88,7 +88,7 @@ enum SurveyStage {
     Asking(Keeper, Hello),
 }
 
-impl Asked {
+impl PendingReply {
     /// Advances without blocking; returns the reply once it is complete.
     fn step(&mut self, node: &Node, subject: &SurveyedSandbox, then: Option<&KeeperRequest>) -> Option<Reply> {
         // Taken before the connection is read: an answer that has arrived by then counts, however late this thread was scheduled.
@@ -148,7 +148,7 @@ impl Asked {
 }
 
 /// Waits for input or for the first deadline.
-fn wait(asked: &[Asked]) {
+fn wait(asked: &[PendingReply]) {
     let Some(mut end) = asked.iter().map(|asked| asked.end).min() else { return };
     let mut fds = Vec::with_capacity(asked.len());
     for asked in asked {
@@ -168,7 +168,7 @@ fn wait(asked: &[Asked]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::wire::{self, Pulled, WireConnection};
+    use crate::keeper::wire::{self, ReadResult, WireConnection};
     use crate::keeper_dir::place::KeeperDir;
     use rustix::net::{SocketFlags, accept_with};
     use serde_json::json;
@@ -204,7 +204,7 @@ mod tests {
             let socket = accept_with(&self.listeners[at], SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
             patient(&socket);
             let mut line = WireConnection::new(socket);
-            assert!(matches!(line.pull().unwrap(), Pulled::Frame(_)));
+            assert!(matches!(line.pull().unwrap(), ReadResult::Frame(_)));
             line
         }
 
@@ -262,7 +262,7 @@ mod tests {
                 let mut line = keepers.asked(at);
                 keepers.greet(at, &mut line);
                 poll(&mut [PollFd::new(&line, PollFlags::IN)], None).unwrap();
-                assert!(matches!(line.pull().unwrap(), Pulled::Frame(_)), "the second question");
+                assert!(matches!(line.pull().unwrap(), ReadResult::Frame(_)), "the second question");
                 line.put(wire::value(&at)).unwrap();
                 line.push().unwrap();
             }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use terms::{Denial, Fault, Limits, Outcome};
 
 pub use crate::request::{Revision, Start, WireText, trace_of, words_of};
-pub use line::{Frame, MOST, MOST_HANDLES, Pulled, WireConnection};
+pub use line::{Frame, MOST, MOST_HANDLES, ReadResult, WireConnection};
 
 /// Protocol version; raised when a keeper could no longer be understood by an older or newer side.
 pub const PROTOCOL: u32 = 1;
@@ -32,9 +32,9 @@ pub enum KeeperRequest {
         /// End of file follows the payload.
         #[serde(default)]
         eof: bool,
-        /// Position of the payload in its writer's own stream; then the answer is `Fed`.
+        /// Position of the payload in its writer's own stream; then the answer is `AcceptedInput`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<By>,
+        by: Option<InputWriter>,
     },
     Resize {
         run: String,
@@ -130,7 +130,7 @@ pub enum KeeperRequest {
     },
     /// Disables the idle timeout: the keeper lives until it is told to end.
     Stay,
-    /// Ends everything in order and then the keeper; answered by `Left` when nothing runs any more.
+    /// Ends everything in order and then the keeper; answered by `EndedRuns` when nothing runs any more.
     End {
         grace_ms: u64,
         /// Refused where something runs.
@@ -204,7 +204,7 @@ pub struct ContextSignalled {
 
 /// A writer to an input, and the offset of a piece in its stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct By {
+pub struct InputWriter {
     /// Unique name of the writer.
     pub writer: String,
     pub offset: u64,
@@ -212,7 +212,7 @@ pub struct By {
 
 /// Offset up to which a writer's stream was taken by the command's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fed {
+pub struct AcceptedInput {
     pub offset: u64,
 }
 
@@ -269,7 +269,7 @@ pub struct Started {
 
 /// A run that this keeper started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct RunSummary {
     pub run: String,
     pub command: Vec<String>,
     pub pid: i32,
@@ -309,7 +309,7 @@ pub struct Notice {
 
 /// Result of a freeze.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Froze {
+pub struct FreezeResult {
     /// Mechanism: "cgroup" or "signals".
     pub with: String,
     /// Bytes of memory that the kernel reclaimed; `None` where it cannot be asked to.
@@ -328,7 +328,7 @@ pub struct Rooted {
 
 /// Present resource usage of the whole sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Used {
+pub struct ResourceUsage {
     pub cpu_us: u64,
     pub memory_bytes: u64,
     pub memory_peak_bytes: u64,
@@ -341,7 +341,7 @@ pub struct Used {
 
 /// Runs that a shutdown ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct EndedRuns {
     /// Run ids, and whether each had to be killed.
     pub ended: Vec<(String, bool)>,
 }
@@ -390,8 +390,8 @@ mod tests {
     #[test]
     fn a_fault_arrives_with_its_status() {
         let fault = Fault::invalid("no").hint("do").exit(126);
-        let read = read_answer::<Left>(&refusal(&fault)).unwrap_err();
+        let read = read_answer::<EndedRuns>(&refusal(&fault)).unwrap_err();
         assert_eq!(read, fault);
-        assert_eq!(read_answer::<Left>(&value(&Left::default())).unwrap(), Left::default());
+        assert_eq!(read_answer::<EndedRuns>(&value(&EndedRuns::default())).unwrap(), EndedRuns::default());
     }
 }

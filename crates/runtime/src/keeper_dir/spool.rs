@@ -331,7 +331,7 @@ pub struct SpoolPage {
 
 /// Reasons why nothing could be read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum ReadError {
     /// The offset is not, and will never be, the start of a record.
     NoRecord {
         offset: u64,
@@ -339,9 +339,9 @@ pub enum Unread {
     Io(io::Error),
 }
 
-impl From<io::Error> for Unread {
-    fn from(error: io::Error) -> Unread {
-        Unread::Io(error)
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> ReadError {
+        ReadError::Io(error)
     }
 }
 
@@ -403,13 +403,13 @@ impl SpoolReader {
         let begins = last.front().map_or(0, |(at, _)| *at);
         match SpoolReader::open(dir)?.read(begins, most) {
             Ok(page) => Ok((page.records, begins > 0)),
-            Err(Unread::Io(error)) => Err(error),
-            Err(Unread::NoRecord { .. }) => Ok((Vec::new(), true)),
+            Err(ReadError::Io(error)) => Err(error),
+            Err(ReadError::NoRecord { .. }) => Ok((Vec::new(), true)),
         }
     }
 
     /// Reads records from an offset on, up to `most` bytes of payload but at least one record, if there is one.
-    pub fn read(&mut self, from: u64, most: usize) -> Result<SpoolPage, Unread> {
+    pub fn read(&mut self, from: u64, most: usize) -> Result<SpoolPage, ReadError> {
         let (begin, gap) = self.seek(from)?;
         let mut page = SpoolPage { next: begin, gap, ..SpoolPage::default() };
         self.fill(&mut page, most)?;
@@ -425,7 +425,7 @@ impl SpoolReader {
         Ok(page)
     }
 
-    fn fill(&mut self, page: &mut SpoolPage, most: usize) -> Result<(), Unread> {
+    fn fill(&mut self, page: &mut SpoolPage, most: usize) -> Result<(), ReadError> {
         page.ended = self.ended && page.next == self.known;
         let mut size = 0;
         while !page.ended && size < most.max(1) {
@@ -447,7 +447,7 @@ impl SpoolReader {
     }
 
     /// Opens the segment that holds an offset; returns the offset to read from, and the range that is gone before it.
-    fn seek(&mut self, from: u64) -> Result<(u64, Option<(u64, u64)>), Unread> {
+    fn seek(&mut self, from: u64) -> Result<(u64, Option<(u64, u64)>), ReadError> {
         if self.known == from && self.open.is_some() {
             return Ok((from, None));
         }
@@ -461,7 +461,7 @@ impl SpoolReader {
                 opened => opened?,
             };
             if begin != self.known {
-                self.ended = begins_at(&file, begin - first)?.ok_or(Unread::NoRecord { offset: from })?;
+                self.ended = begins_at(&file, begin - first)?.ok_or(ReadError::NoRecord { offset: from })?;
                 self.known = begin;
             }
             self.open = Some((first, file));
@@ -489,7 +489,7 @@ impl SpoolReader {
     }
 
     /// Opens the segment that begins at an offset, if there is one.
-    fn step(&mut self, at: u64) -> Result<bool, Unread> {
+    fn step(&mut self, at: u64) -> Result<bool, ReadError> {
         if self.open.as_ref().is_some_and(|(first, _)| *first == at) {
             return Ok(false);
         }

@@ -108,8 +108,8 @@ fn a_guest_cannot_forge_a_record() {
     writer.append(RecordKind::Stdout, 0, &forged).unwrap();
     let mut reader = SpoolReader::open(&place.0).unwrap();
     let inside = HEAD as u64;
-    assert!(matches!(reader.read(inside, 100), Err(Unread::NoRecord { offset }) if offset == inside));
-    assert!(matches!(reader.read(1 << 40, 100), Err(Unread::NoRecord { .. })));
+    assert!(matches!(reader.read(inside, 100), Err(ReadError::NoRecord { offset }) if offset == inside));
+    assert!(matches!(reader.read(1 << 40, 100), Err(ReadError::NoRecord { .. })));
     // Control: a record does begin there, and after it.
     assert_eq!(reader.read(0, 100).unwrap().records[0].bytes, forged);
     assert!(reader.read(writer.next(), 100).unwrap().records.is_empty());
@@ -171,7 +171,7 @@ fn what_is_not_of_a_log_is_not_read_and_not_written() {
     let (segment, foreign) = (place.0.join(name(0)), other.0.join(name(0)));
     let whole = std::fs::read(&foreign).unwrap();
     assert_eq!(all(&place.0, 0, 10).0.len(), 1, "the control");
-    let read = |dir: &Path| SpoolReader::open(dir).map_err(Unread::from).and_then(|mut reader| reader.read(0, 100));
+    let read = |dir: &Path| SpoolReader::open(dir).map_err(ReadError::from).and_then(|mut reader| reader.read(0, 100));
     let is_shut =
         |dir: &Path| read(dir).is_err() && SpoolWriter::take_up(dir).is_err() && SpoolReader::last(dir).is_err();
     std::fs::remove_file(&segment).unwrap();

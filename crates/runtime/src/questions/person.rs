@@ -30,8 +30,8 @@ impl Prompter {
     }
 }
 
-impl enclosure::Asking for Prompter {
-    fn ask(&mut self, question: enclosure::Question<'_>) -> Result<enclosure::Begun, String> {
+impl enclosure::Approvals for Prompter {
+    fn ask(&mut self, question: enclosure::Question<'_>) -> Result<enclosure::AskResult, String> {
         self.questions.ask_about(question)
     }
 

@@ -40,7 +40,7 @@ struct SharedTable {
 struct QuestionTable {
     open: BTreeMap<u64, PendingQuestion>,
     asked: u64,
-    answers: BTreeMap<QuestionSubject, Given>,
+    answers: BTreeMap<QuestionSubject, RememberedAnswer>,
 }
 
 struct PendingQuestion {
@@ -51,7 +51,7 @@ struct PendingQuestion {
 }
 
 /// An answer that holds for later askers, too.
-struct Given {
+struct RememberedAnswer {
     allow: bool,
     until: Option<Instant>,
 }
@@ -170,7 +170,7 @@ struct LocalWaiter {
     answer: Receiver<bool>,
 }
 
-impl enclosure::Waiting for LocalWaiter {
+impl enclosure::PendingAnswer for LocalWaiter {
     fn heard(&mut self) -> Option<enclosure::QuestionAnswer> {
         match self.answer.try_recv() {
             Ok(true) => Some(enclosure::QuestionAnswer::Allow),
@@ -209,7 +209,7 @@ impl Questions {
             Remember::Once => open.subject.lingers().map(|time| Some(Instant::now() + time)),
         };
         if let Some(until) = until {
-            table.answers.insert(open.subject, Given { allow, until });
+            table.answers.insert(open.subject, RememberedAnswer { allow, until });
         }
         drop(table);
         self.notify();
@@ -218,11 +218,11 @@ impl Questions {
     }
 
     /// Asks about a file, socket or program of the host. `Err` is the reason for which no person is asked.
-    pub(super) fn ask_about(&self, question: enclosure::Question<'_>) -> Result<enclosure::Begun, String> {
+    pub(super) fn ask_about(&self, question: enclosure::Question<'_>) -> Result<enclosure::AskResult, String> {
         let enclosure::Question { op, target, rule, actor } = question;
         let subject = QuestionSubject::Local { rule: rule.to_owned(), op, target: target.to_owned() };
         if let Some(allow) = self.given(&subject, true) {
-            return Ok(enclosure::Begun::Known(allow));
+            return Ok(enclosure::AskResult::Known(allow));
         }
         let (send, answer) = sync_channel(1);
         // A waiter that has given up does not receive it.
@@ -232,7 +232,7 @@ impl Questions {
         let mut actor = Some(actor);
         let Put { waiter, deadline, is_new, .. } = self.put(subject, &mut || actor.take(), reply)?;
         let waiting = Box::new(LocalWaiter { waiter, deadline, answer });
-        Ok(enclosure::Begun::Waits { waiting, fresh: is_new })
+        Ok(enclosure::AskResult::Waits { waiting, fresh: is_new })
     }
 
     /// Descriptor that is readable once a question was asked, answered or withdrawn since the last `seen`.
@@ -327,7 +327,7 @@ impl Questions {
         if let Some(open) = table.open.remove(&number)
             && let Some(time) = open.subject.lingers()
         {
-            table.answers.insert(open.subject, Given { allow: false, until: Some(Instant::now() + time) });
+            table.answers.insert(open.subject, RememberedAnswer { allow: false, until: Some(Instant::now() + time) });
         }
         drop(table);
         self.notify();
@@ -359,7 +359,7 @@ mod test {
         Approvals::ask(questions, subject, &mut || None, Box::new(drop))
     }
 
-    fn local(questions: &Questions, op: &'static str, target: &str) -> enclosure::Begun {
+    fn local(questions: &Questions, op: &'static str, target: &str) -> enclosure::AskResult {
         let actor = Actor { pid: 7, exe: "/bin/sh".to_owned() };
         questions.ask_about(enclosure::Question { op, target, rule: "fs.rules[0]", actor }).unwrap()
     }
@@ -412,7 +412,7 @@ mod test {
     #[test]
     fn files_and_programs_are_asked_about_in_the_same_table() {
         let questions = questions();
-        let enclosure::Begun::Waits { mut waiting, fresh: true } = local(&questions, "fs.read", "/etc/a") else {
+        let enclosure::AskResult::Waits { mut waiting, fresh: true } = local(&questions, "fs.read", "/etc/a") else {
             panic!("it waits")
         };
         assert_eq!(waiting.heard(), None);
@@ -421,10 +421,10 @@ mod test {
         questions.answer(asked.number, QuestionDecision::Deny, Remember::Once).unwrap();
         assert_eq!(waiting.heard(), Some(enclosure::QuestionAnswer::Deny));
         // A file is asked about each time; a program that was refused is not asked about under its next name in PATH.
-        assert!(matches!(local(&questions, "fs.read", "/etc/a"), enclosure::Begun::Waits { .. }));
+        assert!(matches!(local(&questions, "fs.read", "/etc/a"), enclosure::AskResult::Waits { .. }));
         let _held = local(&questions, "exec", "/bin/b");
         let number = questions.open().last().unwrap().number;
         questions.answer(number, QuestionDecision::Deny, Remember::Once).unwrap();
-        assert!(matches!(local(&questions, "exec", "/bin/b"), enclosure::Begun::Known(false)));
+        assert!(matches!(local(&questions, "exec", "/bin/b"), enclosure::AskResult::Known(false)));
     }
 }

@@ -2,7 +2,7 @@
 //! the sockets of keepers. A grant above it shows it as hidden; sockets and programs in it are refused. Only a sandbox's own base may lie
 //! there.
 
-use super::place::Spot;
+use super::place::CommandLocation;
 use super::view::View;
 use super::{RunRequest, mode};
 use policy::{Action, Grant, HostFileType, Perms, Plan, Resolved};
@@ -19,7 +19,7 @@ const MOST_BESIDE: usize = 4096;
 pub(super) fn settle(
     resolved: Resolved,
     request: &RunRequest,
-    spot: &Spot,
+    spot: &CommandLocation,
     view: &View,
     caller: &Caller,
 ) -> Result<(Resolved, Plan, bool), Fault> {
@@ -49,7 +49,7 @@ pub(super) fn settle(
 fn settle_apart(
     resolved: Resolved,
     request: &RunRequest,
-    spot: &Spot,
+    spot: &CommandLocation,
     view: &View,
 ) -> Result<(Resolved, Plan, bool), Fault> {
     let (settled, mut plan, layered) = mode::settle(resolved, request, spot, view)?;

@@ -4,7 +4,7 @@
 //! none counts twice, only those count that had no name before the walk and after it.
 
 use api::FileKind;
-use enclosure::{Crowd, Gauge, Nameless, NamelessFiles};
+use enclosure::{Gauge, TotalExceeded, UnlinkedFileFinder, UnlinkedFiles};
 use state::total::Account;
 use std::io;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) struct Meter {
     before: (u64, u64),
     failed_rounds: u32,
     /// Scanner for unlinked files that the guest holds open, where those count.
-    nameless: Option<Nameless>,
+    nameless: Option<UnlinkedFileFinder>,
     account: Option<LayerShare>,
 }
 
@@ -62,7 +62,7 @@ struct LayerShare {
 struct Round {
     stage: MeterStage,
     /// Unlinked open files before the walk.
-    nameless: NamelessFiles,
+    nameless: UnlinkedFiles,
     descent: Descent,
     /// Trees to walk after this one.
     later: Vec<Dir>,
@@ -136,7 +136,7 @@ impl Meter {
         let mut later = self.trees.iter().rev().map(Dir::try_clone).collect::<io::Result<Vec<Dir>>>()?;
         let first = later.pop().ok_or(io::ErrorKind::NotFound)?;
         let (descent, before) = (Descent::at(&first)?, self.free());
-        let (stage, nameless) = (MeterStage::FirstLook, NamelessFiles::new());
+        let (stage, nameless) = (MeterStage::FirstLook, UnlinkedFiles::new());
         let (unvisited, found, spent) = (Vec::new(), (0, 0), Duration::ZERO);
         Ok(Round { stage, nameless, descent, later, unvisited, found, before, spent })
     }
@@ -164,8 +164,8 @@ impl Meter {
         }
     }
 
-    fn look_for_nameless(&mut self, until: Instant) -> Option<NamelessFiles> {
-        self.nameless.as_mut().map_or_else(|| Some(NamelessFiles::new()), |nameless| nameless.scan(until))
+    fn look_for_nameless(&mut self, until: Instant) -> Option<UnlinkedFiles> {
+        self.nameless.as_mut().map_or_else(|| Some(UnlinkedFiles::new()), |nameless| nameless.scan(until))
     }
 
     /// Returns whether the last result is still valid.
@@ -176,7 +176,7 @@ impl Meter {
 
 impl Round {
     /// Adds the walk and the files that had no name before it nor after it.
-    fn finish(&self, nameless: &NamelessFiles) -> Measured {
+    fn finish(&self, nameless: &UnlinkedFiles) -> Measured {
         let held = nameless.iter().filter(|(inode, _)| self.nameless.contains_key(inode)).map(|(_, bytes)| bytes);
         let (bytes, files) = held.fold((0, 0), |(bytes, files), more| (bytes + more, files + 1));
         let settled = self.nameless.keys().eq(nameless.keys());
@@ -228,7 +228,7 @@ impl Gauge for Meter {
         self.account.is_some()
     }
 
-    fn count_nameless(&mut self, files: Nameless) {
+    fn count_nameless(&mut self, files: UnlinkedFileFinder) {
         (self.nameless, self.known, self.round) = (Some(files), None, None);
     }
 
@@ -273,7 +273,7 @@ impl Gauge for Meter {
         state::directory::overfull(&self.state)
     }
 
-    fn crowded(&mut self) -> Option<Crowd> {
+    fn crowded(&mut self) -> Option<TotalExceeded> {
         let mut own = self.account.take()?;
         let began = Instant::now();
         if own.look_at.is_none_or(|at| began >= at) {

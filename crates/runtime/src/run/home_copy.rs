@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use terms::{ErrorKind, Fault, LimitKind, Phase};
-use workspace::bring::{Allowance, BringError, Brought, bring};
+use workspace::bring::{Allowance, BringError, HomeCopyTotals, bring};
 use workspace::{Dir, HomePart, Layer};
 
 /// Bound on all copies of one sandbox.
@@ -87,7 +87,7 @@ pub fn copy_in(
             notes.push(format!("{}: {} is copied with a placeholder for its token", path.label, path.rule));
             continue;
         }
-        let mut brought = Brought::default();
+        let mut brought = HomeCopyTotals::default();
         let found = bring(&home, &rel, &into, &leaves_out, (&mut allowance, &mut brought));
         match found.map_err(|e| failed(path, &e))? {
             true => notes.extend(notes_on(path, &brought)),
@@ -104,7 +104,7 @@ pub fn copy_in(
     if driver != Driver::Overlay {
         // A copying driver has no parts: the home is one directory.
         let whole = layer.make_home(HomePart::Changes).map_err(unmade)?;
-        let (mut plenty, mut again) = (Allowance { entries: u64::MAX, bytes: u64::MAX }, Brought::default());
+        let (mut plenty, mut again) = (Allowance { entries: u64::MAX, bytes: u64::MAX }, HomeCopyTotals::default());
         for (below, path) in &paths {
             bring(&into, &rel(below)?, &whole, &|_| false, (&mut plenty, &mut again)).map_err(|e| failed(path, &e))?;
         }
@@ -138,7 +138,7 @@ fn rel(below: &Path) -> Result<Rel, Fault> {
     Rel::parse(below.as_os_str().as_bytes()).ok_or_else(|| Fault::internal(format!("{}: no name", below.display())))
 }
 
-fn notes_on(path: &Labelled<RulePath>, brought: &Brought) -> Vec<String> {
+fn notes_on(path: &Labelled<RulePath>, brought: &HomeCopyTotals) -> Vec<String> {
     let (label, rule) = (&path.label, &path.rule);
     let mut notes = Vec::new();
     if let Some(first) = brought.left_out.first() {

@@ -1,6 +1,6 @@
 //! Arguments of a command, its environment inside, and the program that its first word resolves to there.
 
-use super::Refused;
+use super::RunRefused;
 use super::home::HomePrograms;
 use super::view::View;
 use crate::network::Planned;
@@ -121,7 +121,7 @@ impl Inside {
         env: &[(OsString, OsString)],
         cwd: &Path,
         resolved: &Resolved,
-    ) -> Result<PathBuf, Refused> {
+    ) -> Result<PathBuf, RunRefused> {
         let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
             vec![cwd.join(name)]
         } else {
@@ -152,7 +152,7 @@ impl Inside {
             let message = format!("{}: refused by {}", denial.target, denial.rule);
             let fault = Fault::new(ErrorKind::PolicyDenied, message).phase(Phase::Start);
             let fault = denial.hint.iter().fold(fault, |fault, hint| fault.hint(hint.clone()));
-            return Err(Refused { fault: Box::new(fault), denial: Some(Box::new(denial)) });
+            return Err(RunRefused { fault: Box::new(fault), denial: Some(Box::new(denial)) });
         }
         let shown = name.to_string_lossy();
         if let Some((path, kind)) = found_plain {

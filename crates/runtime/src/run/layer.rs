@@ -1,10 +1,10 @@
 //! The workspace that one run writes to: created or locked before it, held against all others during it, and deleted again when the run
 //! changed nothing. Records are kept elsewhere.
 
-use super::place::Fresh;
+use super::place::NewWorkspace;
 use super::repository;
 use api::Driver;
-use enclosure::Over;
+use enclosure::ChangeStorage;
 use rustix::io::Errno;
 use state::Caller;
 use state::layer_meta::{Meta, drop_layer};
@@ -19,7 +19,7 @@ use workspace::{Dir, Layer, Layers, Lock, Stack};
 /// The owner of a workspace.
 pub(crate) enum Owner {
     /// No sandbox yet: the workspace was made for this run.
-    Run(Fresh),
+    Run(NewWorkspace),
     Sandbox(Box<Kept<Sandbox>>),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct LockedWorkspace {
 }
 
 /// Makes a workspace over a directory.
-pub(super) fn make(at: &Path, options: &Fresh, caller: &Caller) -> Result<LockedWorkspace, Fault> {
+pub(super) fn make(at: &Path, options: &NewWorkspace, caller: &Caller) -> Result<LockedWorkspace, Fault> {
     let (state, dir) = state::directory::prepare(caller)?;
     let unusable = |e: &io::Error| unusable(&state, e);
     let base = Dir::open(at).map_err(|e| no_base(at, &e))?;
@@ -119,11 +119,11 @@ impl LockedWorkspace {
     }
 
     /// Returns the overlay or tree that the enclosure mounts over the directory.
-    pub fn over(&self) -> Over {
+    pub fn over(&self) -> ChangeStorage {
         let place = |layer: &Layer| self.state.join("layers").join(&layer.id);
         match (self.stack.driver, self.stack.layers.last()) {
-            (Driver::Reflink | Driver::Copy, Some(top)) => Over::Tree(place(top).join("up")),
-            _ => Over::Layers(self.stack.layers.iter().map(place).collect()),
+            (Driver::Reflink | Driver::Copy, Some(top)) => ChangeStorage::Tree(place(top).join("up")),
+            _ => ChangeStorage::Layers(self.stack.layers.iter().map(place).collect()),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::RunRequest;
 use super::layer::{self, LockedWorkspace};
-use super::place::{ChangeDestination, Fresh, Spot};
+use super::place::{ChangeDestination, CommandLocation, NewWorkspace};
 use super::record::Tracked;
 use super::view::View;
 use enclosure::Workspace;
@@ -22,7 +22,7 @@ const WORKSPACE: &str = "workspace";
 pub(super) fn settle(
     resolved: Resolved,
     request: &RunRequest,
-    spot: &Spot,
+    spot: &CommandLocation,
     view: &View,
 ) -> Result<(Resolved, Plan, bool), Fault> {
     let dir = spot.dir.as_path();
@@ -90,7 +90,7 @@ fn in_parts(dir: &Path, rule: &str, path: &Path) -> Fault {
 }
 
 fn is_named(place: &ChangeDestination) -> bool {
-    matches!(place, ChangeDestination::Sandbox(_) | ChangeDestination::Fresh(Fresh { dir: Some(_), .. }))
+    matches!(place, ChangeDestination::Sandbox(_) | ChangeDestination::Fresh(NewWorkspace { dir: Some(_), .. }))
 }
 
 /// Builds the fault where a policy lets a path be changed. A path that a flag names is as explicit as the mode, and passes.
@@ -138,7 +138,7 @@ pub(super) fn track(
     request: &RunRequest,
     caller: &Caller,
     held: Option<LockedWorkspace>,
-    spot: &Spot,
+    spot: &CommandLocation,
     (run_id, effective, argv): (&RunId, &Policy, &[OsString]),
     limits: Limits,
 ) -> Result<Tracked, Fault> {

@@ -19,13 +19,13 @@ pub enum ChangeDestination {
     /// The host itself, where the policy allows it.
     Direct,
     /// A workspace over the directory, made for this run.
-    Fresh(Fresh),
+    Fresh(NewWorkspace),
     /// The workspace of a sandbox: its id, a prefix of it, or its name.
     Sandbox(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fresh {
+pub struct NewWorkspace {
     /// Directory to cover; the current one where none is named.
     pub dir: Option<PathBuf>,
     pub keep: Keep,
@@ -37,7 +37,7 @@ pub struct Fresh {
     pub driver: Option<Driver>,
 }
 
-impl Fresh {
+impl NewWorkspace {
     /// Returns whether the workspace is kept even if nothing was changed in it.
     pub(super) fn keeps_anything(&self) -> bool {
         self.keep == Keep::Always || (self.keep == Keep::Changed && self.name.is_some())
@@ -59,7 +59,7 @@ pub enum Keep {
 const OWN: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Location of a command, with all paths canonical.
-pub(super) struct Spot {
+pub(super) struct CommandLocation {
     /// The directory that `$WORKSPACE` stands for.
     pub dir: PathBuf,
     /// Working directory at the start.
@@ -77,7 +77,7 @@ pub(super) struct Spot {
 }
 
 /// Chooses the location of a run outside of a sandbox.
-pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Fault> {
+pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<CommandLocation, Fault> {
     let named = match &request.place {
         ChangeDestination::Fresh(fresh) => fresh.dir.as_deref(),
         _ => None,
@@ -108,7 +108,7 @@ pub(super) fn choose(request: &RunRequest, caller: &Caller) -> Result<Spot, Faul
     if layered && named.is_none() && caller.home.starts_with(&dir) {
         return Err(ask_for_choice(&dir, &caller.home));
     }
-    Ok(Spot { dir, cwd, home: None, layered, private, notes, held: None })
+    Ok(CommandLocation { dir, cwd, home: None, layered, private, notes, held: None })
 }
 
 /// Builds the fault for a workspace over the home directory: it would show everything in it, and must be chosen explicitly.

@@ -7,7 +7,7 @@ use super::inside::{self, Inside};
 use super::layer::LockedWorkspace;
 use super::mode;
 use super::phases::Timer;
-use super::place::{self, ChangeDestination, Spot};
+use super::place::{self, ChangeDestination, CommandLocation};
 use super::record::Tracked;
 use super::repository;
 use super::request::{Learn, RunRequest};
@@ -56,20 +56,20 @@ pub struct RunPlan {
 }
 
 /// End of a verb before or instead of a run: a fault, with the denial that caused it.
-pub struct Refused {
+pub struct RunRefused {
     pub fault: Box<Fault>,
     pub denial: Option<Box<Denial>>,
 }
 
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Refused {
-        Refused { fault: Box::new(fault), denial: None }
+impl From<Fault> for RunRefused {
+    fn from(fault: Fault) -> RunRefused {
+        RunRefused { fault: Box::new(fault), denial: None }
     }
 }
 
 impl RunPlan {
     /// Plans a run. `ground` comes from `begin`, which should be called as early as possible.
-    pub fn new(node: &Node, caller: &Caller, request: &RunRequest, ground: Groundwork) -> Result<RunPlan, Refused> {
+    pub fn new(node: &Node, caller: &Caller, request: &RunRequest, ground: Groundwork) -> Result<RunPlan, RunRefused> {
         crate::secrets::refuse_brought(&request.secrets)?;
         terms::check_amounts(&request.limits, request.cpus)?;
         if let ChangeDestination::Sandbox(word) = &request.place {
@@ -85,7 +85,7 @@ impl RunPlan {
         caller: &Caller,
         effective: Effective,
         ground: Groundwork,
-    ) -> Result<RunPlan, Refused> {
+    ) -> Result<RunPlan, RunRefused> {
         let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
         let spot = place::choose(request, caller)?;
         let argv = inside::argv(&request.command, request.shell.as_deref())?;
@@ -98,11 +98,11 @@ impl RunPlan {
         request: &RunRequest,
         caller: &Caller,
         Effective { policy: mut effective, notes: mut warnings, left_out }: Effective,
-        mut spot: Spot,
+        mut spot: CommandLocation,
         argv: Option<Vec<OsString>>,
         mut timer: Timer,
         mut ground: Groundwork,
-    ) -> Result<RunPlan, Refused> {
+    ) -> Result<RunPlan, RunRefused> {
         timer.enter(Phase::Planning);
         if spot.private {
             policies::drop_workspace(&mut effective);

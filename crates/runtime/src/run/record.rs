@@ -3,10 +3,10 @@
 use super::disk_meter;
 use super::layer::{LockedWorkspace, Owner};
 use super::phases::Timer;
-use super::place::{Fresh, Keep};
+use super::place::{Keep, NewWorkspace};
 use super::registration::{DELAY, Registration, RegistrationEntries, withdraw};
 use api::{Driver, JournalStep, Lifecycle};
-use enclosure::{Gauge, Lasting};
+use enclosure::{DelayedCall, Gauge};
 use serde_json::json;
 use state::sandbox::{Run, Sandbox, TTL_MS};
 use state::{Caller, State};
@@ -47,7 +47,7 @@ impl Tracked {
 
     /// Records the start of a run, so that other processes see which run holds the sandbox. One that may leave nothing is recorded by the
     /// returned call, while its command runs.
-    pub fn begin(&mut self) -> Result<Option<Lasting<'static>>, Fault> {
+    pub fn begin(&mut self) -> Result<Option<DelayedCall<'static>>, Fault> {
         match &self.held.owner {
             Owner::Sandbox(sandbox) => {
                 Store::open(&self.held.state)?.write(|tx| self.written(&sandbox.id).begin(tx)).map(|()| None)
@@ -58,12 +58,12 @@ impl Tracked {
             }
             Owner::Run(options) => {
                 let call = Box::new(self.registration.later(self.entries(options)?));
-                Ok(Some(Lasting { after: DELAY, call }))
+                Ok(Some(DelayedCall { after: DELAY, call }))
             }
         }
     }
 
-    fn entries(&self, options: &Fresh) -> Result<RegistrationEntries, Fault> {
+    fn entries(&self, options: &NewWorkspace) -> Result<RegistrationEntries, Fault> {
         let fail = |e: std::io::Error| Fault::internal(e.to_string());
         Ok(RegistrationEntries {
             state: self.held.state.clone(),
@@ -189,7 +189,7 @@ impl Tracked {
     /// meanwhile; else its records and its layer go.
     fn settle(
         &self,
-        options: &Fresh,
+        options: &NewWorkspace,
         (version, keeps): (u64, bool),
         end: impl FnOnce(&RunWriter<'_>, &Tx<'_>) -> Result<(), Fault>,
     ) -> Option<Result<String, Fault>> {
@@ -223,7 +223,7 @@ impl Tracked {
     }
 
     /// Returns the record of the sandbox that holds the run's changes.
-    fn sandbox(&self, options: &Fresh) -> Result<Sandbox, Fault> {
+    fn sandbox(&self, options: &NewWorkspace) -> Result<Sandbox, Fault> {
         Ok(Sandbox {
             name: options.name.clone(),
             layers: vec![self.held.top()?.id.clone()],
@@ -234,7 +234,7 @@ impl Tracked {
     }
 
     /// Makes a sandbox of the changes that the run left.
-    fn keep(&self, options: &Fresh, outcome: &Outcome) -> Result<String, Fault> {
+    fn keep(&self, options: &NewWorkspace, outcome: &Outcome) -> Result<String, Fault> {
         let (id, sandbox) = (self.id.clone(), self.sandbox(options)?);
         // File contents are not synced, but the layer's directory entry is.
         let unnamed = |e: std::io::Error| Fault::new(ErrorKind::Unavailable, format!("its layer: {e}"));
@@ -362,11 +362,11 @@ impl Drop for Tracked {
     }
 }
 
-fn is_kept(options: &Fresh, found: &Found) -> bool {
+fn is_kept(options: &NewWorkspace, found: &Found) -> bool {
     options.keeps_anything() || (options.keep == Keep::Changed && !found.is_nothing())
 }
 
-fn expiry(options: &Fresh) -> u64 {
+fn expiry(options: &NewWorkspace) -> u64 {
     terms::clock::now_ms().saturating_add(options.ttl_ms.unwrap_or(TTL_MS))
 }
 

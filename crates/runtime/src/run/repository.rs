@@ -1,7 +1,7 @@
 //! The git repository that a run works in: its top, where the caller stands below it, and the parts of a linked work tree
 //! or submodule that lie outside of the workspace.
 
-use super::place::{ChangeDestination, Spot};
+use super::place::{ChangeDestination, CommandLocation};
 use policy::{Action, Perms, Resolved};
 use state::Caller;
 use state::reach::Reach;
@@ -37,7 +37,7 @@ pub fn note(top: &Path, dir: &Path) -> String {
 /// has of its own; or the whole git directory, where nothing can be changed. A file that is not followed is a note.
 pub(super) fn show(
     resolved: Resolved,
-    spot: &Spot,
+    spot: &CommandLocation,
     place: &ChangeDestination,
     caller: &Caller,
 ) -> (Resolved, Option<String>) {

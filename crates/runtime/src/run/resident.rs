@@ -4,7 +4,7 @@ use super::inside::{self, Inside};
 use super::layer::LockedWorkspace;
 use super::phases::Timer;
 use super::place::ChangeDestination;
-use super::{Beside, Refused, RunPlan, RunRequest, Stdio, sandboxed};
+use super::{GuestServices, RunPlan, RunRefused, RunRequest, Stdio, sandboxed};
 use crate::Node;
 use crate::events::EventFile;
 use crate::network::{Brokered, RulesHandle, Shape};
@@ -30,11 +30,11 @@ use terms::{Enforcement, EnforcementLevel, ErrorKind, Fault, Limits, Outcome, Ph
 /// A planned resident.
 pub(crate) struct ResidentPlan {
     plan: RunPlan,
-    pub premises: Premises,
+    pub premises: ResidentContext,
 }
 
 /// Rules and context that all commands in a live sandbox share.
-pub(crate) struct Premises {
+pub(crate) struct ResidentContext {
     pub sandbox: Kept<Sandbox>,
     /// Watch mode of all its commands; fixed when it was planned.
     watch: WatchOptions,
@@ -62,7 +62,7 @@ pub(crate) struct Premises {
 }
 
 impl ResidentPlan {
-    pub fn new(node: &Node, caller: &Caller, sandbox: &str, ground: Groundwork) -> Result<ResidentPlan, Refused> {
+    pub fn new(node: &Node, caller: &Caller, sandbox: &str, ground: Groundwork) -> Result<ResidentPlan, RunRefused> {
         let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
         let stdio = Stdio { capture: true, ..Stdio::default() };
         let request =
@@ -86,7 +86,7 @@ impl ResidentPlan {
         let missing = spec.enforced.missing.clone();
         let level = if missing.is_empty() { EnforcementLevel::Full } else { EnforcementLevel::Partial };
         let ask_timeout_ms = Some(plan.patience.as_millis() as u64);
-        let premises = Premises {
+        let premises = ResidentContext {
             watch: WatchOptions { report_reads: request.report_reads, ask_timeout_ms },
             resolved: spec.policy.clone(),
             inside,
@@ -122,7 +122,7 @@ impl ResidentPlan {
     }
 
     /// Launches the guest and waits until it is set up. The workspace is locked as long as the `Holding` lives.
-    pub fn stand(mut self, events: Option<EventFile>) -> Result<(Residence<'static>, Premises, Holding), Fault> {
+    pub fn stand(mut self, events: Option<EventFile>) -> Result<(Residence<'static>, ResidentContext, Holding), Fault> {
         match &mut self.plan.network {
             Some(network) if self.premises.ready => self.premises.secrets = std::mem::take(&mut network.secrets),
             Some(network) => {
@@ -147,7 +147,7 @@ impl ResidentPlan {
         let tracked = self.plan.tracked;
         let gauge = tracked.as_ref().and_then(super::Tracked::gauge);
         let observer = journal.map(|journal| super::journalled(None, journal));
-        let beside = Beside { observer, network, publish: self.plan.publish, asking, gauge, lasting: None };
+        let beside = GuestServices { observer, network, publish: self.plan.publish, asking, gauge, lasting: None };
         let residence = self.plan.guest.reside(beside)?;
         Ok((residence, self.premises, Holding { tracked, _unwritten: self.plan.unwritten }))
     }
@@ -166,7 +166,7 @@ impl Holding {
     }
 }
 
-impl Premises {
+impl ResidentContext {
     /// Plans a command: checks it against the sandbox, and finds its program and environment.
     pub fn plan(&self, start: &request::Start) -> Result<(RunId, PlannedCommand), Fault> {
         check_limits(&start.limits, &self.sandbox.id)?;
@@ -260,7 +260,7 @@ impl Premises {
     /// Replaces the published ports, all or nothing.
     pub fn publish(&mut self, ports: Vec<String>, residence: &mut Residence<'_>) -> Result<(), Fault> {
         let (before, wanted) = (publish::read_all(&self.published)?, publish::read_all(&ports)?);
-        let is_new = |port: &&publish::Asked| !before.iter().any(|known| known.at == port.at);
+        let is_new = |port: &&publish::PortForward| !before.iter().any(|known| known.at == port.at);
         let opened = wanted.iter().filter(is_new).map(|port| publish::open(*port)).collect::<Result<_, _>>()?;
         residence.publish(wanted.iter().map(|port| (port.at, port.inside)).collect(), opened)?;
         self.published = ports;

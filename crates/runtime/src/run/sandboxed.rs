@@ -1,8 +1,8 @@
 //! A run in an existing sandbox: under its policy and limits, which the request can only narrow.
 
 use super::phases::Timer;
-use super::place::{Spot, real};
-use super::{Refused, RunPlan, RunRequest, inside, layer, record};
+use super::place::{CommandLocation, real};
+use super::{RunPlan, RunRefused, RunRequest, inside, layer, record};
 use crate::Node;
 use crate::keeper_dir::lost;
 use crate::policies::{self, Effective, Flag};
@@ -23,7 +23,7 @@ pub(super) fn plan(
     word: &str,
     caller: &Caller,
     ground: Groundwork,
-) -> Result<RunPlan, Refused> {
+) -> Result<RunPlan, RunRefused> {
     let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
     let (request, effective, spot, _) = take_up(node, request, word, caller, Stopped::Refused)?;
     let argv = inside::argv(&request.command, request.shell.as_deref())?;
@@ -37,7 +37,7 @@ pub fn plan_as_recorded(
     id: &str,
     caller: &Caller,
     ground: Groundwork,
-) -> Result<RunPlan, Refused> {
+) -> Result<RunPlan, RunRefused> {
     let timer = Timer::begin(Phase::Admission, caller.trace_parent.as_deref());
     let (mut request, effective, spot, kept) = take_up(node, request, id, caller, Stopped::Refused)?;
     request.secrets = kept.record.secrets;
@@ -59,7 +59,7 @@ pub(super) fn take_up(
     word: &str,
     caller: &Caller,
     stopped: Stopped,
-) -> Result<(RunRequest, Effective, Spot, Kept<Sandbox>), Fault> {
+) -> Result<(RunRequest, Effective, CommandLocation, Kept<Sandbox>), Fault> {
     check_narrows(request)?;
     let state = node.states.open(caller)?;
     let found = state.store.read(|tx| match (stopped, state::pool::as_kept(tx, word)?) {
@@ -87,7 +87,7 @@ pub(super) fn take_up(
     let dir = held.inside().to_path_buf();
     let cwd = working_directory(request.workdir.as_deref(), &dir, &caller.cwd)?;
     let home = held.is_moved().then(|| PathBuf::from(AGENT_HOME));
-    let spot = Spot { dir, cwd, home, layered: true, private: false, notes: Vec::new(), held: Some(held) };
+    let spot = CommandLocation { dir, cwd, home, layered: true, private: false, notes: Vec::new(), held: Some(held) };
     Ok((request, effective.into(), spot, kept))
 }
 

@@ -50,7 +50,7 @@ pub fn refuse_brought(words: &[String]) -> Result<(), Fault> {
 }
 
 /// A secret for a run on another node.
-pub enum Carried {
+pub enum RemoteSecret {
     /// Kept on that node; the word for its record.
     Kept(String),
     /// Name, and the value that was read here.
@@ -80,11 +80,11 @@ fn named_here(source: SecretSource, caller: &Caller) -> SecretSource {
 }
 
 /// Reads a `--secret` here, for a run on another node.
-pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
+pub fn carry(word: &str, caller: &Caller) -> Result<RemoteSecret, Fault> {
     refuse_brought(&[word.to_owned()])?;
     let (name, source) = read_word(word)?;
     let source = match named_here(source, caller) {
-        SecretSource::Kept { .. } => return Ok(Carried::Kept(word.to_owned())),
+        SecretSource::Kept { .. } => return Ok(RemoteSecret::Kept(word.to_owned())),
         other => other,
     };
     let value = match open_source(name, &source, &caller.cwd)? {
@@ -96,5 +96,5 @@ pub fn carry(word: &str, caller: &Caller) -> Result<Carried, Fault> {
         OpenedSource::Later => Vec::new(),
     };
     check(name, &value)?;
-    Ok(Carried::Value(name.to_owned(), SecretValue::of(&value)))
+    Ok(RemoteSecret::Value(name.to_owned(), SecretValue::of(&value)))
 }

@@ -3,7 +3,7 @@
 use super::linger::{LastRequest, Linger, RequestBody};
 use crate::Settings;
 use crate::credentials::Peer;
-use crate::front::Front;
+use crate::front::RequestHandler;
 use crate::refuse::Refusal;
 use axum::body::Body;
 use bytes::Bytes;
@@ -95,7 +95,7 @@ impl Connections {
     }
 
     /// Serves a connection to its end; above the limit it gets a refusal and is closed.
-    pub fn take(&self, stream: impl ListenerStream, peer: Peer, tls: Option<TlsAcceptor>, front: &Front) {
+    pub fn take(&self, stream: impl ListenerStream, peer: Peer, tls: Option<TlsAcceptor>, front: &RequestHandler) {
         let from = match &peer {
             Peer::Unix { uid } => ConnectionSource::User(*uid),
             Peer::Tcp { address } => ConnectionSource::Address(counting_address(address.ip())),
@@ -181,7 +181,13 @@ async fn refuse(mut stream: impl ListenerStream) {
     let _ = timeout(Duration::from_secs(1), stream.write_all(&raw_response(refusal))).await;
 }
 
-async fn serve_tls(stream: impl ListenerStream, tls: TlsAcceptor, slot: ConnectionSlot, peer: Peer, front: Front) {
+async fn serve_tls(
+    stream: impl ListenerStream,
+    tls: TlsAcceptor,
+    slot: ConnectionSlot,
+    peer: Peer,
+    front: RequestHandler,
+) {
     if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         serve_http(stream, slot, peer, front).await;
     }
@@ -191,7 +197,7 @@ async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     slot: ConnectionSlot,
     peer: Peer,
-    front: Front,
+    front: RequestHandler,
 ) {
     let shared = front.shared.clone();
     let (busy, last_request) = (Arc::new(AtomicBool::new(false)), Arc::new(LastRequest::default()));
@@ -202,7 +208,7 @@ async fn serve_http(
             busy.store(true, Ordering::Relaxed);
             let mut response =
                 front.respond(peer, request.map(|body| RequestBody::new(body, last_request.clone()))).await;
-            if Front::was_authenticated(&response) {
+            if RequestHandler::was_authenticated(&response) {
                 last_request.set_authenticated();
             }
             if last_request.must_close() {

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use node::keeper::journal::{self, JournalPage, Spot};
+use node::keeper::journal::{self, JournalPage, JournalPosition};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -54,7 +54,7 @@ async fn follow_network(
         shared,
         principal,
         id,
-        spot: Spot::before(query.from),
+        spot: JournalPosition::before(query.from),
         ready: VecDeque::new(),
         is_over: false,
     };
@@ -72,7 +72,7 @@ struct NetworkFollower {
     shared: Shared,
     principal: Principal,
     id: String,
-    spot: Spot,
+    spot: JournalPosition,
     ready: VecDeque<Event>,
     is_over: bool,
 }

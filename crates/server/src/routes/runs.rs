@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use node::keeper::begin::{self, StartedRun};
 use node::keeper::runs::RunRef;
-use node::keeper::wire::By;
+use node::keeper::wire::InputWriter;
 use node::list::runs as live_runs;
 use serde::Deserialize;
 use std::time::{Duration, Instant};
@@ -281,13 +281,13 @@ struct InputQuery {
 }
 
 impl InputQuery {
-    fn by(&self) -> Result<Option<By>, Refusal> {
+    fn by(&self) -> Result<Option<InputWriter>, Refusal> {
         const LONGEST: usize = 64;
         let plain =
             |name: &String| !name.is_empty() && name.len() <= LONGEST && name.bytes().all(|b| b.is_ascii_graphic());
         match (&self.writer, self.offset) {
             (None, None) => Ok(None),
-            (Some(writer), Some(offset)) if plain(writer) => Ok(Some(By { writer: writer.clone(), offset })),
+            (Some(writer), Some(offset)) if plain(writer) => Ok(Some(InputWriter { writer: writer.clone(), offset })),
             _ => {
                 let fault =
                     Fault::invalid("the query: writer and offset: one without the other, or an invalid writer name");

@@ -21,7 +21,7 @@ use node::quota::AddedUsage;
 use node::remove;
 use node::sandbox::Which;
 use node::stop::{start as restart, start_live, stop as halt};
-use node::top::Top;
+use node::top::UsageSampler;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -387,7 +387,7 @@ async fn resume(
 #[utoipa::path(get, path = "/v1/top", tag = "sandboxes", responses((status = 200, body = Document<TopReport>)))]
 async fn top(State(shared): State<Shared>, principal: Principal) -> Result<Answer<TopReport>, Refusal> {
     principal.require_any_scope(&[Scope::Agent, Scope::Reviewer])?;
-    shared.answer(&principal, |node, caller| Top::default().look(node, caller)).await
+    shared.answer(&principal, |node, caller| UsageSampler::default().look(node, caller)).await
 }
 
 /// Lists what a garbage collection would remove, without removing it.

@@ -12,7 +12,7 @@ use api::{
 };
 use axum::extract::{Request, State};
 use axum::response::Response;
-use node::idempotency::Once;
+use node::idempotency::KeyedRequest;
 use node::policies::RequestedPolicy;
 use node::portable::{self, ImportOptions};
 use node::quota::AddedUsage;
@@ -126,8 +126,8 @@ pub(super) fn once(
     IdempotencyKey(key): IdempotencyKey,
     verb: &str,
     asked: &impl Serialize,
-) -> Result<Option<Once>, Refusal> {
-    Ok(key.map(|key| Once::new(&key, verb, asked, &shared.caller(principal))).transpose()?)
+) -> Result<Option<KeyedRequest>, Refusal> {
+    Ok(key.map(|key| KeyedRequest::new(&key, verb, asked, &shared.caller(principal))).transpose()?)
 }
 
 /// Returns a snapshot.

@@ -20,7 +20,7 @@ pub fn families() -> Vec<Family> {
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         all.push(gauge("process_open_fds", "Open descriptors of the daemon", open.count() as f64));
     }
-    if let Some(most) = node::bound(node::Bounded::OpenFiles).current {
+    if let Some(most) = node::bound(node::BoundedResource::OpenFiles).current {
         all.push(gauge("process_max_fds", "Limit of open descriptors of the daemon", most as f64));
     }
     all

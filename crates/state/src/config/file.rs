@@ -56,18 +56,18 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Setting>, Fault> {
         at(path, line, &format!("not valid TOML: {}", e.message()))
     })?;
     let mut found = Vec::new();
-    walk(&Within { path, text, above: "" }, document.get_ref(), &mut found)?;
+    walk(&Section { path, text, above: "" }, document.get_ref(), &mut found)?;
     Ok(found)
 }
 
-struct Within<'a> {
+struct Section<'a> {
     path: &'a Path,
     text: &'a str,
     /// Prefix of the enclosing sections, with a trailing dot.
     above: &'a str,
 }
 
-fn walk(within: &Within<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> Result<(), Fault> {
+fn walk(within: &Section<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> Result<(), Fault> {
     for (name, value) in table {
         let line = line_of(within.text, name.span().start);
         let full = format!("{}{}", within.above, name.get_ref());
@@ -79,7 +79,7 @@ fn walk(within: &Within<'_>, table: &DeTable<'_>, found: &mut Vec<Setting>) -> R
                 found.push(Setting { key: full, value, origin });
             }
             (None, Some(_), DeValue::Table(below)) => {
-                walk(&Within { above: &format!("{full}."), ..*within }, below, found)?;
+                walk(&Section { above: &format!("{full}."), ..*within }, below, found)?;
             }
             (None, Some(section), _) => {
                 return Err(wrong(&format!("{full} is a section, not a value")).hint(format!("write [{section}]")));

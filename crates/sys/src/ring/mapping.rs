@@ -16,7 +16,7 @@ pub(super) struct Mapping {
 }
 
 /// One ring of a mapping, with its header.
-pub struct Half {
+pub struct MappedRing {
     mapping: Arc<Mapping>,
     offset: usize,
     capacity: usize,
@@ -48,15 +48,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size; every `Half` keeps the mapping alive, so no reference to it is left.
+        // SAFETY: mapped by `new` with this size; every `MappedRing` keeps the mapping alive, so no reference to it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.size) };
     }
 }
 
-impl Half {
-    pub(super) fn new(mapping: &Arc<Mapping>, offset: usize, capacity: usize) -> Half {
+impl MappedRing {
+    pub(super) fn new(mapping: &Arc<Mapping>, offset: usize, capacity: usize) -> MappedRing {
         assert!(offset.is_multiple_of(words::BYTES) && offset + HEADER + capacity <= mapping.size);
-        Half { mapping: Arc::clone(mapping), offset, capacity }
+        MappedRing { mapping: Arc::clone(mapping), offset, capacity }
     }
 
     /// Copies the fixed fields of the header.
@@ -83,7 +83,7 @@ impl Half {
     }
 }
 
-impl Memory for Half {
+impl Memory for MappedRing {
     type Word = AtomicU64;
 
     fn head(&self) -> &AtomicU64 {

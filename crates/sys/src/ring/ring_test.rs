@@ -153,7 +153,7 @@ fn a_ring_that_changes_while_it_is_read_is_only_wrong() {
     let memfd = create(SMALL).unwrap();
     let mut rings = Rings::map(&memfd).unwrap();
     let hostile = Mapping::new(memfd.as_fd(), 2 * half(SMALL)).map(Arc::new).unwrap();
-    let hostile = Half::new(&hostile, half(SMALL), SMALL);
+    let hostile = MappedRing::new(&hostile, half(SMALL), SMALL);
     let over = AtomicBool::new(false);
     let flips = AtomicU64::new(0);
     std::thread::scope(|scope| {

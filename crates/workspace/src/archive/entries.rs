@@ -8,7 +8,7 @@ use terms::{ErrorKind, Fault};
 
 /// Entry kinds that a reader accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum AcceptedKinds {
     /// Only kinds that `export` writes.
     OwnOnly,
     /// Kinds that other tar programs write as well: extended headers, hard links and FIFOs.
@@ -31,7 +31,7 @@ pub(super) struct TarEntry<'a, R: Read> {
 
 pub(super) struct EntryReader<'a, R: Read> {
     entries: tar::Entries<'a, R>,
-    takes: Takes,
+    takes: AcceptedKinds,
 }
 
 /// Names and size from GNU long-name entries and pax headers, which apply to the entry that follows.
@@ -43,7 +43,7 @@ struct PendingHeaders {
 }
 
 impl<'a, R: Read> EntryReader<'a, R> {
-    pub fn of(archive: &'a mut Archive<R>, takes: Takes) -> Result<EntryReader<'a, R>, Fault> {
+    pub fn of(archive: &'a mut Archive<R>, takes: AcceptedKinds) -> Result<EntryReader<'a, R>, Fault> {
         Ok(EntryReader { entries: archive.entries().map_err(|e| unreadable(&e))?.raw(true), takes })
     }
 
@@ -56,11 +56,13 @@ impl<'a, R: Read> EntryReader<'a, R> {
             match (kind, self.takes) {
                 (EntryType::GNULongName, _) => put_once(&mut pending.name, long_name(&mut entry, size)?)?,
                 (EntryType::GNULongLink, _) => put_once(&mut pending.link, long_name(&mut entry, size)?)?,
-                (EntryType::XHeader, Takes::Others | Takes::Anything) => {
+                (EntryType::XHeader, AcceptedKinds::Others | AcceptedKinds::Anything) => {
                     pending.extend(&extended(&mut entry, size)?)?
                 }
                 // Global pax header; it cannot hold names of single files.
-                (EntryType::XGlobalHeader, Takes::Others | Takes::Anything) => drop(extended(&mut entry, size)?),
+                (EntryType::XGlobalHeader, AcceptedKinds::Others | AcceptedKinds::Anything) => {
+                    drop(extended(&mut entry, size)?)
+                }
                 _ => return pending.of(entry, kind, size, self.takes).map(Some),
             }
         }
@@ -91,7 +93,7 @@ impl PendingHeaders {
         entry: tar::Entry<'_, R>,
         kind: EntryType,
         size: u64,
-        takes: Takes,
+        takes: AcceptedKinds,
     ) -> Result<TarEntry<'_, R>, Fault> {
         let header = entry.header();
         let name = self.name.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -153,18 +155,18 @@ fn records(mut text: &[u8]) -> Result<Vec<Pair<'_>>, Fault> {
 }
 
 /// Refuses absolute names, `..`, NUL bytes, overlong names and entry kinds that the reader does not accept.
-fn check_entry(name: &[u8], kind: EntryType, takes: Takes) -> Result<(), Fault> {
+fn check_entry(name: &[u8], kind: EntryType, takes: AcceptedKinds) -> Result<(), Fault> {
     let why = match kind {
         _ if name.starts_with(b"/") => "an absolute name",
         _ if name.split(|b| *b == b'/').any(|part| part == b"..") => "a name that leads out of the archive",
         _ if name.contains(&0) => "a name with a zero byte",
         _ if name.len() > LONGEST_PATH => "a name that is too long",
         EntryType::Regular | EntryType::Directory | EntryType::Symlink => return Ok(()),
-        EntryType::Link | EntryType::Fifo | EntryType::Continuous if takes != Takes::OwnOnly => return Ok(()),
-        EntryType::Char | EntryType::Block if takes == Takes::Anything => return Ok(()),
+        EntryType::Link | EntryType::Fifo | EntryType::Continuous if takes != AcceptedKinds::OwnOnly => return Ok(()),
+        EntryType::Char | EntryType::Block if takes == AcceptedKinds::Anything => return Ok(()),
         EntryType::Link => "a hard link",
         EntryType::Char | EntryType::Block => "a device",
-        EntryType::GNUSparse if takes != Takes::OwnOnly => "a sparse file; pack it without holes",
+        EntryType::GNUSparse if takes != AcceptedKinds::OwnOnly => "a sparse file; pack it without holes",
         _ => "an entry of an unsupported type",
     };
     Err(refused(&format!("{}: {why}", shown(name))))

@@ -2,9 +2,9 @@
 //! no entry can leave the tree, come twice or hide behind a link; bounds are checked before memory or disk is used. On
 //! an error the partly filled layer is worthless, and the caller that made it removes it.
 
-use super::entries::{EntryReader, Takes, TarEntry, refused, shown, unreadable};
-use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, Unread};
-use crate::attributes::{self, Carried, Marks};
+use super::entries::{AcceptedKinds, EntryReader, TarEntry, refused, shown, unreadable};
+use super::{FILES, FORMAT, LARGEST_MANIFEST, MANIFEST, Manifest, RawManifest};
+use crate::attributes::{self, LayerAttributes, Marks};
 use crate::descent::{Descent, set_mode};
 use crate::dir::Dir;
 use crate::item::{self, Item, ItemKind, decode_xattrs};
@@ -68,7 +68,7 @@ pub fn import(input: impl Read, up: &Dir, marks: Marks, bounds: &Bounds) -> Resu
         bytes_in: bytes_in.clone(),
     };
     let mut tar = tar::Archive::new(BoundedReader { inner: unpacker, bound });
-    let mut source = EntryReader::of(&mut tar, Takes::OwnOnly)?;
+    let mut source = EntryReader::of(&mut tar, AcceptedKinds::OwnOnly)?;
     let manifest = manifest_of(&mut source, bytes_in)?;
     check(&manifest, bounds)?;
     let way = Descent::at(up).map_err(|e| walk::fault(&Rel::top(), &e))?;
@@ -127,7 +127,7 @@ fn manifest_of<R: Read>(source: &mut EntryReader<'_, R>, bytes_in: Rc<Cell<u64>>
     let (ratio, harmless) = (Some(MANIFEST_RATIO), HARMLESS_MANIFEST);
     let bound = ExpansionBound { bytes_out: 0, most: LARGEST_MANIFEST, ratio, harmless, bytes_in };
     let text = BufReader::new(BoundedReader { inner: first.entry, bound });
-    serde_json::from_reader::<_, Unread>(text).and_then(Unread::read).map_err(broken)
+    serde_json::from_reader::<_, RawManifest>(text).and_then(RawManifest::read).map_err(broken)
 }
 
 struct LayerWriter {
@@ -205,7 +205,7 @@ impl LayerWriter {
     ) -> Result<(), Fault> {
         let attributes = decode_xattrs(&item.xattrs)
             .ok_or_else(|| refused(&format!("{path}: attributes that are not user attributes")))?;
-        let carried = Carried { opaque: item.opaque && item.kind == ItemKind::Dir, own: attributes };
+        let carried = LayerAttributes { opaque: item.opaque && item.kind == ItemKind::Dir, own: attributes };
         let here = self.way.here();
         let fail = |e: io::Error| walk::fault(path, &e);
         let raw = |e: rustix::io::Errno| walk::fault(path, &e.into());
@@ -281,7 +281,7 @@ fn is_plain(name: &[u8]) -> bool {
 fn fill(
     file: &File,
     item: &Item,
-    (carried, marks): (&Carried, Marks),
+    (carried, marks): (&LayerAttributes, Marks),
     mut data: impl Read,
     path: &Rel,
 ) -> Result<(), Fault> {

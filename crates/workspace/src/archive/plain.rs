@@ -6,7 +6,7 @@
 //! that is not there. They are left out and reported when packing and, because the stream is untrusted, again when
 //! unpacking on the host.
 
-use super::entries::{EntryReader, Takes, TarEntry, shown};
+use super::entries::{AcceptedKinds, EntryReader, TarEntry, shown};
 use super::write::{CHANGED, EntryFacts, put, put_link};
 use crate::attributes::Marks;
 use crate::dir::{self, Dir};
@@ -191,14 +191,14 @@ impl<W: Write> Visitor for Packer<W> {
 
 /// Bounds on unpacking.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct UnpackBounds {
     pub bytes: u64,
     pub entries: u64,
 }
 
 /// Destination of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Onto {
+pub enum UnpackTarget {
     /// A workspace, which may have FIFOs. Devices are refused.
     Workspace,
     /// The host: special files are left out, and existing directories keep their permission bits.
@@ -221,12 +221,12 @@ pub struct Unpacked {
 pub fn unpack(
     input: impl Read,
     top: &Dir,
-    onto: Onto,
-    room: Room,
+    onto: UnpackTarget,
+    room: UnpackBounds,
     may: &dyn Fn(&Rel) -> Result<(), Fault>,
 ) -> Result<Unpacked, Fault> {
     let mut tar = tar::Archive::new(input);
-    let takes = if onto == Onto::Host { Takes::Anything } else { Takes::Others };
+    let takes = if onto == UnpackTarget::Host { AcceptedKinds::Anything } else { AcceptedKinds::Others };
     let mut source = EntryReader::of(&mut tar, takes).map_err(with_unpack_hint)?;
     let mut unpacker = Unpacker { top, onto, room, may, made: Unpacked::default() };
     while let Some(next) = source.next().map_err(with_unpack_hint)? {
@@ -242,8 +242,8 @@ fn with_unpack_hint(fault: Fault) -> Fault {
 
 struct Unpacker<'a> {
     top: &'a Dir,
-    onto: Onto,
-    room: Room,
+    onto: UnpackTarget,
+    room: UnpackBounds,
     may: &'a dyn Fn(&Rel) -> Result<(), Fault>,
     made: Unpacked,
 }
@@ -251,7 +251,8 @@ struct Unpacker<'a> {
 impl Unpacker<'_> {
     fn take<R: Read>(&mut self, next: TarEntry<'_, R>) -> Result<(), Fault> {
         let path = Rel::parse(&next.name).ok_or_else(|| refused(&shown(&next.name), "not a plain name"))?;
-        if self.onto == Onto::Host && matches!(next.kind, EntryType::Fifo | EntryType::Char | EntryType::Block) {
+        if self.onto == UnpackTarget::Host && matches!(next.kind, EntryType::Fifo | EntryType::Char | EntryType::Block)
+        {
             self.made.left_out.add(path);
             return Ok(());
         }
@@ -360,7 +361,7 @@ fn unlink_existing(parent: &Dir, name: &[u8]) -> io::Result<()> {
     }
 }
 
-fn directory(parent: &Dir, name: &[u8], mode: u32, onto: Onto) -> io::Result<()> {
+fn directory(parent: &Dir, name: &[u8], mode: u32, onto: UnpackTarget) -> io::Result<()> {
     let is_there = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => false,
         Err(Errno::EXIST) => true,
@@ -368,7 +369,7 @@ fn directory(parent: &Dir, name: &[u8], mode: u32, onto: Onto) -> io::Result<()>
     };
     let made = parent.dir(&Rel::top().join(name))?;
     // A guest must not widen the permissions of directories that the host already had.
-    if is_there && onto == Onto::Host {
+    if is_there && onto == UnpackTarget::Host {
         return Ok(());
     }
     // The owner keeps access, or the entries that follow could not be created in it.

@@ -200,7 +200,7 @@ pub(super) fn put<W: Write>(
     long(tar, name, EntryType::GNULongName)?;
     let mut header = header(name, kind, facts);
     header.set_cksum();
-    let mut counted = Counted { inner: data, left: facts.size };
+    let mut counted = CountedReader { inner: data, left: facts.size };
     tar.append(&header, &mut counted)?;
     match counted.left {
         0 => Ok(()),
@@ -234,12 +234,12 @@ fn long<W: Write>(tar: &mut tar::Builder<W>, text: &[u8], kind: EntryType) -> io
     tar.append(&header, &text[..])
 }
 
-struct Counted<R> {
+struct CountedReader<R> {
     inner: R,
     left: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.left = self.left.saturating_sub(count as u64);

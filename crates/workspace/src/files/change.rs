@@ -1,7 +1,7 @@
 //! Creates directories, renames, removes files, sets permission bits.
 
 use super::list::look;
-use super::locate::{Last, Spot};
+use super::locate::{Last, ResolvedParent};
 use super::{Root, copy, error, policy_check};
 use crate::{Dir, descent, remove as removal};
 use api::{FileEntry, FileKind, FileMoved, FileMovedHow, FilesRemoved, Rel};
@@ -101,7 +101,7 @@ pub fn rename(root: &Root, from: &Rel, to: &Rel, replace: bool) -> Result<FileMo
 }
 
 /// Copies and removes, as `mv` does after EXDEV.
-fn by_copy(root: &Root, old: &Spot, new: &Spot, replace: bool) -> Result<(), Fault> {
+fn by_copy(root: &Root, old: &ResolvedParent, new: &ResolvedParent, replace: bool) -> Result<(), Fault> {
     let ask = copy::CopyOptions { recursive: true, replace };
     let copied = copy::copy(root, &old.path, &new.path, &ask)?;
     // An entry without a copy would be lost with the original.

@@ -43,7 +43,7 @@ pub fn copy(root: &Root, from: &Rel, to: &Rel, ask: &CopyOptions) -> Result<File
 
 fn file(root: &Root, from: &Rel, to: &Rel, ask: &CopyOptions, meta: &Meta) -> Result<FilesCopied, Fault> {
     let mut reading = super::read::open(root, from)?;
-    let when = if ask.replace { write::When::Always } else { write::When::Absent };
+    let when = if ask.replace { write::WriteCondition::Always } else { write::WriteCondition::Absent };
     let how = write::WriteOptions { mode: Some(meta.mode & 0o1777), parents: false, when, append: false };
     let mut draft = write::Draft::begin(root.try_clone()?, to, how)?;
     while let Some(piece) = reading.piece()? {

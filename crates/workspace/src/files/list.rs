@@ -1,6 +1,6 @@
 //! Metadata of one file, and paged listings of directories.
 
-use super::locate::{Last, Spot};
+use super::locate::{Last, ResolvedParent};
 use super::tree::TreeWalk;
 use super::{Root, error};
 use crate::Dir;
@@ -43,7 +43,7 @@ pub(super) fn look(root: &Root, path: &Rel, last: Last) -> Result<FileEntry, Fau
     entry_at(spot).map_err(|e| error::fault(path, "look at it", &e))
 }
 
-fn entry_at(spot: Spot) -> io::Result<FileEntry> {
+fn entry_at(spot: ResolvedParent) -> io::Result<FileEntry> {
     let meta = spot.meta()?.ok_or(Errno::NOENT)?;
     let target = spot.link_target(&meta)?;
     Ok(super::entry_of(spot.path, &meta, target))
@@ -70,7 +70,7 @@ pub fn list(root: &Root, path: &Rel, ask: &ListOptions) -> Result<FileListing, F
 }
 
 /// Opens the directory at a path for reading.
-pub(super) fn directory(root: &Root, path: &Rel) -> Result<(Spot, Dir), Fault> {
+pub(super) fn directory(root: &Root, path: &Rel) -> Result<(ResolvedParent, Dir), Fault> {
     let spot = root.find(path, Last::Followed)?;
     let opened = spot.open_dir().map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOTDIR) => {

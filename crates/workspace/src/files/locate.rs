@@ -24,7 +24,7 @@ const TRIES: usize = 64;
 
 /// Parent directory and last name of a resolved path; without a name, the directory itself.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct ResolvedParent {
     pub dir: Dir,
     pub name: Option<Vec<u8>>,
     /// Resolved path, links followed.
@@ -56,16 +56,16 @@ struct Resolution<'a> {
 
 impl Root {
     /// Resolves a path. The last component need not exist.
-    pub(super) fn find(&self, path: &Rel, last: Last) -> Result<Spot, Fault> {
+    pub(super) fn find(&self, path: &Rel, last: Last) -> Result<ResolvedParent, Fault> {
         self.go(path, last, false)
     }
 
     /// Resolves a path and creates missing parents.
-    pub(super) fn find_making(&self, path: &Rel, last: Last) -> Result<Spot, Fault> {
+    pub(super) fn find_making(&self, path: &Rel, last: Last) -> Result<ResolvedParent, Fault> {
         self.go(path, last, true)
     }
 
-    fn go(&self, path: &Rel, last: Last, makes: bool) -> Result<Spot, Fault> {
+    fn go(&self, path: &Rel, last: Last, makes: bool) -> Result<ResolvedParent, Fault> {
         let todo = path.parts().rev().map(<[u8]>::to_vec).collect();
         let mut resolution =
             Resolution { root: self, asked: path, names: Vec::new(), here: None, todo, links: 0, steps: 0, makes };
@@ -129,7 +129,7 @@ impl Resolution<'_> {
     }
 
     /// Resolves one component; returns the spot if it was the last.
-    fn step(&mut self, part: Vec<u8>, last: Last) -> Result<Option<Spot>, Fault> {
+    fn step(&mut self, part: Vec<u8>, last: Last) -> Result<Option<ResolvedParent>, Fault> {
         let here = self.here()?;
         let is_last = self.todo.is_empty();
         // A failure to look is met again, and told, by what follows.
@@ -183,13 +183,13 @@ impl Resolution<'_> {
         Ok(())
     }
 
-    fn spot(&self, dir: Dir, name: Vec<u8>) -> Result<Spot, Fault> {
+    fn spot(&self, dir: Dir, name: Vec<u8>) -> Result<ResolvedParent, Fault> {
         let path = self.path().join(&name);
-        Ok(Spot { dir, name: Some(name), path })
+        Ok(ResolvedParent { dir, name: Some(name), path })
     }
 
     /// The path was the top or ended with `..`: the result is a directory on the current path.
-    fn at_directory(mut self) -> Result<Spot, Fault> {
+    fn at_directory(mut self) -> Result<ResolvedParent, Fault> {
         match self.names.pop() {
             Some(name) => {
                 self.here = None;
@@ -198,7 +198,7 @@ impl Resolution<'_> {
             }
             None => {
                 let dir = self.root.dir.try_clone().map_err(|e| self.fail(&e))?;
-                Ok(Spot { dir, name: None, path: Rel::top() })
+                Ok(ResolvedParent { dir, name: None, path: Rel::top() })
             }
         }
     }
@@ -213,7 +213,7 @@ fn is_no_directory(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NOTDIR | Errno::LOOP))
 }
 
-impl Spot {
+impl ResolvedParent {
     /// The name, or a fault for the top of the workspace.
     pub fn name(&self) -> Result<&[u8], Fault> {
         let why = "this is not possible for the top of the workspace";
@@ -272,8 +272,8 @@ pub(super) fn settled<T>(
     path: &Rel,
     act: &str,
     makes: bool,
-    mut step: impl FnMut(&Spot) -> io::Result<T>,
-) -> Result<(Spot, T), Fault> {
+    mut step: impl FnMut(&ResolvedParent) -> io::Result<T>,
+) -> Result<(ResolvedParent, T), Fault> {
     for _ in 0..TRIES {
         let spot = root.go(path, Last::Followed, makes)?;
         match step(&spot) {

@@ -3,7 +3,7 @@
 //! outside would move it from under its cover. So the check comes first; the guest can neither mount nor move a mount
 //! meanwhile.
 
-use super::locate::Spot;
+use super::locate::ResolvedParent;
 use super::{Root, error};
 use crate::dir;
 use api::Rel;
@@ -12,7 +12,7 @@ use terms::{ErrorKind, Fault, Phase};
 
 impl Root {
     /// Refuses to replace or remove an entry that the policy protects.
-    pub(super) fn check_change(&self, spot: &Spot) -> Result<(), Fault> {
+    pub(super) fn check_change(&self, spot: &ResolvedParent) -> Result<(), Fault> {
         self.check_rules(&spot.path)?;
         match &spot.name {
             Some(name) => spot.dir.check_not_mounted_on(name).map_err(|e| failed(&spot.path, "look at it", &e)),

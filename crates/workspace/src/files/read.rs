@@ -22,7 +22,7 @@ pub enum Span {
 
 /// Open file that is being read.
 #[derive(Debug)]
-pub struct Reading {
+pub struct FileReader {
     file: File,
     path: Rel,
     pub entry: FileEntry,
@@ -33,14 +33,14 @@ pub struct Reading {
 }
 
 /// Opens a regular file. Other kinds are refused without being opened.
-pub fn open(root: &Root, path: &Rel) -> Result<Reading, Fault> {
+pub fn open(root: &Root, path: &Rel) -> Result<FileReader, Fault> {
     let _owner = root.act_as_guest()?;
     let (spot, (file, meta)) = settled(root, path, "read it", false, |spot| spot.open_file(OFlags::RDONLY))?;
     let entry = super::entry_of(spot.path, &meta, None);
-    Ok(Reading { file, path: path.clone(), at: 0, end: entry.size, entry, root: root.try_clone()? })
+    Ok(FileReader { file, path: path.clone(), at: 0, end: entry.size, entry, root: root.try_clone()? })
 }
 
-impl Reading {
+impl FileReader {
     /// Narrows to a range. A range without any byte of the file is an invalid request.
     pub fn narrow(&mut self, span: Span) -> Result<(), Fault> {
         let size = self.entry.size;

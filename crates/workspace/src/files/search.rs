@@ -3,7 +3,7 @@
 
 use super::deadline::{Deadline, Interest};
 use super::list::{directory, joined, walk_fault};
-use super::locate::Spot;
+use super::locate::ResolvedParent;
 use super::pattern::{Halt, Pattern};
 use super::tree::{TreeEntry, TreeWalk};
 use super::{Root, error};
@@ -185,10 +185,9 @@ impl SearchState {
             return None;
         }
         let name = item.path.split().map(|(_, name)| name.to_vec());
-        let opened = tree
-            .here()
-            .try_clone()
-            .and_then(|dir| Spot { dir, name, path: path.clone() }.open_file(OFlags::RDONLY).map(|(file, _)| file));
+        let opened = tree.here().try_clone().and_then(|dir| {
+            ResolvedParent { dir, name, path: path.clone() }.open_file(OFlags::RDONLY).map(|(file, _)| file)
+        });
         match opened {
             Ok(file) => self.lines(&path, file),
             Err(e) => {

@@ -3,7 +3,7 @@
 use super::locate::{Last, settled};
 use super::{Root, change, error, list};
 pub use crate::archive::LeftOut;
-use crate::archive::Onto;
+use crate::archive::UnpackTarget;
 use crate::{archive, walk};
 use api::{FileKind, FilesUnpacked, Rel};
 use serde::{Deserialize, Serialize};
@@ -63,20 +63,26 @@ fn pack_fault(path: &Rel, error: &io::Error) -> Fault {
 
 /// Unpacks into a directory, which is created if missing.
 pub fn unpack(root: &Root, path: &Rel, from: &mut dyn Read) -> Result<FilesUnpacked, Fault> {
-    unpack_onto(root, path, from, Onto::Workspace).map(|(made, _)| made)
+    unpack_onto(root, path, from, UnpackTarget::Workspace).map(|(made, _)| made)
 }
 
 /// Unpacks into a directory of the caller on the host. Special files are left out.
 pub fn unpack_here(root: &Root, from: &mut dyn Read) -> Result<(FilesUnpacked, LeftOut), Fault> {
-    unpack_onto(root, &Rel::top(), from, Onto::Host)
+    unpack_onto(root, &Rel::top(), from, UnpackTarget::Host)
 }
 
-fn unpack_onto(root: &Root, path: &Rel, from: &mut dyn Read, onto: Onto) -> Result<(FilesUnpacked, LeftOut), Fault> {
+fn unpack_onto(
+    root: &Root,
+    path: &Rel,
+    from: &mut dyn Read,
+    onto: UnpackTarget,
+) -> Result<(FilesUnpacked, LeftOut), Fault> {
     let _owner = root.act_as_guest()?;
     change::make_parents(root, path)?;
     let (spot, dir) = settled(root, path, "open it", false, |spot| spot.open_dir())?;
     let room = root.room();
-    let room = archive::Room { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
+    let room =
+        archive::UnpackBounds { bytes: room.bytes.unwrap_or(MOST_BYTES), entries: room.files.unwrap_or(MOST_ENTRIES) };
     let may = |below: &Rel| root.check_rules(&below.parts().fold(spot.path.clone(), |path, part| path.join(part)));
     let made = archive::unpack(from, &dir, onto, room, &may)?;
     Ok((FilesUnpacked { entries: made.entries, bytes: made.bytes, stripped: made.stripped }, made.left_out))

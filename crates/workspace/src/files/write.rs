@@ -1,7 +1,7 @@
 //! Writes a file atomically: new content goes to a temporary file, which is renamed into place, so that no reader sees
 //! half of it. Or appends in place.
 
-use super::locate::{Spot, settled};
+use super::locate::{ResolvedParent, settled};
 use super::{Root, change, error, etag};
 use crate::Dir;
 use crate::dir::Meta;
@@ -26,14 +26,14 @@ pub struct WriteOptions {
     pub mode: Option<u32>,
     /// Creates missing parents.
     pub parents: bool,
-    pub when: When,
+    pub when: WriteCondition,
     /// Appends instead of replacing.
     pub append: bool,
 }
 
 /// Precondition of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum When {
+pub enum WriteCondition {
     #[default]
     Always,
     /// The path does not exist.
@@ -48,7 +48,7 @@ pub enum When {
 #[derive(Debug)]
 pub struct Draft {
     path: Rel,
-    spot: Spot,
+    spot: ResolvedParent,
     ask: WriteOptions,
     file: File,
     temporary: Temporary,
@@ -161,7 +161,7 @@ impl Draft {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|e| fail(e.into()))?;
         // Kernel timestamps are as coarse as the tick: two versions could share one, and thus an ETag.
         rustix::fs::futimens(&self.file, &now()).map_err(|e| fail(e.into()))?;
-        let flags = if self.ask.when == When::Absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let flags = if self.ask.when == WriteCondition::Absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         let placed = rustix::fs::renameat_with(&self.spot.dir, temporary, &self.spot.dir, name, flags);
         placed.map_err(|e| fail(e.into()))
     }
@@ -194,13 +194,17 @@ pub fn write(root: Root, path: &Rel, ask: WriteOptions, from: &mut dyn Read) -> 
     }
 }
 
-fn check_when(path: &Rel, when: &When, found: Option<&Meta>) -> Result<(), Fault> {
+fn check_when(path: &Rel, when: &WriteCondition, found: Option<&Meta>) -> Result<(), Fault> {
     let (why, hint) = match (when, found) {
-        (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => return Ok(()),
-        (When::Matches(tags), Some(meta)) if tags.contains(&etag(meta)) => return Ok(()),
-        (When::Absent, Some(_)) => ("the path exists already", "leave the condition out to replace it"),
-        (When::Present | When::Matches(_), None) => ("it does not exist", "leave the condition out to create it"),
-        (When::Matches(_), Some(_)) => ("it was changed meanwhile", "read it again, then write"),
+        (WriteCondition::Always, _) | (WriteCondition::Absent, None) | (WriteCondition::Present, Some(_)) => {
+            return Ok(());
+        }
+        (WriteCondition::Matches(tags), Some(meta)) if tags.contains(&etag(meta)) => return Ok(()),
+        (WriteCondition::Absent, Some(_)) => ("the path exists already", "leave the condition out to replace it"),
+        (WriteCondition::Present | WriteCondition::Matches(_), None) => {
+            ("it does not exist", "leave the condition out to create it")
+        }
+        (WriteCondition::Matches(_), Some(_)) => ("it was changed meanwhile", "read it again, then write"),
     };
     Err(error::conflict(path, why, hint).phase(Phase::Admission))
 }
@@ -228,7 +232,7 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 /// Opens the file to append to, or creates it.
-fn open_for_append(spot: &Spot, path: &Rel, mode: Option<u32>) -> Result<File, Fault> {
+fn open_for_append(spot: &ResolvedParent, path: &Rel, mode: Option<u32>) -> Result<File, Fault> {
     let flags = OFlags::WRONLY | OFlags::APPEND;
     let opened = spot.open_file(flags).map(|(file, _)| file).or_else(|e| match e.raw_os_error() {
         Some(raw) if raw == Errno::NOENT.raw_os_error() => {

@@ -5,7 +5,7 @@ use super::child::Call;
 use super::commit::{Plan, Prepared, id_in, prepare};
 use super::intake::{Changed, CommitText, Intake};
 use super::locate::refused;
-use super::settings::Surroundings;
+use super::settings::GitEnvironment;
 use crate::layer::Stack;
 use api::Rel;
 use api::{CommitAuthor, CommitMadeInside, FileKind};
@@ -40,7 +40,7 @@ impl Adoption {
     pub fn prepare(
         intake: Intake,
         base: &Path,
-        surroundings: &Surroundings<'_>,
+        surroundings: &GitEnvironment<'_>,
         sandbox: &str,
     ) -> Result<Adoption, Fault> {
         let head = intake.head()?;

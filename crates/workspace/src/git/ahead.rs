@@ -5,7 +5,7 @@ use super::child::Call;
 use super::commit::{Plan, Prepared};
 use super::locate::{Repository, refused, unreadable};
 use super::paths::{at_and_above, is_kept, is_of, of_another};
-use super::settings::Surroundings;
+use super::settings::GitEnvironment;
 use crate::dir::Dir;
 use api::{FileKind, Rel};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ impl Prepared {
     pub(super) fn look_ahead(
         &mut self,
         paths: Vec<Rel>,
-        surroundings: &Surroundings<'_>,
+        surroundings: &GitEnvironment<'_>,
         plan: &Plan<'_>,
         depth: usize,
     ) -> Result<(), Fault> {

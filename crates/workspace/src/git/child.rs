@@ -3,7 +3,7 @@
 
 use super::locate::Repository;
 use super::refs::give;
-use super::settings::Surroundings;
+use super::settings::GitEnvironment;
 use crate::dir::Dir;
 use api::Rel;
 use rustix::event::{PollFd, PollFlags};
@@ -56,7 +56,7 @@ const FIXED: &[&str] = &[
 ];
 
 /// Returns the real path of `git`: searched in the caller's PATH, but never inside the work tree.
-pub(super) fn program(surroundings: &Surroundings<'_>, tree: &Path) -> Result<PathBuf, Fault> {
+pub(super) fn program(surroundings: &GitEnvironment<'_>, tree: &Path) -> Result<PathBuf, Fault> {
     let path = surroundings.var("PATH").map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), OsStr::to_owned);
     let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
     let real = places.filter_map(|dir| std::fs::canonicalize(dir.join("git")).ok());

@@ -12,7 +12,7 @@ use super::locate::{Repository, refused, unreadable};
 use super::message::{checked_message, with_trailers};
 use super::paths::{below, digest, in_work_tree, is_of, listed};
 use super::refs::{Head, is_id};
-use super::settings::{GitSettings, Identity, Surroundings, no_identity};
+use super::settings::{GitEnvironment, GitSettings, Identity, no_identity};
 use crate::dir::{Dir, Meta};
 use api::{CommitAuthor, Rel, SubmoduleCommit};
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ const AGENT: &str = "Cofferdam agent";
 const AGENT_MAIL: &str = "agent@cofferdam.invalid";
 
 /// Objects that were written and are not referenced yet.
-pub(super) struct Made {
+pub(super) struct WrittenCommit {
     /// Commit id; None without a change that git tracks.
     pub commit: Option<String>,
     /// Committer and time, as in the commit object.
@@ -81,7 +81,7 @@ pub(super) struct Made {
     /// Differences from HEAD: path to mode and blob.
     pub changed: BTreeMap<Rel, (String, String)>,
     /// Objects of each submodule in `Prepared::inner`.
-    pub inner: Vec<Made>,
+    pub inner: Vec<WrittenCommit>,
 }
 
 /// Files of the git directory that mark an unfinished operation.
@@ -96,7 +96,7 @@ const OPERATION_MARKERS: &[(&[u8], &str)] = &[
 /// Checks everything that could prevent `paths` of the tree at `base` from being committed.
 pub fn prepare(
     base: &Path,
-    surroundings: &Surroundings<'_>,
+    surroundings: &GitEnvironment<'_>,
     plan: &Plan<'_>,
     paths: &[Rel],
 ) -> Result<Prepared, Fault> {
@@ -110,7 +110,7 @@ pub fn prepare(
 /// Prepares a commit in a repository; `depth` is its nesting depth as a submodule.
 pub(super) fn prepare_in(
     repository: Repository,
-    surroundings: &Surroundings<'_>,
+    surroundings: &GitEnvironment<'_>,
     plan: &Plan<'_>,
     paths: &[Rel],
     depth: usize,
@@ -200,7 +200,7 @@ impl Prepared {
     }
 
     /// Writes the objects of a commit; paths in `landed` are relative to the work tree.
-    pub(super) fn write(&mut self, batch: &str, landed: &[Staged]) -> Result<Made, Fault> {
+    pub(super) fn write(&mut self, batch: &str, landed: &[Staged]) -> Result<WrittenCommit, Fault> {
         let inner = self.write_inner(batch, landed)?;
         let landed: Vec<&Staged> = landed.iter().filter(|staged| !is_of(&self.others, &staged.path)).collect();
         let (there, gone): (Vec<&Staged>, Vec<&Staged>) =
@@ -228,10 +228,10 @@ impl Prepared {
         }
         if changed.is_empty() {
             self.notes.push("nothing that git records was changed: no commit".into());
-            return Ok(Made { commit: None, who: String::new(), changed, inner });
+            return Ok(WrittenCommit { commit: None, who: String::new(), changed, inner });
         }
         let (commit, who) = self.make(batch)?;
-        Ok(Made { commit: Some(commit), who, changed, inner })
+        Ok(WrittenCommit { commit: Some(commit), who, changed, inner })
     }
 
     /// Checks that the files have the landed digests and returns their metadata.

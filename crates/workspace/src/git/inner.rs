@@ -2,10 +2,10 @@
 //! commit as its gitlink. The git directory of a submodule must be the one below the superproject's `modules`: a
 //! `.git` file that points elsewhere would let its author choose the repository that is committed to.
 
-use super::commit::{Made, Plan, Prepared, Staged, prepare_in};
+use super::commit::{Plan, Prepared, Staged, WrittenCommit, prepare_in};
 use super::locate::{Repository, identity, refused, unreadable};
 use super::refs::Head;
-use super::settings::Surroundings;
+use super::settings::GitEnvironment;
 use crate::dir::Dir;
 use api::{Rel, SubmoduleCommit};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Prepared {
         &mut self,
         links: &BTreeMap<Rel, String>,
         paths: &[Rel],
-        surroundings: &Surroundings<'_>,
+        surroundings: &GitEnvironment<'_>,
         plan: &Plan<'_>,
         depth: usize,
     ) -> Result<(), Fault> {
@@ -60,7 +60,7 @@ impl Prepared {
         self.inner.iter().any(|inner| inner.at == *at)
     }
 
-    pub(super) fn write_inner(&mut self, batch: &str, landed: &[Staged]) -> Result<Vec<Made>, Fault> {
+    pub(super) fn write_inner(&mut self, batch: &str, landed: &[Staged]) -> Result<Vec<WrittenCommit>, Fault> {
         let of = |at: &Rel| -> Vec<Staged> {
             let own = |staged: &Staged| Some(Staged { path: rest(at, &staged.path)?, digest: staged.digest.clone() });
             landed.iter().filter_map(own).collect()
@@ -69,7 +69,7 @@ impl Prepared {
     }
 
     /// Adds gitlinks of the new commits to the scratch index and returns their paths.
-    pub(super) fn link(&self, made: &[Made]) -> Result<Vec<Rel>, Fault> {
+    pub(super) fn link(&self, made: &[WrittenCommit]) -> Result<Vec<Rel>, Fault> {
         let (mut input, mut linked) = (Vec::new(), Vec::new());
         for (inner, made) in self.inner.iter().zip(made) {
             let Some(commit) = &made.commit else { continue };
@@ -84,7 +84,7 @@ impl Prepared {
 
     /// Moves the heads, submodules first: a gitlink never names a commit without a reference. If one fails, those
     /// before it are reverted.
-    pub(super) fn publish(&self, made: &Made) -> Result<(), Fault> {
+    pub(super) fn publish(&self, made: &WrittenCommit) -> Result<(), Fault> {
         let mut done = Vec::new();
         let moved = self.inner.iter().zip(&made.inner).try_for_each(|(inner, made)| {
             inner.prepared.publish(made)?;
@@ -100,7 +100,7 @@ impl Prepared {
     }
 
     /// Reverts the heads unless they have moved on since.
-    fn revert_heads(&self, made: &Made) {
+    fn revert_heads(&self, made: &WrittenCommit) {
         if let (Some(commit), Some(before)) = (&made.commit, self.head.commit()) {
             let now = match &self.head {
                 Head::Branch { name, .. } => Head::Branch { name: name.clone(), commit: Some(commit.clone()) },
@@ -113,7 +113,7 @@ impl Prepared {
     }
 
     /// Writes the new entries to the index of each repository.
-    pub(super) fn bring_up_index(&mut self, made: &Made) {
+    pub(super) fn bring_up_index(&mut self, made: &WrittenCommit) {
         for (inner, made) in self.inner.iter_mut().zip(&made.inner) {
             inner.prepared.bring_up_index(made);
             let told = std::mem::take(&mut inner.prepared.notes);
@@ -129,7 +129,7 @@ impl Prepared {
     }
 
     /// Commits in submodules, with paths relative to the base.
-    pub(super) fn submodule_commits(&self, made: &Made) -> Vec<SubmoduleCommit> {
+    pub(super) fn submodule_commits(&self, made: &WrittenCommit) -> Vec<SubmoduleCommit> {
         let mut told = Vec::new();
         for (inner, made) in self.inner.iter().zip(&made.inner) {
             let at = rest(&self.repository.prefix, &inner.at).unwrap_or_else(|| inner.at.clone());

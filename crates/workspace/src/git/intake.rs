@@ -13,7 +13,7 @@
 use super::child::{Call, ScratchRepository, make_dir};
 use super::locate::{Repository, refused, unreadable};
 use super::refs::{Head, is_id, is_plain};
-use super::settings::{GitSettings, Identity, Surroundings, no_identity};
+use super::settings::{GitEnvironment, GitSettings, Identity, no_identity};
 use crate::dir::{Dir, is_absent};
 use crate::layer::Stack;
 use api::Rel;
@@ -87,7 +87,7 @@ impl Intake {
     /// Brings the history of `tip`, a commit inside, into quarantine. `known` are commits that the repository has had.
     pub fn open(
         base: &Path,
-        surroundings: &Surroundings<'_>,
+        surroundings: &GitEnvironment<'_>,
         stack: &Stack,
         tip: &str,
         known: &[String],

@@ -3,7 +3,7 @@
 use super::child::{Call, ScratchRepository};
 use super::locate::Repository;
 use super::refs::is_id;
-use super::settings::{GitSettings, Surroundings};
+use super::settings::{GitEnvironment, GitSettings};
 use api::Rel;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use std::path::Path;
 use terms::Fault;
 
 /// Contents of some files in one commit.
-pub struct Old {
+pub struct CommitFiles {
     scratch: ScratchRepository,
     prefix: Rel,
     blobs: BTreeMap<Rel, Blob>,
@@ -31,24 +31,24 @@ enum Blob {
 
 /// State of a file in the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Was {
+pub enum CommittedFile {
     File(Vec<u8>),
     Absent,
     Unknown,
 }
 
-impl Old {
+impl CommitFiles {
     /// Looks up all paths at once; None if `base` is not in a repository or the commit is missing.
     pub fn look_up(
         base: &Path,
-        surroundings: &Surroundings<'_>,
+        surroundings: &GitEnvironment<'_>,
         commit: &str,
         paths: &[Rel],
-    ) -> Result<Option<Old>, Fault> {
+    ) -> Result<Option<CommitFiles>, Fault> {
         let Some(repository) = Repository::find(base)?.filter(|_| is_id(commit)) else { return Ok(None) };
         let settings = GitSettings::read(&repository, surroundings)?;
         let scratch = ScratchRepository::make(settings.program, &repository, settings.sha256, settings.carried)?;
-        let mut old = Old { scratch, prefix: repository.prefix, blobs: BTreeMap::new() };
+        let mut old = CommitFiles { scratch, prefix: repository.prefix, blobs: BTreeMap::new() };
         Ok(old.find(commit, paths)?.then_some(old))
     }
 
@@ -87,16 +87,16 @@ impl Old {
     }
 
     /// Content of a path; unknown above `most` bytes.
-    pub fn contents(&self, path: &Rel, most: u64) -> Result<Was, Fault> {
+    pub fn contents(&self, path: &Rel, most: u64) -> Result<CommittedFile, Fault> {
         let id = match self.blobs.get(path) {
             Some(Blob::Known { id, size }) if *size <= most => id,
-            Some(Blob::Absent) => return Ok(Was::Absent),
-            _ => return Ok(Was::Unknown),
+            Some(Blob::Absent) => return Ok(CommittedFile::Absent),
+            _ => return Ok(CommittedFile::Unknown),
         };
         let full = OsString::from_vec([b"--path=".to_vec(), full(&self.prefix, path)].concat());
         let args = [OsStr::new("cat-file"), OsStr::new("--filters"), &full, OsStr::new(id)];
         // Conversion of line endings at most doubles the size.
-        self.scratch.git(&args, Call { most: 2 * most + 1, ..Call::default() }).map(Was::File)
+        self.scratch.git(&args, Call { most: 2 * most + 1, ..Call::default() }).map(CommittedFile::File)
     }
 }
 

@@ -13,11 +13,11 @@ use terms::{ErrorKind, Fault, Phase};
 
 /// Environment of the caller: PATH for `git`, and HOME for the config with the reviewer's identity.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct GitEnvironment<'a> {
     pub env: &'a [(OsString, OsString)],
 }
 
-impl Surroundings<'_> {
+impl GitEnvironment<'_> {
     pub fn var(&self, name: &str) -> Option<&OsStr> {
         self.env.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, value)| value.as_os_str())
     }
@@ -72,7 +72,7 @@ const UNDERSTOOD: &[&str] =
     &["noop", "preciousobjects", "partialclone", "objectformat", "worktreeconfig", "relativeworktrees", "refstorage"];
 
 impl GitSettings {
-    pub fn read(repository: &Repository, surroundings: &Surroundings<'_>) -> Result<GitSettings, Fault> {
+    pub fn read(repository: &Repository, surroundings: &GitEnvironment<'_>) -> Result<GitSettings, Fault> {
         let program = program(surroundings, &repository.top)?;
         let reader = ConfigReader { program: &program, repository, surroundings };
         let local = reader.local()?;
@@ -105,7 +105,7 @@ impl GitSettings {
 struct ConfigReader<'a> {
     program: &'a PathBuf,
     repository: &'a Repository,
-    surroundings: &'a Surroundings<'a>,
+    surroundings: &'a GitEnvironment<'a>,
 }
 
 impl ConfigReader<'_> {

@@ -1,6 +1,6 @@
 //! Continuous integration, deployment services and bots: they run with secrets as soon as the change is pushed.
 
-use super::{RunsRule, SOURCES, When, rule, rule_except, rule_when};
+use super::{RunCondition, RunsRule, SOURCES, rule, rule_except, rule_when};
 
 #[rustfmt::skip]
 pub const RULES: &[RunsRule] = &[
@@ -32,5 +32,5 @@ pub const RULES: &[RunsRule] = &[
     rule("**/{.platform.app.yaml,.buildpacks,*.garden.y{a,}ml}", "deployment"),
     rule("**/.{ebextensions,platform,upsun,do,openshift,s2i,elasticbeanstalk}/**", "deployment"),
     rule("**/bin/{compile,detect,release,pre_compile,post_compile}", "deployment"),
-    rule_when("**/app.json", "deployment", When::Keys(&["scripts", "buildpacks", "environments", "formation", "hooks"])),
+    rule_when("**/app.json", "deployment", RunCondition::Keys(&["scripts", "buildpacks", "environments", "formation", "hooks"])),
 ];

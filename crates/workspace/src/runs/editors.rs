@@ -1,6 +1,6 @@
 //! Editors, language servers and development containers: tasks, servers, formatters and start-up code that the project names.
 
-use super::{RunsRule, When, rule, rule_when};
+use super::{RunCondition, RunsRule, rule, rule_when};
 
 #[rustfmt::skip]
 pub const RULES: &[RunsRule] = &[
@@ -25,7 +25,7 @@ pub const RULES: &[RunsRule] = &[
     rule("**/.{sourcekit-lsp,ruby-lsp,lsp,bsp,bloop,metals,elixir_ls,lexical,clj-kondo}/**", "settings of a language server"),
     rule("**/.ruby-lsp.yml", "settings of a language server"),
     rule_when("**/{ts,js}config{.*,}.json", "plug-ins of a language server",
-        When::Words(&["plugin", "ts-node", "require", "transform", "extends", "\"name\"", "\\"])),
+        RunCondition::Words(&["plugin", "ts-node", "require", "transform", "extends", "\"name\"", "\\"])),
     // Development environments that are built and started from the tree.
     rule("**/{.,}devcontainer.json", "development container"),
     rule("**/.{devcontainer,gitpod,ona,idx,codesandbox,okteto,ddev,docksal}/**", "development container"),

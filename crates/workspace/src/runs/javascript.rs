@@ -1,11 +1,11 @@
 //! npm and its kin: scripts of packages, settings of package managers, and configuration that is a program itself.
 
-use super::{RunsRule, When, rule, rule_when};
+use super::{RunCondition, RunsRule, rule, rule_when};
 
 /// Keys that npm and similar tools run or fetch by; the others name programs and modules that tools load by
 /// themselves.
 #[rustfmt::skip]
-const PACKAGE_KEYS: When = When::Keys(&[
+const PACKAGE_KEYS: RunCondition = RunCondition::Keys(&[
     "scripts", "bin", "config", "directories", "gypfile", "workspaces", "wireit", "stackblitz", "oclif", "build",
     "packageManager", "devEngines", "publishConfig", "volta", "nx", "lerna", "pnpm", "yarn",
     "overrides", "resolutions", "dependenciesMeta", "trustedDependencies", "patchedDependencies", "lavamoat", "allowScripts",

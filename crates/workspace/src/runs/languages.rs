@@ -1,9 +1,17 @@
 //! Package managers and build tools of single languages: scripts of install, build and test, and package sources.
 
-use super::{RunsRule, When, rule, rule_except, rule_when};
+use super::{RunCondition, RunsRule, rule, rule_except, rule_when};
 
-const COMPOSER_KEYS: When =
-    When::Keys(&["scripts", "bin", "autoload", "autoload-dev", "config", "repositories", "extra", "minimum-stability"]);
+const COMPOSER_KEYS: RunCondition = RunCondition::Keys(&[
+    "scripts",
+    "bin",
+    "autoload",
+    "autoload-dev",
+    "config",
+    "repositories",
+    "extra",
+    "minimum-stability",
+]);
 
 #[rustfmt::skip]
 pub const RULES: &[RunsRule] = &[
@@ -11,16 +19,16 @@ pub const RULES: &[RunsRule] = &[
     rule("**/build.rs", "build script"),
     rule("**/.cargo/**", "cargo settings"),
     rule_when("**/cargo.toml", "build settings of a crate",
-        When::Words(&["build", "patch", "replace", "links", "proc-macro", "proc_macro", "runner", "linker", "\\"])),
+        RunCondition::Words(&["build", "patch", "replace", "links", "proc-macro", "proc_macro", "runner", "linker", "\\"])),
     rule("**/{makefile,trunk,dioxus,tauri,cross,bacon,cargo-generate,dist-workspace,nextest}.toml", "task settings"),
     rule("**/tauri{.*,}.conf.json{5,}", "task settings"),
     // Go.
-    rule_when("**/go.mod", "where packages come from", When::Words(&["replace", "=>", "toolchain", "tool ", "godebug"])),
+    rule_when("**/go.mod", "where packages come from", RunCondition::Words(&["replace", "=>", "toolchain", "tool ", "godebug"])),
     rule("**/{go.work,magefile.go,magefiles/**}", "build script"),
     rule("**/{.ko,buf,buf.gen,buf.work,buf.gen.*,sqlc}.{yaml,yml,json}", "settings that name programs"),
     // Python.
     rule("**/{setup.{py,cfg},hatch_build.py,pavement.py,bootstrap-buildout.py,buildout.cfg}", "build script"),
-    rule_when("**/pyproject.toml", "build settings of a package", When::Outside(&["project", "project.urls", "project.optional-dependencies", "dependency-groups"])),
+    rule_when("**/pyproject.toml", "build settings of a package", RunCondition::Outside(&["project", "project.urls", "project.optional-dependencies", "dependency-groups"])),
     rule("**/{conftest,noxfile,fabfile,dodo,duties}.py", "test or task script"),
     // Applications have modules of these names in every directory; tools look at the top.
     rule("{tasks,conf,pelicanconf,publishconf}.py", "test or task script"),
@@ -29,10 +37,10 @@ pub const RULES: &[RunsRule] = &[
     rule("**/{tox.ini,{.,}pytest.{ini,toml},.stestr.conf,.testr.conf,.noserc,nose.cfg,unittest.cfg,behave.ini,.behaverc,robot.toml}", "test or task settings"),
     rule("**/{pip.{conf,ini},uv.toml,poetry.toml,{.,}pdm.toml,.pdm-python,hatch.toml,pixi.toml,.pixi/**,.condarc,.pypirc}", "package manager settings"),
     rule("**/{anaconda-project,conda-project}.y{a,}ml", "package manager settings"),
-    rule_when("**/*requirements*.{txt,in}", "where packages come from", When::Words(&["--", "-i", "-e", "-f", "-r", "-c", "://", "@", "\\"])),
-    rule_when("**/*constraints*.txt", "where packages come from", When::Words(&["--", "-i", "-e", "-f", "-r", "-c", "://", "@", "\\"])),
+    rule_when("**/*requirements*.{txt,in}", "where packages come from", RunCondition::Words(&["--", "-i", "-e", "-f", "-r", "-c", "://", "@", "\\"])),
+    rule_when("**/*constraints*.txt", "where packages come from", RunCondition::Words(&["--", "-i", "-e", "-f", "-r", "-c", "://", "@", "\\"])),
     rule("**/environment{.*,-*,}.y{a,}ml", "where packages come from"),
-    rule_when("**/pipfile", "where packages come from", When::Outside(&["packages", "dev-packages"])),
+    rule_when("**/pipfile", "where packages come from", RunCondition::Outside(&["packages", "dev-packages"])),
     rule("**/doc{s,}/**/conf.py", "build script"),
     // Ruby.
     rule("**/{rake,gem,guard,cap,thor,brew,steep,build,mint,cart,appraisal}file{.rb,.private,}", "build script"),

@@ -1,6 +1,6 @@
 //! Shells, and tools that act when a shell enters a directory: environments and version managers.
 
-use super::{RunsRule, When, rule, rule_except, rule_when};
+use super::{RunCondition, RunsRule, rule, rule_except, rule_when};
 
 #[rustfmt::skip]
 pub const RULES: &[RunsRule] = &[
@@ -21,7 +21,7 @@ pub const RULES: &[RunsRule] = &[
     rule("**/.*-version{s,}", "version manager"),
     rule("**/.{nvmrc,gvmrc,dvmrc,zvmrc,bvmrc}", "version manager"),
     rule("**/{rust-toolchain{.toml,},lean-toolchain}", "version manager"),
-    rule_when("**/global.json", "version manager", When::Keys(&["sdk", "msbuild-sdks", "tools", "native-tools", "test"])),
+    rule_when("**/global.json", "version manager", RunCondition::Keys(&["sdk", "msbuild-sdks", "tools", "native-tools", "test"])),
     rule("**/{.,}aqua{-policy,}.y{a,}ml", "version manager"),
     rule("**/{.,}{pkgx,tea}.y{a,}ml", "version manager"),
     rule("**/{aftman,rokit,foreman}.toml", "version manager"),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use terms::Fault;
-use workspace::git::{Committed, Plan, Prepared, Staged, Surroundings, prepare};
+use workspace::git::{Committed, GitEnvironment, Plan, Prepared, Staged, prepare};
 
 pub struct GitFixture {
     pub root: PathBuf,
@@ -44,8 +44,8 @@ impl GitFixture {
         GitFixture { root, home, project, env }
     }
 
-    pub fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { env: &self.env }
+    pub fn surroundings(&self) -> GitEnvironment<'_> {
+        GitEnvironment { env: &self.env }
     }
 
     pub fn write(&self, path: &str, text: &str) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use workspace::git;
-use workspace::git::{Old, head};
+use workspace::git::{CommitFiles, head};
 
 /// Settings that name programs; `%` stands for the program.
 const SETTINGS: &[&str] = &[
@@ -125,8 +125,8 @@ fn nothing_that_a_repository_names_is_run() {
     let done = done.expect("a commit all the same");
     assert_eq!(head(&fixture.project), done.commit);
     let paths = [Rel::parse(b"a.txt").unwrap(), Rel::parse(b"x.evil").unwrap()];
-    let old = Old::look_up(&fixture.project, &fixture.surroundings(), &before, &paths).unwrap().expect("known");
-    assert_eq!(old.contents(&paths[0], 1000).unwrap(), git::Was::File(b"one\ntwo\nthree\n".to_vec()));
+    let old = CommitFiles::look_up(&fixture.project, &fixture.surroundings(), &before, &paths).unwrap().expect("known");
+    assert_eq!(old.contents(&paths[0], 1000).unwrap(), git::CommittedFile::File(b"one\ntwo\nthree\n".to_vec()));
     assert_eq!(trap.sprang(), "", "nothing was run by us");
     // Control: git itself runs the programs, through settings and hooks.
     fixture.write("a.txt", "by hand\n");
@@ -187,8 +187,8 @@ fn no_filter_is_run_whoever_configured_it() {
     let early = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["x.evil"]).err().expect("refused");
     assert!(early.message.contains("filter"), "{}", early.message);
     let path = [Rel::parse(b"x.evil").unwrap()];
-    let old = Old::look_up(&fixture.project, &fixture.surroundings(), &before, &path).unwrap().expect("known");
-    assert_eq!(old.contents(&path[0], 1000).unwrap(), git::Was::Unknown);
+    let old = CommitFiles::look_up(&fixture.project, &fixture.surroundings(), &before, &path).unwrap().expect("known");
+    assert_eq!(old.contents(&path[0], 1000).unwrap(), git::CommittedFile::Unknown);
     assert_eq!(head(&fixture.project).unwrap(), before);
     assert_eq!(trap.sprang(), "", "nothing was run by us");
     fixture

@@ -13,7 +13,7 @@ use workspace::diff::{Options, diff};
 use workspace::land::{BaseLock, Landing};
 use workspace::plan::{Goal, Plan, Shape};
 use workspace::select::{Marked, Selection, choose, choose_to_drop};
-use workspace::stage::{self, Drawn, Site};
+use workspace::stage::{self, BatchDirs, CheckedDrafts};
 use workspace::{Dir, Stack, goal, reject, undo};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -88,8 +88,8 @@ impl StackFixture {
         let _held = BaseLock::take(&stack.base, std::time::Duration::from_secs(60))?;
         let (id, batch) = self.batch();
         let view = undone.is_none().then_some(stack);
-        let site = Site { base: &stack.base, batch: &batch, id: &id, view, undone };
-        let drawn = Drawn::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at))))?;
+        let site = BatchDirs { base: &stack.base, batch: &batch, id: &id, view, undone };
+        let drawn = CheckedDrafts::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at))))?;
         let plan = match stage::stage(&site, &drawn) {
             Ok(plan) => plan,
             Err(fault) => {

@@ -9,7 +9,7 @@ use std::fs;
 use workspace::land::Landing;
 use workspace::plan::{Plan, Shape};
 use workspace::select::{Marked, Selection, choose};
-use workspace::stage::{self, Drawn, Site};
+use workspace::stage::{self, BatchDirs, CheckedDrafts};
 use workspace::{Stack, goal};
 
 fn staged(w: &StackFixture, stack: &Stack) -> Plan {
@@ -17,8 +17,8 @@ fn staged(w: &StackFixture, stack: &Stack) -> Plan {
     let chosen = choose(&diff, &Selection::all(), &Marked::new()).unwrap();
     let (goals, _) = goal::goals(&chosen.picks).unwrap();
     let (id, batch) = w.batch();
-    let site = Site { base: &stack.base, batch: &batch, id: &id, view: Some(stack), undone: None };
-    let drawn = Drawn::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))).unwrap();
+    let site = BatchDirs { base: &stack.base, batch: &batch, id: &id, view: Some(stack), undone: None };
+    let drawn = CheckedDrafts::of(&stack.base, goals, &|at| Ok(Shape::dir(dir_mode(stack, at)))).unwrap();
     stage::stage(&site, &drawn).unwrap()
 }
 

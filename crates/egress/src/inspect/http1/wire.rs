@@ -2,7 +2,7 @@
 
 use super::super::secrets::{Mask, RELEASE_DELAY};
 use super::super::stream::Io;
-use crate::chunked::{Chunked, Piece};
+use crate::chunked::{Chunked, DecodeStep};
 use crate::http1::{BodyFraming, Head, HeadScan, HeaderFields};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::{pending, poll_fn};
@@ -137,16 +137,16 @@ impl HttpReader {
                 }
                 BodyLeft::UntilClose if !self.buffer.is_empty() => return Ok(Some(self.buffer.split().freeze())),
                 BodyLeft::Chunked(decoder) => match decoder.next(&self.buffer) {
-                    Piece::NeedMore => self.buffer.clear(),
-                    Piece::Data(range) => {
+                    DecodeStep::NeedMore => self.buffer.clear(),
+                    DecodeStep::Data(range) => {
                         self.buffer.advance(range.start);
                         return Ok(Some(self.buffer.split_to(range.len()).freeze()));
                     }
-                    Piece::End(used) => {
+                    DecodeStep::End(used) => {
                         self.buffer.advance(used);
                         return Ok(None);
                     }
-                    Piece::Bad(reason) => return Err(ReadError::Bad(400, reason)),
+                    DecodeStep::Bad(reason) => return Err(ReadError::Bad(400, reason)),
                 },
                 BodyLeft::Length(_) | BodyLeft::UntilClose => {}
             }

@@ -1,7 +1,7 @@
 //! Asynchronous answers: a request that was sent without waiting for its answer, and a subscription to the progress of runs. Only
 //! `Follow::accepted` and `Follow::next` block, and they have deadlines.
 
-use super::super::wire::{self, Fed, Frame, Notice, Pulled, Waited, WireConnection};
+use super::super::wire::{self, AcceptedInput, Frame, Notice, ReadResult, Waited, WireConnection};
 use super::{ANSWER, Keeper, gone, wait_for};
 use std::io;
 use std::marker::PhantomData;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, Phase, Retry};
 
 /// Conversion of an answer frame into a value, once the frame has arrived.
-pub trait Come: Sized {
+pub trait FromReply: Sized {
     fn read(frame: Frame) -> Result<Self, Fault>;
 }
 
-impl Come for Option<Fed> {
+impl FromReply for Option<AcceptedInput> {
     fn read(frame: Frame) -> Result<Self, Fault> {
         wire::read_answer(&frame)
     }
@@ -22,16 +22,16 @@ impl Come for Option<Fed> {
 
 /// The end of a run, and its log where the keeper sent it along.
 #[derive(Debug)]
-pub struct Said {
+pub struct RunEnd {
     pub waited: Waited,
     pub log: Option<Vec<u8>>,
 }
 
-impl Come for Said {
-    fn read(frame: Frame) -> Result<Said, Fault> {
+impl FromReply for RunEnd {
+    fn read(frame: Frame) -> Result<RunEnd, Fault> {
         let waited: Waited = wire::read_answer(&frame)?;
         let log = waited.whole.then_some(frame.payload);
-        Ok(Said { waited, log })
+        Ok(RunEnd { waited, log })
     }
 }
 
@@ -42,15 +42,15 @@ pub struct Pending<T> {
     pub(super) answer: PhantomData<fn() -> T>,
 }
 
-impl<T: Come> Pending<T> {
+impl<T: FromReply> Pending<T> {
     /// Sends and receives as far as the connection allows without blocking; returns the answer once it has arrived.
     pub fn step(&mut self) -> Result<Option<T>, Fault> {
         let lost = |e: io::Error| gone(&self.keeper.sandbox, &e.to_string());
         self.keeper.line.push().map_err(lost)?;
         match self.keeper.line.pull().map_err(lost)? {
-            Pulled::Frame(frame) => T::read(frame).map(Some),
-            Pulled::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
-            Pulled::Later => Ok(None),
+            ReadResult::Frame(frame) => T::read(frame).map(Some),
+            ReadResult::Closed => Err(gone(&self.keeper.sandbox, "it closed the connection")),
+            ReadResult::Later => Ok(None),
         }
     }
 
@@ -133,9 +133,9 @@ impl Follow {
 
     fn pull(&mut self) -> Result<Option<Frame>, Fault> {
         match self.line.push().and_then(|()| self.line.pull()) {
-            Ok(Pulled::Frame(frame)) => Ok(Some(frame)),
-            Ok(Pulled::Later) => Ok(None),
-            Ok(Pulled::Closed) => Err(gone(&self.sandbox, "it closed the connection")),
+            Ok(ReadResult::Frame(frame)) => Ok(Some(frame)),
+            Ok(ReadResult::Later) => Ok(None),
+            Ok(ReadResult::Closed) => Err(gone(&self.sandbox, "it closed the connection")),
             Err(e) => Err(gone(&self.sandbox, &e.to_string())),
         }
     }

@@ -1,10 +1,10 @@
 //! Clients of a keeper: accepted, their requests carried out and answered, and dropped.
 
-use super::client::{KeeperClient, Owed};
+use super::client::{KeeperClient, OwedReply};
 use super::feeds::Feed;
 use super::work::{ActiveRun, RunStage};
 use super::{Keep, MOST_CLIENTS, MOST_WAITING, has_ended, is_ours, unknown};
-use crate::keeper::wire::{self, Frame, Hello, KeeperRequest, Pulled};
+use crate::keeper::wire::{self, Frame, Hello, KeeperRequest, ReadResult};
 use crate::questions::Questions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketFlags;
@@ -35,9 +35,9 @@ impl Keep {
         loop {
             let Some(client) = self.clients.get_mut(&id) else { return };
             match client.next() {
-                Pulled::Frame(frame) => self.handle_request(id, frame),
-                Pulled::Later => return,
-                Pulled::Closed => return self.drop_client(id),
+                ReadResult::Frame(frame) => self.handle_request(id, frame),
+                ReadResult::Later => return,
+                ReadResult::Closed => return self.drop_client(id),
             }
             self.send_to(id);
         }
@@ -178,7 +178,7 @@ impl Keep {
             KeeperRequest::Input { .. } | KeeperRequest::Wait { timeout_ms: 1.., .. } | KeeperRequest::Follow { .. }
         ) || matches!(ask, KeeperRequest::OpenContext(_));
         let is_lasting = waits || matches!(ask, KeeperRequest::Root { .. });
-        let lasts = |client: &&KeeperClient| client.holds_files || !matches!(client.owed, Owed::Nothing);
+        let lasts = |client: &&KeeperClient| client.holds_files || !matches!(client.owed, OwedReply::Nothing);
         if is_lasting && self.clients.values().filter(lasts).count() >= MOST_WAITING {
             return Err(self.full(format!("{MOST_WAITING} others wait for its runs, or work with its files")));
         }

@@ -1,6 +1,6 @@
 //! A client connection of a keeper and the answer it waits for. Each has at most one request in progress, so its memory is bounded.
 
-use crate::keeper::wire::{Frame, Listed, Notice, OpenContext, Pulled, WireConnection, refusal, value};
+use crate::keeper::wire::{Frame, Notice, OpenContext, ReadResult, RunSummary, WireConnection, refusal, value};
 use rustix::event::PollFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -12,13 +12,13 @@ const MOST_WAITING: usize = 4096;
 
 pub(super) struct KeeperClient {
     pub line: WireConnection,
-    pub owed: Owed,
+    pub owed: OwedReply,
     /// A file handle was given to it; the client counts as using files until it disconnects.
     pub holds_files: bool,
 }
 
 /// The answer that a client waits for.
-pub(super) enum Owed {
+pub(super) enum OwedReply {
     Nothing,
     /// The run's record must be written first.
     Begin {
@@ -59,41 +59,41 @@ impl Following {
     }
 
     /// Suppresses the notice of a run that had ended before the subscription.
-    pub fn skip(&mut self, past: &Listed) {
+    pub fn skip(&mut self, past: &RunSummary) {
         self.told.insert(past.run.clone(), (past.offset, true));
     }
 }
 
 impl KeeperClient {
     pub fn new(socket: OwnedFd) -> KeeperClient {
-        KeeperClient { line: WireConnection::new(socket), owed: Owed::Nothing, holds_files: false }
+        KeeperClient { line: WireConnection::new(socket), owed: OwedReply::Nothing, holds_files: false }
     }
 
     /// Poll flags for the connection: requests are not read before the last answer is sent.
     pub fn flags(&self) -> PollFlags {
         match (&self.owed, self.line.waiting()) {
             (_, 0) => PollFlags::IN,
-            (Owed::Nothing, _) => PollFlags::OUT,
+            (OwedReply::Nothing, _) => PollFlags::OUT,
             _ => PollFlags::IN | PollFlags::OUT,
         }
     }
 
     /// Reads the next request where one is allowed. `Closed` also for protocol violations.
-    pub fn next(&mut self) -> Pulled {
+    pub fn next(&mut self) -> ReadResult {
         match (&self.owed, self.line.waiting()) {
-            (Owed::Nothing, 0) => self.line.pull().unwrap_or(Pulled::Closed),
-            (Owed::Nothing, _) => Pulled::Later,
+            (OwedReply::Nothing, 0) => self.line.pull().unwrap_or(ReadResult::Closed),
+            (OwedReply::Nothing, _) => ReadResult::Later,
             // A waiting client must not send; further bytes or a closed connection drop it.
             _ => match self.line.pull() {
-                Ok(Pulled::Later) => Pulled::Later,
-                _ => Pulled::Closed,
+                Ok(ReadResult::Later) => ReadResult::Later,
+                _ => ReadResult::Closed,
             },
         }
     }
 
     pub fn answer(&mut self, frame: Frame) {
-        if !matches!(self.owed, Owed::Follow(_)) {
-            self.owed = Owed::Nothing;
+        if !matches!(self.owed, OwedReply::Follow(_)) {
+            self.owed = OwedReply::Nothing;
         }
         // The client waits for an answer, and would wait for ever for one that does not fit a frame.
         if self.line.put(frame).is_err() {
@@ -104,7 +104,7 @@ impl KeeperClient {
 
     /// Sends progress notices to a follower, unless earlier ones are still unsent.
     pub fn tell(&mut self, news: &[Notice]) {
-        let Owed::Follow(following) = &mut self.owed else { return };
+        let OwedReply::Follow(following) = &mut self.owed else { return };
         for notice in news {
             if self.line.waiting() > MOST_WAITING {
                 return;
@@ -136,12 +136,12 @@ mod tests {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let (mut client, mut asks) = (KeeperClient::new(ours), WireConnection::new(theirs));
         for (length, kind) in [(MOST + 1, Some(ErrorKind::LimitExceeded)), (8, None)] {
-            client.owed = Owed::Input;
+            client.owed = OwedReply::Input;
             client.answer(value(&"x".repeat(length)));
             client.line.push().unwrap();
-            let Pulled::Frame(frame) = asks.pull().unwrap() else { panic!("an answer comes") };
+            let ReadResult::Frame(frame) = asks.pull().unwrap() else { panic!("an answer comes") };
             assert_eq!(read_answer::<String>(&frame).err().map(|fault| fault.error_kind), kind);
-            assert!(matches!(client.owed, Owed::Nothing));
+            assert!(matches!(client.owed, OwedReply::Nothing));
         }
     }
 }

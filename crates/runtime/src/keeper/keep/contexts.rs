@@ -8,7 +8,7 @@
 //!    └────────── open ─────────── ended ◀─────────────────────────────────┘
 //! ```
 
-use super::client::Owed;
+use super::client::OwedReply;
 use super::{KILL, Keep};
 use crate::keeper::wire::{self, ContextClosed, ContextOpened, ContextSignalled, Frame, OpenContext, Start, WireText};
 use crate::request;
@@ -97,7 +97,7 @@ impl Keep {
                 if queue.is_zero() {
                     return Err(self.context_busy(&name));
                 }
-                self.owe(client, Owed::Context { ask: Box::new(ask.clone()), until: Instant::now() + queue });
+                self.owe(client, OwedReply::Context { ask: Box::new(ask.clone()), until: Instant::now() + queue });
                 return Ok(None);
             }
         }
@@ -249,7 +249,7 @@ impl Keep {
     /// Opens a free context for the client that has waited longest.
     fn serve_queue(&mut self, name: &str) {
         let waiting = self.clients.iter().find_map(|(id, client)| match &client.owed {
-            Owed::Context { ask, .. } if context_name(ask).is_ok_and(|wanted| wanted == name) => {
+            OwedReply::Context { ask, .. } if context_name(ask).is_ok_and(|wanted| wanted == name) => {
                 Some((*id, ask.clone()))
             }
             _ => None,
@@ -363,7 +363,9 @@ impl Keep {
             .clients
             .iter()
             .filter_map(|(id, client)| match &client.owed {
-                Owed::Context { ask, until } if now >= *until => Some((*id, context_name(ask).unwrap_or_default())),
+                OwedReply::Context { ask, until } if now >= *until => {
+                    Some((*id, context_name(ask).unwrap_or_default()))
+                }
                 _ => None,
             })
             .collect();

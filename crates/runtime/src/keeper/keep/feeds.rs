@@ -1,7 +1,7 @@
 //! Queue of a run's input, in order of arrival. A writer that gives the offset of a piece in its own stream may retry it when delivery is
 //! uncertain: bytes that were taken already are not written twice.
 
-use crate::keeper::wire::By;
+use crate::keeper::wire::InputWriter;
 use std::collections::VecDeque;
 use terms::{ErrorKind, Fault, Phase};
 
@@ -14,14 +14,14 @@ pub(in crate::keeper) struct Feed {
     pub bytes: Vec<u8>,
     pub at: usize,
     pub eof: bool,
-    pub by: Option<By>,
+    pub by: Option<InputWriter>,
     /// Bytes that were taken already have been skipped. Decided when the piece reaches the front of the queue: an earlier piece of the same
     /// writer may be ahead of it, whose client has disconnected.
     pub begun: bool,
 }
 
 impl Feed {
-    pub fn new(client: u64, bytes: Vec<u8>, eof: bool, by: Option<By>) -> Feed {
+    pub fn new(client: u64, bytes: Vec<u8>, eof: bool, by: Option<InputWriter>) -> Feed {
         Feed { client, bytes, at: 0, eof, by, begun: false }
     }
 
@@ -62,16 +62,16 @@ impl Writers {
     }
 
     /// Adds bytes taken from a writer's stream.
-    pub fn took(&mut self, by: Option<&By>, bytes: u64) {
+    pub fn took(&mut self, by: Option<&InputWriter>, bytes: u64) {
         self.change(by, |known| known.taken += bytes);
     }
 
-    pub fn close(&mut self, by: Option<&By>) {
+    pub fn close(&mut self, by: Option<&InputWriter>) {
         self.change(by, |known| known.closed = true);
     }
 
-    fn change(&mut self, by: Option<&By>, change: impl FnOnce(&mut WriterOffset)) {
-        let Some(By { writer, .. }) = by else { return };
+    fn change(&mut self, by: Option<&InputWriter>, change: impl FnOnce(&mut WriterOffset)) {
+        let Some(InputWriter { writer, .. }) = by else { return };
         let before = self.0.iter().position(|known| known.writer == *writer).and_then(|at| self.0.remove(at));
         let mut known = before.unwrap_or_else(|| WriterOffset { writer: writer.clone(), taken: 0, closed: false });
         change(&mut known);
@@ -82,7 +82,7 @@ impl Writers {
     }
 
     /// Returns the offset taken of a writer's stream; `None` for a writer without offsets.
-    pub fn taken(&self, by: Option<&By>) -> Option<u64> {
+    pub fn taken(&self, by: Option<&InputWriter>) -> Option<u64> {
         by.map(|by| self.of(&by.writer).map_or(0, |known| known.taken))
     }
 
@@ -98,8 +98,8 @@ impl Writers {
 mod tests {
     use super::*;
 
-    fn by(writer: &str, offset: u64) -> Option<By> {
-        Some(By { writer: writer.into(), offset })
+    fn by(writer: &str, offset: u64) -> Option<InputWriter> {
+        Some(InputWriter { writer: writer.into(), offset })
     }
 
     // promise 25

@@ -1,15 +1,15 @@
 //! Events of the poll loop that no client requested: ends of runs, limits, results of the clerk, timers.
 
 use super::clerk::{CompletedTask, Task};
-use super::client::Owed;
+use super::client::OwedReply;
 use super::work::RunStage;
 use super::{
     DIR_CHECK_EVERY, EndedRun, GRACE, KILL, Keep, MOST_ENDED, MOST_KEPT, MOST_KEPT_BYTES, PRUNED_EVERY,
     PRUNED_EVERY_BYTES, work,
 };
-use crate::keeper::wire::{self, Listed, Started, Waited};
+use crate::keeper::wire::{self, RunSummary, Started, Waited};
 use api::Question;
-use enclosure::{Happened, JobId};
+use enclosure::{JobId, ResidenceEvent};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use terms::{Fault, LimitHit, Outcome, Phase};
@@ -18,11 +18,11 @@ impl Keep {
     pub(super) fn poll_residence(&mut self) -> Result<(), Fault> {
         for happened in self.residence.turn()? {
             match happened {
-                Happened::Ended { job, end } => self.ended(job, &end),
+                ResidenceEvent::Ended { job, end } => self.ended(job, &end),
                 // Reported again with the end of the run.
-                Happened::Denied { .. } => {}
-                Happened::Limit(hit) => self.end_all_by_limit(hit),
-                Happened::Fell { reason } => self.fail_runs(reason),
+                ResidenceEvent::Denied { .. } => {}
+                ResidenceEvent::Limit(hit) => self.end_all_by_limit(hit),
+                ResidenceEvent::Fell { reason } => self.fail_runs(reason),
             }
         }
         self.record_questions();
@@ -105,7 +105,7 @@ impl Keep {
         }
         for client in self.clients.values_mut() {
             let (existed, waits) = match &client.owed {
-                Owed::Begin { run: wanted, existed, waits } if wanted == run => (*existed, *waits),
+                OwedReply::Begin { run: wanted, existed, waits } if wanted == run => (*existed, *waits),
                 _ => continue,
             };
             client.answer(match &begun {
@@ -113,7 +113,7 @@ impl Keep {
                 Err(fault) => wire::refusal(fault),
             });
             if waits && begun.is_ok() {
-                client.owed = Owed::Wait { run: run.to_owned(), until: None, said: true };
+                client.owed = OwedReply::Wait { run: run.to_owned(), until: None, said: true };
             }
         }
     }
@@ -131,11 +131,11 @@ impl Keep {
         self.service_ended(run, outcome, active.cancelled_by.is_some());
         let end = active.finish(outcome);
         let unwritten = end.is_none().then(|| Box::new(outcome.clone()));
-        let listed = Listed { input: false, ..active.listed() };
+        let listed = RunSummary { input: false, ..active.listed() };
         let (ended_ms, writers) = (active.note.ended_ms, std::mem::take(&mut active.writers));
         let past = EndedRun { listed, end, unwritten, ended_ms, writers };
         for client in self.clients.values_mut() {
-            let Owed::Wait { run: wanted, said, .. } = &client.owed else { continue };
+            let OwedReply::Wait { run: wanted, said, .. } = &client.owed else { continue };
             if wanted == run {
                 let log = said.then(|| active.spool.whole(end)).flatten();
                 let (outcome, offset, whole) = (Some(outcome.clone()), past.listed.offset, log.is_some());
@@ -192,7 +192,7 @@ impl Keep {
             }
         }
         for client in self.clients.values_mut() {
-            let Owed::Wait { run, until: Some(until), .. } = &client.owed else { continue };
+            let OwedReply::Wait { run, until: Some(until), .. } = &client.owed else { continue };
             if now >= *until {
                 let offset = self.runs.get(run).map_or(0, |active| active.spool.next());
                 client.answer(wire::value(&Waited { offset, ..Waited::default() }));

@@ -1,13 +1,13 @@
 //! Requests about runs: start, input, signal, wait, follow.
 
 use super::clerk::{Note, Task};
-use super::client::{Following, Owed};
+use super::client::{Following, OwedReply};
 use super::contexts::WorkerStart;
 use super::feeds::Feed;
 use super::work::{ActiveRun, OutputStream, RunStage};
 use super::{EndedRun, KILL, Keep, MOST_FEEDS, MOST_RUNS, TERM, unknown, work};
 use crate::keeper::request_digest;
-use crate::keeper::wire::{self, Frame, Listed, Notice, Start, Started, Waited, WireText};
+use crate::keeper::wire::{self, Frame, Notice, RunSummary, Start, Started, Waited, WireText};
 use crate::keeper_dir::lost;
 use crate::keeper_dir::spool::{RecordKind, SpoolReader, SpoolWriter};
 use crate::run::{RunWriter, Timer};
@@ -33,7 +33,7 @@ impl Keep {
                 return Err(request_digest::other_request(run, before, now));
             }
             if self.runs.get(run).is_some_and(|active| active.stage == RunStage::Beginning) {
-                self.owe(id, Owed::Begin { run: run.clone(), existed: true, waits: false });
+                self.owe(id, OwedReply::Begin { run: run.clone(), existed: true, waits: false });
                 return Ok(None);
             }
             return Ok(Some(wire::value(&Started { run: run.clone(), pid, existed: true, ..Started::default() })));
@@ -48,7 +48,7 @@ impl Keep {
             }
             self.feed(&run);
         }
-        self.owe(id, Owed::Begin { run, existed: false, waits: start.waits });
+        self.owe(id, OwedReply::Begin { run, existed: false, waits: start.waits });
         Ok(None)
     }
 
@@ -77,7 +77,7 @@ impl Keep {
         self.runs.get(run).map(|active| active.pid).or(past)
     }
 
-    pub(super) fn owe(&mut self, id: u64, owed: Owed) {
+    pub(super) fn owe(&mut self, id: u64, owed: OwedReply) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.owed = owed;
         }
@@ -175,7 +175,7 @@ impl Keep {
         // Frozen processes read nothing.
         self.thaw()?;
         self.active_run(run)?.feeds.push_back(feed);
-        self.owe(id, Owed::Input);
+        self.owe(id, OwedReply::Input);
         self.feed(run);
         Ok(None)
     }
@@ -220,7 +220,7 @@ impl Keep {
     /// Lists all runs; their commands only where everything fits a frame.
     pub(super) fn list(&self) -> Frame {
         let past = self.ended_runs.iter().map(|past| past.listed.clone());
-        let mut all: Vec<Listed> = self.runs.values().map(ActiveRun::listed).chain(past).collect();
+        let mut all: Vec<RunSummary> = self.runs.values().map(ActiveRun::listed).chain(past).collect();
         let frame = wire::value(&all);
         if frame.fits() {
             return frame;
@@ -238,7 +238,7 @@ impl Keep {
             return Ok(Some(wire::value(&Waited { offset: active.spool.next(), ..Waited::default() })));
         }
         let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
-        self.owe(id, Owed::Wait { run, until, said: false });
+        self.owe(id, OwedReply::Wait { run, until, said: false });
         Ok(None)
     }
 
@@ -263,12 +263,12 @@ impl Keep {
         if !named {
             self.ended_runs.iter().for_each(|past| following.skip(&past.listed));
         }
-        self.owe(id, Owed::Follow(following));
+        self.owe(id, OwedReply::Follow(following));
         None
     }
 
     pub(super) fn notify_followers(&mut self) {
-        if !self.clients.values().any(|client| matches!(client.owed, Owed::Follow(_))) {
+        if !self.clients.values().any(|client| matches!(client.owed, OwedReply::Follow(_))) {
             return;
         }
         let now = self.runs.values().map(|active| (&active.note.run, active.spool.next(), false));
@@ -290,7 +290,7 @@ impl Keep {
 /// Builds the answer to an input piece; writers with offsets get the offset taken.
 fn fed(taken: Option<u64>) -> Frame {
     match taken {
-        Some(offset) => wire::value(&wire::Fed { offset }),
+        Some(offset) => wire::value(&wire::AcceptedInput { offset }),
         None => wire::value(&()),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::clerk::Note;
 use super::feeds::{Feed, Writers};
-use crate::keeper::wire::Listed;
+use crate::keeper::wire::RunSummary;
 use crate::keeper_dir::spool::{self, RecordKind, SpoolWriter};
 use enclosure::{CommandEnd, Ending, JobId};
 use rustix::io::Errno;
@@ -119,8 +119,8 @@ impl ActiveRun {
         self
     }
 
-    pub fn listed(&self) -> Listed {
-        Listed {
+    pub fn listed(&self) -> RunSummary {
+        RunSummary {
             run: self.note.run.clone(),
             command: self.note.command.clone(),
             pid: self.pid,
@@ -135,30 +135,30 @@ impl ActiveRun {
 
     /// Reads one chunk of a stream; true when that exceeded the output limit.
     pub fn pull(&mut self, stream: OutputStream, buffer: &mut [u8]) -> bool {
-        self.pull_once(stream, buffer) == Pulled::OverLimit
+        self.pull_once(stream, buffer) == PumpResult::OverLimit
     }
 
-    fn pull_once(&mut self, stream: OutputStream, buffer: &mut [u8]) -> Pulled {
+    fn pull_once(&mut self, stream: OutputStream, buffer: &mut [u8]) -> PumpResult {
         let source = match stream {
             OutputStream::Output => &mut self.output,
             OutputStream::Error => &mut self.error,
         };
-        let Some(fd) = source else { return Pulled::Nothing };
+        let Some(fd) = source else { return PumpResult::Nothing };
         let got = match rustix::io::read(&*fd, &mut *buffer) {
             Ok(n) => n,
-            Err(Errno::AGAIN | Errno::INTR) => return Pulled::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => return PumpResult::Nothing,
             // A terminal whose last user has closed it returns EIO.
             Err(_) => 0,
         };
         if got == 0 {
             *source = None;
-            return Pulled::Nothing;
+            return PumpResult::Nothing;
         }
         self.admit(stream, &buffer[..got])
     }
 
     /// Counts output and spools it up to the limit, to the byte.
-    fn admit(&mut self, stream: OutputStream, bytes: &[u8]) -> Pulled {
+    fn admit(&mut self, stream: OutputStream, bytes: &[u8]) -> PumpResult {
         let got = bytes.len() as u64;
         let left = self.limits.max_output_bytes.map(|most| most.saturating_sub(self.used));
         let kept = left.map_or(got, |left| left.min(got));
@@ -177,8 +177,8 @@ impl ActiveRun {
             OutputStream::Error => self.truncated.stderr += over,
         }
         match over > 0 && self.exceed_output(self.used + 1) {
-            true => Pulled::OverLimit,
-            false => Pulled::Some,
+            true => PumpResult::OverLimit,
+            false => PumpResult::Some,
         }
     }
 
@@ -278,7 +278,7 @@ impl ActiveRun {
     ) -> Outcome {
         for stream in [OutputStream::Output, OutputStream::Error] {
             for _ in 0..LAST_CHUNKS {
-                if self.pull_once(stream, buffer) == Pulled::Nothing {
+                if self.pull_once(stream, buffer) == PumpResult::Nothing {
                     break;
                 }
             }
@@ -343,7 +343,7 @@ pub(super) fn truncate_denials(mut outcome: Outcome) -> Outcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pulled {
+enum PumpResult {
     Some,
     Nothing,
     OverLimit,

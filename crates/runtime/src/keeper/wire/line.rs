@@ -70,7 +70,7 @@ struct Sent {
 
 /// Result of a read.
 #[derive(Debug)]
-pub enum Pulled {
+pub enum ReadResult {
     Frame(Frame),
     /// No complete frame yet.
     Later,
@@ -124,18 +124,18 @@ impl WireConnection {
     }
 
     /// Returns the next frame if it is complete. Never reads past it, so that descriptors belong to one frame.
-    pub fn pull(&mut self) -> io::Result<Pulled> {
+    pub fn pull(&mut self) -> io::Result<ReadResult> {
         loop {
             let wanted = match self.wanted()? {
-                Some(0) => return Ok(Pulled::Frame(self.take())),
+                Some(0) => return Ok(ReadResult::Frame(self.take())),
                 Some(rest) => rest,
                 None => HEAD - self.inbox.len(),
             };
             match self.receive(wanted) {
-                Ok(0) => return Ok(Pulled::Closed),
+                Ok(0) => return Ok(ReadResult::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Pulled::Later),
-                Err(Errno::CONNRESET) => return Ok(Pulled::Closed),
+                Err(Errno::AGAIN) => return Ok(ReadResult::Later),
+                Err(Errno::CONNRESET) => return Ok(ReadResult::Closed),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -214,7 +214,7 @@ mod tests {
     fn next(from: &mut WireConnection, to: &mut WireConnection) -> Frame {
         loop {
             from.push().unwrap();
-            if let Pulled::Frame(frame) = to.pull().unwrap() {
+            if let ReadResult::Frame(frame) = to.pull().unwrap() {
                 return frame;
             }
         }
@@ -237,7 +237,7 @@ mod tests {
                 prop_assert_eq!((&got.json, got.payload.len(), got.handles.len()), (json, *payload, *handles));
             }
             drop(here);
-            prop_assert!(matches!(there.pull().unwrap(), Pulled::Closed));
+            prop_assert!(matches!(there.pull().unwrap(), ReadResult::Closed));
         }
     }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use node::files::read::{self, PIECE, Reading};
+use node::files::read::{self, FileReader, PIECE};
 use node::files::write::{Draft, WriteOptions};
 use node::files::{self, FileAccess, Interest};
 use node::{Caller, Node};
@@ -104,7 +104,7 @@ fn entry_headers(entry: &FileEntry) -> HeaderMap {
 fn pieces(
     shared: Shared,
     principal: Principal,
-    reading: Reading,
+    reading: FileReader,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> {
     futures_util::stream::unfold(DropInBackground(Some(reading)), move |mut held| {
         let (shared, principal) = (shared.clone(), principal.clone());

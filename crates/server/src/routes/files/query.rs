@@ -8,7 +8,7 @@ use http::header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 use node::files::read::Span;
-use node::files::write::When;
+use node::files::write::WriteCondition;
 use serde::de::DeserializeOwned;
 use terms::{Fault, Phase};
 use utoipa::IntoParams;
@@ -115,12 +115,12 @@ fn decode(text: &str) -> Vec<u8> {
 }
 
 /// Parses `If-Match` and `If-None-Match` as the condition of a write.
-pub fn write_condition(headers: &HeaderMap) -> Result<When, Refusal> {
+pub fn write_condition(headers: &HeaderMap) -> Result<WriteCondition, Refusal> {
     match (single(headers, &IF_MATCH)?, single(headers, &IF_NONE_MATCH)?) {
-        (None, None) => Ok(When::Always),
-        (Some("*"), None) => Ok(When::Present),
-        (Some(tags), None) => Ok(When::Matches(tags_of(tags, &IF_MATCH)?)),
-        (None, Some("*")) => Ok(When::Absent),
+        (None, None) => Ok(WriteCondition::Always),
+        (Some("*"), None) => Ok(WriteCondition::Present),
+        (Some(tags), None) => Ok(WriteCondition::Matches(tags_of(tags, &IF_MATCH)?)),
+        (None, Some("*")) => Ok(WriteCondition::Absent),
         (None, Some(_)) => Err(invalid(
             "If-None-Match: only * is supported here".into(),
             "use If-Match with the ETag of an earlier response",
@@ -202,10 +202,10 @@ mod tests {
         }
         assert_eq!(
             write_condition(&of(IF_MATCH, "\"a\", W/\"b\"")).unwrap(),
-            When::Matches(vec!["a".into(), "b".into()])
+            WriteCondition::Matches(vec!["a".into(), "b".into()])
         );
-        assert_eq!(write_condition(&of(IF_NONE_MATCH, "*")).unwrap(), When::Absent);
-        assert_eq!(write_condition(&of(IF_MATCH, "*")).unwrap(), When::Present);
+        assert_eq!(write_condition(&of(IF_NONE_MATCH, "*")).unwrap(), WriteCondition::Absent);
+        assert_eq!(write_condition(&of(IF_MATCH, "*")).unwrap(), WriteCondition::Present);
         assert!(write_condition(&of(IF_MATCH, "a")).is_err());
         assert!(none_match(&of(IF_NONE_MATCH, "\"x\",\"y\""), "y").unwrap());
         let current = |text: &str| range_applies(&of(IF_RANGE, text), "y").unwrap();

@@ -109,7 +109,7 @@ impl Attachment {
         mut self,
         stream: SplitStream<WebSocket>,
         input_listener: Listener,
-        closed: impl Future<Output = crate::shared::Closed>,
+        closed: impl Future<Output = crate::shared::CloseReason>,
     ) {
         let (faults, mut pending_faults) = mpsc::channel::<Fault>(QUEUED_FAULTS);
         let mut receiving = std::pin::pin!(receive(stream, input_listener, faults));
@@ -142,7 +142,7 @@ impl Attachment {
                 }
                 why = &mut closed => {
                     self.send(text(json!({"event": "closing", "reason": why.name()}))).await;
-                    self.close(if why == crate::shared::Closed::Shutdown { CLOSE_AWAY } else { CLOSE_POLICY }, why.name()).await;
+                    self.close(if why == crate::shared::CloseReason::Shutdown { CLOSE_AWAY } else { CLOSE_POLICY }, why.name()).await;
                     return;
                 }
                 _ = ping.tick() => self.send(Message::Ping(bytes::Bytes::new())).await,

@@ -7,7 +7,7 @@ use crate::run_listener::Listener;
 use crate::{Principal, Shared};
 use api::{PathText, RunCreate, TemplateCreated, TemplatePrepare};
 use node::create::{CreateSandbox, make};
-use node::idempotency::Once;
+use node::idempotency::KeyedRequest;
 use node::keeper::begin;
 use node::keeper::runs::RunRef;
 use node::policies::RequestedPolicy;
@@ -32,7 +32,7 @@ pub async fn prepare_template(
     shared: &Shared,
     principal: &Principal,
     name: String,
-    once: Option<Once>,
+    once: Option<KeyedRequest>,
 ) -> Result<TemplateCreated, Refusal> {
     let known = (name.clone(), once.clone());
     let earlier =
@@ -76,7 +76,7 @@ async fn prepared(
     id: String,
     command: String,
     name: String,
-    once: Option<Once>,
+    once: Option<KeyedRequest>,
 ) -> Result<TemplateCreated, Refusal> {
     let made = match run(&shared, &principal, &id, command.clone()).await {
         Ok(outcome) if outcome.success => {
