@@ -681,7 +681,9 @@ impl<'a> Judge<'a> {
 }
 
 /// Hint for a program that makes namespaces, nearly always for a sandbox of its own.
-const NESTED: &str = "namespaces cannot be created inside; if the program has its own sandbox, switch that off (codex: --sandbox danger-full-access; claude: \"sandbox\" in its settings; srt: leave it out)";
+const NESTED: &str = "no namespaces can be made inside; if the program has a sandbox of its own, switch that off, because this \
+     one is around it (codex: --sandbox danger-full-access; gemini: GEMINI_SANDBOX=false; claude: \"sandbox\" in its settings; \
+     srt: leave it out)";
 
 fn no_loader(decision: Decision) -> Decision {
     let hint = "the loader would start programs that no rule names; start the program itself";
