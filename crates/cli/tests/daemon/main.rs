@@ -9,6 +9,7 @@ mod browser;
 mod burdens;
 mod calls;
 mod ceilings;
+mod clients;
 mod clock;
 mod corners;
 mod crowd;
