@@ -184,7 +184,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "bench",
-        uses: &["node", "store", "sys", "terms", "workspace"],
+        uses: &["api", "node", "store", "sys", "terms", "workspace"],
         libraries: &["rustix", "serde", "serde_json"],
         test_libraries: &[],
     },

@@ -434,7 +434,11 @@ mod tests {
         let record = |kind, bytes: &[u8]| Record { offset: 0, kind, at_ms: 0, bytes: bytes.to_vec() };
         let euro = "€".as_bytes();
         let tail = tail_of(
-            vec![record(RecordKind::Stdout, &euro[1..]), record(RecordKind::Stdout, b"a"), record(RecordKind::Stderr, &euro[..2])],
+            vec![
+                record(RecordKind::Stdout, &euro[1..]),
+                record(RecordKind::Stdout, b"a"),
+                record(RecordKind::Stderr, &euro[..2]),
+            ],
             true,
         );
         assert_eq!((tail.stdout.as_str(), tail.stdout_encoding), ("a", OutputEncoding::Utf8));
