@@ -196,3 +196,31 @@ fn a_daemon_that_stops_says_that_the_call_goes_on() {
         assert_eq!(rest["outcome"]["verdict"], "ok", "{rest:#}");
     }
 }
+
+// promise 29
+#[test]
+fn a_warm_sandbox_has_its_interpreter_when_it_is_handed_out() {
+    let place = crate::support::Place::new(As::Root);
+    let daemon = Daemon::start(&place);
+    let cli = |words: &[&str]| assert!(place.verb(words).status.success(), "{words:?}");
+    cli(&["create", "--name", "first", "--policy", "workspace-write"]);
+    cli(&["template", "create", "deps", "--from", "first"]);
+    let request = json!({"keep": 1, "languages": ["python", "python"]});
+    let set = daemon.ask("PUT", "/v1/templates/deps/warm").json(request).send().assert_ok();
+    assert_eq!(set["languages"], json!(["python"]), "{set:#}");
+    assert!(soon(|| daemon.get("/v1/templates/deps").assert_ok()["warm"]["ready"] == 1));
+    let made = daemon.post("/v1/sandboxes", json!({"template": "deps", "name": "w"})).json();
+    assert_eq!(made["warm"], true, "{made:#}");
+    let contexts = || daemon.get("/v1/sandboxes/w/contexts").assert_ok()["contexts"].clone();
+    assert!(soon(|| contexts()[0]["name"] == "python"), "{:#}", contexts());
+    assert_eq!(contexts()[0]["calls"], 0, "nothing has run in it");
+    let run = contexts()[0]["run"].clone();
+    let first = daemon.post("/v1/sandboxes/w/code", json!({"code": "6 * 7"})).assert_ok();
+    assert_eq!(first["results"][0]["data"]["text/plain"], "42");
+    assert_eq!(contexts()[0]["run"], run, "the first call has that interpreter");
+    // The control: a sandbox that is made as usual has none before its first call.
+    cli(&["create", "--name", "usual"]);
+    assert_eq!(daemon.get("/v1/sandboxes/usual/contexts").assert_ok()["contexts"], json!([]));
+    let bad = json!({"keep": 1, "languages": ["cobol"]});
+    daemon.ask("PUT", "/v1/templates/deps/warm").json(bad).send().assert_fault(400, "invalid_request");
+}
