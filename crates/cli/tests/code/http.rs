@@ -87,6 +87,12 @@ fn contexts_over_http() {
     let text = daemon.ask("GET", "/metrics").send().text();
     let line = "cofferdam_code_calls_total{language=\"python\",verdict=\"ok\"} 1";
     assert!(text.contains(line), "{text}");
+    assert!(text.contains("cofferdam_code_output_bytes_total{language=\"python\"} "), "{text}");
+    let top = f.place.json(&["top"]);
+    let code = &top["sandboxes"][0]["code"];
+    assert!(code["contexts"] == 1 && code["busy"] == 0 && code["messages"].as_u64() > Some(1), "{top:#}");
+    let table = String::from_utf8(f.place.verb(&["top"]).stdout).unwrap();
+    assert!(table.contains("CODE") && table.contains("1, 0 busy, "), "{table}");
     daemon.ask("DELETE", "/v1/sandboxes/s/contexts/a").send().assert_ok();
     assert_eq!(daemon.get("/v1/sandboxes/s/contexts").assert_ok()["contexts"], json!([]));
 }

@@ -505,7 +505,8 @@ impl Keep {
         let enclosure::ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes } =
             self.residence.usage();
         let running = self.runs.len() as u64;
-        ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running }
+        let code = self.code_traffic();
+        ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running, code }
     }
 }
 

@@ -12,7 +12,7 @@ use super::client::OwedReply;
 use super::{KILL, Keep};
 use crate::keeper::wire::{self, ContextClosed, ContextOpened, ContextSignalled, Frame, OpenContext, Start, WireText};
 use crate::request;
-use api::{ContextRemoved, ContextState, ContextStatus, Language};
+use api::{CodeTraffic, ContextRemoved, ContextState, ContextStatus, Language};
 use enclosure::JobId;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -281,6 +281,22 @@ impl Keep {
 
     pub(super) fn list_contexts(&self) -> Vec<ContextStatus> {
         self.contexts.iter().map(|(name, held)| self.context_status(name, held)).collect()
+    }
+
+    /// Sums the figures of all contexts. Those of an interpreter that ended are gone with its rings.
+    pub(super) fn code_traffic(&self) -> CodeTraffic {
+        let mut sum = CodeTraffic { contexts: self.contexts.len() as u64, ..CodeTraffic::default() };
+        for held in self.contexts.values() {
+            sum.busy += u64::from(held.state() == ContextState::Busy);
+            let Some(rings) = worker::figures(held.language, &held.ends) else { continue };
+            for ring in [rings.to_worker, rings.from_worker] {
+                // The guest writes these figures: their sum may be anything, and must not overflow.
+                sum.queued_bytes = sum.queued_bytes.saturating_add(ring.queued_bytes);
+                sum.bytes = sum.bytes.saturating_add(ring.bytes);
+                sum.messages = sum.messages.saturating_add(ring.frames);
+            }
+        }
+        sum
     }
 
     fn context_status(&self, name: &str, held: &HeldContext) -> ContextStatus {
