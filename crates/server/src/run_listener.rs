@@ -434,14 +434,18 @@ mod tests {
         let record = |kind, bytes: &[u8]| Record { offset: 0, kind, at_ms: 0, bytes: bytes.to_vec() };
         let euro = "€".as_bytes();
         let tail = tail_of(
-            vec![record(Kind::Stdout, &euro[1..]), record(Kind::Stdout, b"a"), record(Kind::Stderr, &euro[..2])],
+            vec![
+                record(RecordKind::Stdout, &euro[1..]),
+                record(RecordKind::Stdout, b"a"),
+                record(RecordKind::Stderr, &euro[..2]),
+            ],
             true,
         );
         assert_eq!((tail.stdout.as_str(), tail.stdout_encoding), ("a", OutputEncoding::Utf8));
         assert_eq!((tail.stderr.as_str(), tail.cut), ("", true));
-        let tail = tail_of(vec![record(Kind::Stdout, b"\xff\xfe")], false);
+        let tail = tail_of(vec![record(RecordKind::Stdout, b"\xff\xfe")], false);
         assert_eq!((tail.stdout.as_str(), tail.stdout_encoding, tail.cut), ("//4=", OutputEncoding::Base64, false));
-        let tail = tail_of(vec![record(Kind::Terminal, &[b'x'; MAX_TAIL_BYTES + 1])], false);
+        let tail = tail_of(vec![record(RecordKind::Terminal, &[b'x'; MAX_TAIL_BYTES + 1])], false);
         assert_eq!((tail.stdout.len(), tail.cut), (MAX_TAIL_BYTES, true));
     }
 }
