@@ -47,7 +47,10 @@ fn verbs_find_a_run_while_it_goes_on() {
             for verb in ["logs", "attach"] {
                 let refused = place.verb(&[verb, run["run"].as_str().unwrap()]);
                 let why = text(&refused.stderr);
-                assert!(!refused.status.success() && why.contains("terminal or pipe it was started"), "{verb}: {why}");
+                assert!(
+                    !refused.status.success() && why.contains("terminal or pipe that it was started"),
+                    "{verb}: {why}"
+                );
                 assert!(why.contains("cofferdam run --live"), "{why}");
             }
             place.fault(&["rm", word], "conflict");
