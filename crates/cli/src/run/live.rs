@@ -7,6 +7,7 @@ use crate::{render, runs};
 use api::{PublishChange, SandboxChange};
 use clap::ArgMatches;
 use client::SecretValues;
+use node::create::CreateSandbox;
 use node::keeper::attach::AttachOutcome;
 use node::run::hidden::{self, Words};
 use node::run::{Fresh, Keep, Place, RunRequest};
@@ -30,7 +31,8 @@ pub fn carry_out(
     let secrets: Vec<String> =
         secrets.into_iter().filter(|word| !values.keys().any(|name| *word == brought(name))).collect();
     let caller = &with_values(caller, values)?;
-    let made = node::create::create(node, caller, &wanted(request, fresh, secrets, None))?;
+    let create = CreateSandbox { template: template(m), ..wanted(request, fresh, secrets, None) };
+    let made = node::create::create(node, caller, &create)?;
     if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     }
@@ -137,9 +139,14 @@ fn settled(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: 
 pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<Fresh> {
     let is_live = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
     match &request.place {
-        Place::Fresh(fresh) if is_live || is_detached(m) => Some(fresh.clone()),
+        Place::Fresh(fresh) if is_live || is_detached(m) || template(m).is_some() => Some(fresh.clone()),
         _ => None,
     }
+}
+
+/// Returns the template that a run begins with.
+pub fn template(m: &ArgMatches) -> Option<String> {
+    m.try_get_one::<String>("template").ok().flatten().cloned()
 }
 
 /// Returns whether the command is left running in the background.

@@ -1,7 +1,7 @@
 //! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
-use super::live::is_detached;
+use super::live::{is_detached, template};
 use super::{Done, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::agents;
 use crate::args::Runs;
@@ -130,7 +130,9 @@ fn in_fresh(
     events: Option<EventFile>,
 ) -> Result<Done, Fault> {
     let (secrets, values) = carried(&sources(asked, remote), &remote.caller)?;
-    let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
+    let events_max = events.as_ref().map(|_| DEFAULT_MAX);
+    let create = create::CreateSandbox { template: template(m), ..wanted(asked, fresh, secrets, events_max) };
+    let made = remote.create(&create)?;
     if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     } else {
