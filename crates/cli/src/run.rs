@@ -9,6 +9,7 @@ use api::{PendingChanges, RunExplained};
 use clap::ArgMatches;
 use client::Engine;
 use node::Node;
+use node::config::Config;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::AttachOutcome;
 use node::output::Output;
@@ -118,7 +119,8 @@ fn carry_out(
     };
     let ground = ground.unwrap_or_else(node::run::begin);
     let mut request = request(verb, matches, &caller)?;
-    let wish = to_continue(matches, &caller)?;
+    let config = config(matches, &caller)?;
+    let wish = to_continue(matches, config.as_ref());
     let continues = wish.is_some();
     if let Some(wish) = wish {
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
@@ -130,7 +132,7 @@ fn carry_out(
     {
         return Ok(done);
     }
-    if let Some(fresh) = live::fresh(matches, &request).filter(|_| !matches.get_flag("explain")) {
+    if let Some(fresh) = live::fresh(matches, &request, config.as_ref()) {
         node::run::forgo();
         return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(Refused::from);
     }
@@ -184,18 +186,20 @@ fn tells(m: &ArgMatches) -> bool {
     m.get_flag("verbose") || (!m.get_flag("quiet") && (!m.get_flag("json") || std::io::stderr().is_terminal()))
 }
 
+/// Returns the configuration, for the verb that has settings in it.
+fn config(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Config>, Fault> {
+    let is_run = m.try_contains_id("fresh").is_ok();
+    is_run.then(|| Config::load(None, &[], caller)).transpose()
+}
+
 /// Returns the wish to go on in a sandbox; `None` where the run begins anew.
-fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Wish>, Fault> {
+fn to_continue(m: &ArgMatches, config: Option<&Config>) -> Option<Wish> {
     if let Some(name) = m.try_get_one::<String>("continue").ok().flatten() {
-        return Ok(Some(Wish::Flag(name.clone())));
+        return Some(Wish::Flag(name.clone()));
     }
     let chosen = |flag: &&str| m.value_source(flag) == Some(clap::parser::ValueSource::CommandLine);
-    let is_run = m.try_contains_id("fresh").is_ok();
-    if !is_run || m.get_flag("fresh") || args::PLACES.iter().any(chosen) {
-        return Ok(None);
-    }
-    let config = node::config::Config::load(None, &[], caller)?;
-    Ok(config.run_continues().then_some(Wish::Configured))
+    let config = config.filter(|_| !m.get_flag("fresh") && !args::PLACES.iter().any(chosen))?;
+    config.run_continues().then_some(Wish::Configured)
 }
 
 /// The wish to go on in a sandbox.

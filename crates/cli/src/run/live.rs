@@ -7,6 +7,7 @@ use crate::{render, runs};
 use api::{PublishChange, SandboxChange};
 use clap::ArgMatches;
 use client::SecretValues;
+use node::config::Config;
 use node::create::CreateSandbox;
 use node::keeper::attach::AttachOutcome;
 use node::run::hidden::{self, Words};
@@ -135,11 +136,14 @@ fn settled(node: &Node, caller: &Caller, which: &Which, fresh: &Fresh, outcome: 
     Ok(stays)
 }
 
-/// Returns the fresh workspace of a run that is to be live.
-pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<Fresh> {
-    let is_live = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
+/// Returns the fresh workspace of a run that is to be live, by a flag or by the configuration.
+pub fn fresh(m: &ArgMatches, request: &RunRequest, config: Option<&Config>) -> Option<Fresh> {
+    let is_explained = m.get_flag("explain");
+    let is_flagged = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
+    let is_asked = is_flagged || is_detached(m) || template(m).is_some();
+    let is_configured = || !request.events && config.is_some_and(Config::run_is_live);
     match &request.place {
-        Place::Fresh(fresh) if is_live || is_detached(m) || template(m).is_some() => Some(fresh.clone()),
+        Place::Fresh(fresh) if !is_explained && (is_asked || is_configured()) => Some(fresh.clone()),
         _ => None,
     }
 }

@@ -98,6 +98,20 @@ fn in_a_live_run_others_work_beside_its_command() {
             assert!(place.verb(words).status.success());
             assert_eq!(place.states(), [], "{words:?}");
         }
+        // By configuration; a flag that a live run does not have comes first.
+        for (flags, is_live) in [(&[][..], true), (&["--events", "events"], false)] {
+            let mut command = place.cofferdam(["run"]);
+            command.args(flags).args(["-c", "echo said; exec sleep 3600"]).env("COFFERDAM_RUN_LIVE", "true");
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            assert!(soon(|| place.states().len() == 1), "{flags:?}");
+            let id = place.states()[0].0.clone();
+            assert!(soon(|| place.verb(&["logs", &id]).status.success() || !is_live), "{flags:?}");
+            assert_eq!(place.verb(&["exec", &id, "--", "true"]).status.success(), is_live, "{flags:?}");
+            place.json(&["stop", &id]);
+            child.wait().unwrap();
+            assert!(!is_live || place.states().is_empty(), "{flags:?}: {:?}", place.states());
+            place.verb(&["rm", &id]);
+        }
         // In the background the same, without a terminal to stay at.
         let run = text(&place.verb(&["run", "-d", "--name", "far", "-c", "echo begun; exec sleep 3600"]).stdout);
         assert!(soon(|| text(&place.verb(&["logs", run.trim()]).stdout) == "begun\n"));

@@ -89,6 +89,8 @@ const SERVICE: &[Key] = &[
     key("telemetry.interval", Time, "Interval between two exports of metrics").default("15s"),
     key("run.continue", Switch,
         "Let `cofferdam run` go on in the sandbox of the directory that was used last, as with --continue, where there is one").default("false"),
+    key("run.live", Switch,
+        "Let `cofferdam run` begin in a live sandbox, as with --live, unless it has --events or --explain").default("false"),
     key("warm.max", Count, "Maximum spares in the pools of all templates, on the whole node").default("8"),
     key("limits.total_disk", Size, "Disk limit for all layers of a state directory together; applies to every run, with or without a daemon"),
     key("limits.total_files", Count, "Maximum files, directories and links in all layers of a state directory together"),
