@@ -13,7 +13,7 @@ use node::config::Config;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::AttachOutcome;
 use node::output::Output;
-use node::policies::Source;
+use node::policies::{Agent, Source};
 use node::run::hidden::{self, Words};
 use node::run::{Fresh, Groundwork, Keep, Learn, Observed, Observer, Place, Refused, RunPlan, RunRequest, TTL_MS};
 use std::ffi::{OsStr, OsString};
@@ -118,7 +118,7 @@ fn carry_out(
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);
-    let mut request = request(verb, matches, &caller)?;
+    let (mut request, agent) = request(verb, matches, &caller)?;
     let config = config(matches, &caller)?;
     let wish = to_continue(matches, config.as_ref());
     let continues = wish.is_some();
@@ -126,7 +126,7 @@ fn carry_out(
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
         continue_in(&mut request, matches, wish, found)?;
     }
-    agents::settle(verb, matches, &mut request);
+    agent.into_iter().for_each(|agent| agents::settle(agent, matches, &mut request));
     if let Place::Sandbox(word) = &request.place
         && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
@@ -386,7 +386,8 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
     Ok(())
 }
 
-fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunRequest, Fault> {
+/// Returns the request of a command line, and the agent whose preset is in it because the command has its name.
+fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<(RunRequest, Option<&'static Agent>), Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<Source> = words.into_iter().map(Source::of).collect();
@@ -415,7 +416,7 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         learn: Learn::Nothing,
     };
     agent.into_iter().for_each(|agent| agents::apply(agent, &mut request));
-    Ok(request)
+    Ok((request, agent))
 }
 
 /// Returns the place where the command works, and what becomes of its changes.

@@ -24,12 +24,12 @@ use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
 pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<Done, Fault> {
-    let mut asked = request(verb, m, &remote.caller)?;
+    let (mut asked, agent) = request(verb, m, &remote.caller)?;
     if let Some(wish) = to_continue(m, config(m, &remote.caller)?.as_ref()) {
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
         continue_in(&mut asked, m, wish, found)?;
     }
-    agents::settle(verb, m, &mut asked);
+    agent.into_iter().for_each(|agent| agents::settle(agent, m, &mut asked));
     if m.get_flag("explain") {
         return explain(remote, &asked);
     }
