@@ -559,6 +559,10 @@ impl<'a> Judge<'a> {
         if own && below.iter().any(|name| name.as_bytes().starts_with(b".")) {
             return;
         }
+        // Elsewhere they make each directory that they do not find, unless the project is there, which has neighbours that are meant.
+        if act.perm == Perm::MakeDir && !self.spec.cwd.starts_with(place) {
+            return;
+        }
         let makes = own || act.fresh || act.op == "fs.create";
         let missing = if makes { act.path.parent() } else { Some(act.path.as_path()) };
         let of_host = missing.filter(|at| at.starts_with(place) && *at != place && at.symlink_metadata().is_ok());

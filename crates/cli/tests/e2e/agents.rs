@@ -3,7 +3,7 @@
 
 use crate::support::terminal::on_terminal_in;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, BOTH, Place, either, holders};
+use crate::support::{As, BOTH, Place, either, free_port, holders};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -147,6 +147,8 @@ fn an_agent_with_a_sandbox_of_its_own_is_told_to_leave_it_off() {
             assert_eq!(typed.stderr().contains(cannot), is_told, "{}", typed.story());
         }
         assert_eq!(run(&["--no-preset"], &["exec"]).stdout(), "exec\n", "the control");
+        let port = format!("{}:80", free_port());
+        assert!(run(&["-p", &port], &["exec"]).stderr().contains("preset codex"), "a port is no policy");
         // Going on in the sandbox of the last run, which has its policy.
         run(&["--keep"], &["exec"]).assert_ok();
         let again = run(&["--continue"], &["exec", "more"]);

@@ -182,6 +182,11 @@ impl Config {
         self.find("run.continue").is_some_and(|setting| setting.value == Value::Switch(true))
     }
 
+    /// Returns whether a run begins in a live sandbox.
+    pub fn run_is_live(&self) -> bool {
+        self.find("run.live").is_some_and(|setting| setting.value == Value::Switch(true))
+    }
+
     /// Returns the bound on spares.
     pub fn warm_max(&self) -> u64 {
         self.count("warm.max").unwrap_or(0)
