@@ -24,6 +24,7 @@ mod leftovers;
 mod life;
 mod network_journal;
 mod once;
+mod pages;
 mod past;
 mod ports;
 mod product;

@@ -68,6 +68,8 @@ const SERVICE: &[ConfigKey] = &[
     key("serve.tls_cert", Path, "Certificate chain (PEM) for TLS on the listen address; needs tls_key").flag("tls-cert"),
     key("serve.tls_key", Path, "Private key (PEM) of the certificate").flag("tls-key"),
     key("serve.allow_hosts", Texts, "Accept these names in the Host header, besides the loopback names").default("").flag("allow-host"),
+    key("serve.allow_origins", Texts,
+        "Let pages of these origins send requests (CORS), e.g. https://app.example; they need a token, a ticket or a signed URL").default(""),
     key("serve.grace", Time, "Time that requests have to finish at shutdown").default("30s").flag("grace"),
     key("serve.patience", Time,
         "Timeout for a client to send the head of a request, the next part of a body, or the next request").default("30s"),
