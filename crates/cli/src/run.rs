@@ -13,7 +13,7 @@ use node::config::Config;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::AttachOutcome;
 use node::output::Output;
-use node::policies::{Agent, Source};
+use node::policies::{Agent, RequestedPolicy};
 use node::run::hidden::{self, Words};
 use node::run::{
     ChangeDestination, Groundwork, Keep, Learn, NewWorkspace, Observed, Observer, RunPlan, RunRefused, RunRequest,
@@ -130,7 +130,7 @@ fn carry_out(
         continue_in(&mut request, matches, wish, found)?;
     }
     agent.into_iter().for_each(|agent| agents::settle(agent, matches, &mut request));
-    if let Place::Sandbox(word) = &request.place
+    if let ChangeDestination::Sandbox(word) = &request.place
         && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
@@ -197,13 +197,13 @@ fn config(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Config>, Fault
 }
 
 /// Returns the wish to go on in a sandbox; `None` where the run begins anew.
-fn to_continue(m: &ArgMatches, config: Option<&Config>) -> Option<Wish> {
+fn to_continue(m: &ArgMatches, config: Option<&Config>) -> Option<ContinueRequest> {
     if let Some(name) = m.try_get_one::<String>("continue").ok().flatten() {
-        return Some(Wish::Flag(name.clone()));
+        return Some(ContinueRequest::Flag(name.clone()));
     }
     let chosen = |flag: &&str| m.value_source(flag) == Some(clap::parser::ValueSource::CommandLine);
     let config = config.filter(|_| !m.get_flag("fresh") && !args::PLACES.iter().any(chosen))?;
-    config.run_continues().then_some(Wish::Configured)
+    config.run_continues().then_some(ContinueRequest::Configured)
 }
 
 /// The wish to go on in a sandbox.

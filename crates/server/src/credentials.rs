@@ -89,10 +89,10 @@ impl Credentials {
         }
     }
 
-    fn principal(&self, found: Option<(String, Token)>) -> Result<Principal, Refusal> {
+    fn principal(&self, found: Option<(String, TokenRecord)>) -> Result<Principal, Refusal> {
         let Some((id, token)) = found else { return Err(unauthenticated("the token is unknown, revoked or expired")) };
         let reach = reach(&id, &token, &self.0.limits);
-        let Token { label, tenant, scopes, .. } = token;
+        let TokenRecord { label, tenant, scopes, .. } = token;
         Ok(Principal { tenant, name: label, scopes, reach, token: Some(id) })
     }
 

@@ -143,13 +143,13 @@ fn settled(
 }
 
 /// Returns the fresh workspace of a run that is to be live, by a flag or by the configuration.
-pub fn fresh(m: &ArgMatches, request: &RunRequest, config: Option<&Config>) -> Option<Fresh> {
+pub fn fresh(m: &ArgMatches, request: &RunRequest, config: Option<&Config>) -> Option<NewWorkspace> {
     let is_explained = m.get_flag("explain");
     let is_flagged = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
     let is_asked = is_flagged || is_detached(m) || template(m).is_some();
     let is_configured = || !request.events && config.is_some_and(Config::run_is_live);
     match &request.place {
-        Place::Fresh(fresh) if !is_explained && (is_asked || is_configured()) => Some(fresh.clone()),
+        ChangeDestination::Fresh(fresh) if !is_explained && (is_asked || is_configured()) => Some(fresh.clone()),
         _ => None,
     }
 }

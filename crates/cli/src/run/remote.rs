@@ -2,7 +2,7 @@
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
 use super::live::{is_detached, template};
-use super::{Done, config, continue_in, kept, request, tell_dropped, tells, to_continue};
+use super::{RunEnd, config, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::agents;
 use crate::args::Runs;
 use crate::options::tell_left_out;
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
-pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<Done, Fault> {
+pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<RunEnd, Fault> {
     let (mut asked, agent) = request(verb, m, &remote.caller)?;
     if let Some(wish) = to_continue(m, config(m, &remote.caller)?.as_ref()) {
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
