@@ -7,7 +7,7 @@ use crate::refuse::{CarriedFault, FromGuest, OverRate, Refusal};
 use crate::slow_body::TimedBody;
 use crate::stream::Closing;
 use crate::telemetry::{ObservedRequest, RequestEnd};
-use crate::{Principal, Shared, cors, url_grants};
+use crate::{Principal, Shared, compression, cors, url_grants};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -45,6 +45,7 @@ impl RequestHandler {
         B::Error: Into<axum::BoxError>,
     {
         let id = terms::id("req", node::random::id_bytes());
+        let takes_gzip = compression::is_accepted(request.headers());
         let origin = self.names.named_origin(request.headers()).cloned();
         let seen = ObservedRequest::begin(self.shared.telemetry(), request.method(), request.headers());
         let mut response = match AssertUnwindSafe(seen.run(&id, self.admitted(&peer, request))).catch_unwind().await {
@@ -61,6 +62,9 @@ impl RequestHandler {
         security_headers(&mut response, &id, is_ours);
         if let Some(origin) = origin {
             cors::permit(&mut response, origin);
+        }
+        if takes_gzip && is_ours && response.status().is_success() {
+            response = compression::compressed(response).await;
         }
         let carried = response.extensions();
         seen.end(&RequestEnd {

@@ -10,6 +10,7 @@
 mod admission;
 pub mod answer;
 mod code_calls;
+mod compression;
 mod cors;
 mod credentials;
 pub mod extract;

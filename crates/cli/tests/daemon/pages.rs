@@ -2,7 +2,7 @@
 
 use crate::support::http::{Answer, Ask, Daemon, receive};
 use crate::support::left::soon;
-use crate::support::{As, Place};
+use crate::support::{As, Place, to_the_end};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -162,4 +162,25 @@ fn a_signed_url_is_for_one_file_and_no_longer_than_its_token() {
     pages.daemon.ask("DELETE", "/v1/sandboxes/others").send().assert_ok();
     pages.daemon.ask("DELETE", &format!("/v1/tokens/{}", pages.agent_id)).send().assert_ok();
     download(&get).assert_fault(401, "unauthenticated");
+}
+
+#[test]
+fn large_documents_are_compressed_for_clients_that_take_it() {
+    let pages = PagesFixture::new();
+    let get =
+        |path: &str, coding: &str| pages.ask("GET", path).bearer(&pages.agent).header("accept-encoding", coding).send();
+    let (packed, plain) = (get("/v1/openapi.json", "gzip"), get("/v1/openapi.json", "identity"));
+    assert_eq!((packed.header("content-encoding"), plain.header("content-encoding")), (Some("gzip"), None));
+    assert!(packed.body.len() * 4 < plain.body.len(), "{} of {}", packed.body.len(), plain.body.len());
+    let mut gunzip = std::process::Command::new("gzip");
+    assert_eq!(to_the_end(gunzip.arg("-dc"), &packed.body).stdout, plain.body);
+    // Small documents, files and streams go out as they are.
+    let at = "/v1/sandboxes/s/files/content?path=zeros";
+    pages.ask("PUT", at).bearer(&pages.agent).body("application/octet-stream", &[0; 100_000]).send().assert_ok();
+    let run = pages.post("/v1/sandboxes/s/runs", json!({"shell": "head -c 100000 /dev/zero"})).assert_ok();
+    let output = format!("/v1/runs/{}/output", run["run"].as_str().unwrap());
+    for path in ["/v1/health", at, &output] {
+        let answer = get(path, "gzip");
+        assert_eq!((answer.status, answer.header("content-encoding")), (200, None), "{path}");
+    }
 }

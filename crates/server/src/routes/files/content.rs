@@ -14,14 +14,15 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use node::files::read::{self, FileReader, PIECE};
-use node::files::write::{Draft, WriteOptions};
+use node::files::read::{self, Reading};
+use node::files::write::{Ask, Draft};
 use node::files::{self, FileAccess, Interest};
 use node::{Caller, Node};
 use serde::Deserialize;
 use serde_json::json;
 use terms::octal::FileMode;
 use terms::{ErrorKind, Fault};
+use tokio::task::JoinHandle;
 use utoipa::IntoParams;
 
 #[derive(Deserialize, IntoParams)]
@@ -218,24 +219,48 @@ pub async fn put(
     Ok(response)
 }
 
-/// Writes a body to the draft in large chunks: each write changes threads.
+/// Writes a body to the draft in large chunks, because each write changes threads; the next chunk is received while one is written.
 async fn write_body(shared: &Shared, principal: &Principal, draft: Draft, body: Body) -> Result<Draft, Refusal> {
-    let mut held = DropInBackground(Some(draft));
-    let (mut stream, mut waiting) = (body.into_data_stream(), Vec::new());
-    loop {
-        let next = stream.next().await.transpose().map_err(|e| broken_body(&e))?;
-        let is_last = next.is_none();
-        waiting.extend(next.unwrap_or_default());
-        if !waiting.is_empty() && (is_last || waiting.len() >= PIECE) {
-            let (bytes, Some(mut draft)) = (std::mem::take(&mut waiting), held.0.take()) else { break };
-            let push = move || draft.push(&bytes).map(|()| draft);
-            held.0 = Some(shared.blocking_for(principal, push).await.map_err(as_too_large)?);
-        }
-        if is_last {
-            break;
+    let (mut stream, mut waiting, mut size) = (body.into_data_stream(), Vec::new(), 0);
+    let mut writing = start_write(shared, principal, DropInBackground(Some(draft)), Vec::new());
+    while let Some(chunk) = stream.next().await.transpose().map_err(|e| broken_body(&e))? {
+        size += chunk.len();
+        waiting.push(chunk);
+        if size >= WRITE_SIZE {
+            let held = written(writing).await?;
+            writing = start_write(shared, principal, held, std::mem::take(&mut waiting));
+            size = 0;
         }
     }
+    let held = written(writing).await?;
+    let mut held = written(start_write(shared, principal, held, waiting)).await?;
     held.0.take().ok_or_else(|| Fault::internal("the draft of the file is not open").into())
+}
+
+type Writing = JoinHandle<Result<DropInBackground<Draft>, Refusal>>;
+
+async fn written(writing: Writing) -> Result<DropInBackground<Draft>, Refusal> {
+    writing.await.map_err(|e| Fault::internal(format!("the body was not written: {e}")))?
+}
+
+/// Bytes received before they are written.
+const WRITE_SIZE: usize = 1 << 20;
+
+/// Starts to write chunks to a draft.
+fn start_write(
+    shared: &Shared,
+    principal: &Principal,
+    mut held: DropInBackground<Draft>,
+    chunks: Vec<Bytes>,
+) -> Writing {
+    let (shared, principal) = (shared.clone(), principal.clone());
+    tokio::spawn(async move {
+        if let Some(mut draft) = held.0.take_if(|_| !chunks.is_empty()) {
+            let push = move || chunks.iter().try_for_each(|chunk| draft.push(chunk)).map(|()| draft);
+            held.0 = Some(shared.blocking_for(&principal, push).await.map_err(as_too_large)?);
+        }
+        Ok(held)
+    })
 }
 
 /// Gives a fault of an exceeded limit the status 413.
