@@ -59,10 +59,10 @@ impl fmt::Display for SecretSource {
             SecretSource::Env { variable, is_set: true } => write!(f, "the variable {variable}"),
             SecretSource::Env { variable, is_set: false } => write!(f, "the variable {variable}, which is not set"),
             SecretSource::File(path) => write!(f, "the file {}", path.display()),
-            SecretSource::Command(command) => write!(f, "what the command {command:?} prints"),
-            SecretSource::Kept { name, file: Some(_) } => write!(f, "the secret {name} that is kept"),
-            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not kept"),
-            SecretSource::Brought => write!(f, "whoever runs a command"),
+            SecretSource::Command(command) => write!(f, "the output of the command {command:?}"),
+            SecretSource::Kept { name, file: Some(_) } => write!(f, "the stored secret {name}"),
+            SecretSource::Kept { name, file: None } => write!(f, "the secret {name}, which is not stored"),
+            SecretSource::Brought => write!(f, "the client of each command"),
             SecretSource::Login(_, path) => write!(f, "the login in the file {}", path.display()),
         }
     }
@@ -378,8 +378,8 @@ fn open_source(name: &str, source: &SecretSource, cwd: &Path) -> Result<OpenedSo
         SecretSource::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
         SecretSource::Brought => Ok(OpenedSource::Later),
         SecretSource::Kept { name: kept, file: None } => {
-            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
-            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
+            let hint = format!("store it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is stored")).hint(hint))
         }
         SecretSource::Kept { file: Some(path), .. } => {
             let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;

@@ -292,7 +292,7 @@ impl Keeper {
             self.sandbox, self.card.version
         );
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
-        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it", self.sandbox)))
     }
 
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
