@@ -22,6 +22,7 @@ mod snapshots;
 mod templates;
 mod tokens;
 mod top;
+mod urls;
 mod workspace;
 
 pub use changes::*;
@@ -45,6 +46,7 @@ pub use snapshots::*;
 pub use templates::*;
 pub use tokens::*;
 pub use top::*;
+pub use urls::*;
 pub use workspace::*;
 
 /// The tenant that the daemon's own state belongs to.

@@ -1,6 +1,6 @@
 //! Templates: create, prepare, list, keep warm.
 
-use crate::PolicySource;
+use crate::{Language, PolicySource};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use terms::Limits;
@@ -63,6 +63,9 @@ pub struct WarmPool {
     pub keep: u32,
     /// Number of sandboxes that are ready.
     pub ready: u32,
+    /// Languages whose interpreters start as soon as a sandbox is handed out.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub languages: Vec<Language>,
     /// Reason why fewer are ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
@@ -114,6 +117,9 @@ pub struct TemplateWarm {
     #[serde(default)]
     #[schema(minimum = 0.01, maximum = 4096)]
     pub cpus: Option<f64>,
+    /// Languages whose interpreters start as soon as a warm sandbox is handed out, so that the first code finds them ready.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub languages: Vec<Language>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

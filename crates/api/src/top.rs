@@ -27,6 +27,27 @@ pub struct TopSandbox {
     /// Absent if it is not counted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub net_bytes: Option<u64>,
+    /// Its contexts of code; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub code: Option<CodeTraffic>,
+    /// Bytes a second through the rings of its contexts since the previous measurement; absent at the first.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub code_bytes_per_s: Option<u64>,
+    /// Messages a second through these rings.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub code_messages_per_s: Option<u64>,
+}
+
+/// Contexts of a sandbox, and what has passed through the rings of their interpreters, in both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CodeTraffic {
+    pub contexts: u64,
+    /// Contexts in which a call is under way.
+    pub busy: u64,
+    /// Bytes that are written and not yet read.
+    pub queued_bytes: u64,
+    pub bytes: u64,
+    pub messages: u64,
 }
 
 /// Figures of all sandboxes at one moment, the busiest first.

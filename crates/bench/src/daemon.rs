@@ -8,7 +8,7 @@ mod usage;
 use super::statistics::{Quantiles, Samples};
 use super::work::WorkDir;
 use super::{BenchConfig, Progress, load, round, time};
-use client::{BenchClient, lost};
+pub(super) use client::{BenchClient, lost};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -248,7 +248,7 @@ fn timed(work: impl FnOnce() -> Result<(), Fault>) -> Result<Duration, Fault> {
     work().map(|()| begun.elapsed())
 }
 
-fn create(client: &mut BenchClient) -> Result<String, Fault> {
+pub(super) fn create(client: &mut BenchClient) -> Result<String, Fault> {
     let made = client.ask("POST", "/v1/sandboxes", Some(&json!({})))?;
     made["id"].as_str().map(str::to_owned).ok_or_else(|| lost("a sandbox without an id"))
 }
@@ -258,14 +258,14 @@ fn remove(client: &mut BenchClient, id: &str) -> Result<(), Fault> {
 }
 
 /// The daemon under measurement. Dropping it ends its keepers, then the daemon.
-struct Daemon {
+pub(super) struct Daemon {
     child: Child,
-    socket: PathBuf,
-    state: PathBuf,
+    pub socket: PathBuf,
+    pub state: PathBuf,
 }
 
 impl Daemon {
-    fn start(exe: &Path, root: &Path) -> Result<Daemon, Fault> {
+    pub fn start(exe: &Path, root: &Path) -> Result<Daemon, Fault> {
         let state = root.join("state");
         let mut command = Command::new(exe);
         command.args(["serve", "--json"]).env("COFFERDAM_STATE", &state).env("COFFERDAM_LOG_LEVEL", "error");

@@ -1,6 +1,7 @@
 //! Benchmarks, side by side: every contender is started by the same few lines, in rounds that run each of them once in
 //! shuffled order, so that load and leftovers of one affect all alike.
 
+mod code;
 mod daemon;
 mod net;
 mod soak;
@@ -16,6 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terms::{ErrorKind, Fault, PROTOCOL_VERSION, Phase};
 
+pub use code::{CallRow, CodeAmount, CodeReport, MemoryRow, OutputRow, WriteRow, code};
 pub use daemon::{Amount, Count, DaemonReport, Growth, Idle, LoadRow, Weight, daemon};
 pub use net::{HeldConnections, NetContender, NetRatio, NetReport, net};
 pub use soak::{Census, SoakReport, soak};

@@ -44,11 +44,7 @@ pub fn apply(agent: &Agent, request: &mut RunRequest) {
 }
 
 /// Tells what was applied, once it is known where the command runs. A sandbox has a policy of its own, and takes no preset.
-pub fn settle(verb: Runs, m: &ArgMatches, request: &mut RunRequest) {
-    let typed = Vec::from_iter(
-        request.policies.iter().filter(|_| m.contains_id("policy") || m.contains_id("settings")).cloned(),
-    );
-    let Some(agent) = chosen(verb, m, &typed) else { return };
+pub fn settle(agent: &Agent, m: &ArgMatches, request: &mut RunRequest) {
     let is_in_sandbox = matches!(request.place, ChangeDestination::Sandbox(_));
     if is_in_sandbox {
         request.policies.clear();

@@ -1,12 +1,13 @@
 //! `cofferdam bench`.
 
+mod code;
 mod daemon;
 mod net;
 mod workspace;
 
 use crate::connection;
 use crate::render;
-use bench::{Amount, BenchConfig, Census, SoakReport, StartReport, bench, soak};
+use bench::{Amount, BenchConfig, Census, CodeAmount, SoakReport, StartReport, bench, soak};
 use clap::ArgMatches;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -29,8 +30,8 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
         exe: "/proc/self/exe".into(),
         path: caller.var("PATH").map(ToOwned::to_owned),
         shown: node::policies::shown(&caller)?,
-        cwd: caller.cwd,
-        home: caller.home,
+        cwd: caller.cwd.clone(),
+        home: caller.home.clone(),
     };
     let mut bar = Bar::new();
     if let Some(runs) = m.get_one::<u32>("soak") {
@@ -58,6 +59,18 @@ fn carry_out(m: &ArgMatches, json: bool) -> Result<ExitCode, Fault> {
             print(&daemon::page(&answer))
         }
         return Ok(ExitCode::from(if answer.growth.clean { 0 } else { 1 }));
+    }
+    if m.get_flag("code") {
+        let usual = CodeAmount { rounds: ask.rounds, ..CodeAmount::USUAL };
+        let amount = if m.get_flag("quick") { CodeAmount::QUICK } else { usual };
+        let answer = bench::code(&ask, &caller, amount, &mut |what, done, all| bar.show(what, done, all))?;
+        bar.clear();
+        if json {
+            render::print_json(&answer)
+        } else {
+            print(&code::page(&answer))
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     if m.get_flag("net") {
         let bulk = m.get_one::<u64>("bulk").copied().unwrap_or(1024);

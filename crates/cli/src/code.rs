@@ -144,11 +144,15 @@ fn language(m: &ArgMatches) -> Result<Option<Language>, Fault> {
         let file = m.try_get_one::<OsString>("file").ok().flatten();
         return Ok(file.and_then(|file| Path::new(file).extension()).and_then(|end| by_extension(end.to_str()?)));
     };
+    named_language(word).map(Some)
+}
+
+pub fn named_language(word: &str) -> Result<Language, Fault> {
     let refuse = || {
         let fault = Fault::invalid(format!("--lang {word:?}: not a language")).phase(Phase::Admission);
         fault.hint("give python, javascript or bash")
     };
-    Language::parse(word).map(Some).ok_or_else(refuse)
+    Language::parse(word).ok_or_else(refuse)
 }
 
 fn by_extension(extension: &str) -> Option<Language> {

@@ -60,6 +60,7 @@ fn settings(m: &ArgMatches, caller: Caller, state: PathBuf) -> Result<server::Se
         anywhere: serve.listen_anywhere,
         tls: serve.tls,
         allow_hosts: serve.allow_hosts,
+        allow_origins: serve.allow_origins,
         grace: serve.grace,
         logs: config.logs(),
         telemetry: config.telemetry(),

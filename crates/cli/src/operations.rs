@@ -3,7 +3,7 @@
 use crate::render::{can_draw, print_document, say};
 use crate::sandboxes::table::{Table, bytes, short};
 use crate::{args, connection, render};
-use api::TopReport;
+use api::{CodeTraffic, TopReport};
 use clap::ArgMatches;
 use client::Engine;
 use node::bounds::BuiltIn;
@@ -166,11 +166,14 @@ fn top(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> {
 const NAME: usize = 1;
 
 fn table(look: &TopReport, most: usize) -> Table {
-    let mut table = Table::new(&["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET"]);
+    let has_code = look.sandboxes.iter().any(|row| row.code.is_some());
+    let heads = ["SANDBOX", "NAME", "STATE", "RUNS", "PROCS", "CPU %", "MEMORY", "DISK", "NET", "CODE"];
+    // Most hosts run no code: the column would only take room.
+    let mut table = Table::new(if has_code { &heads } else { &heads[..heads.len() - 1] });
     for row in look.sandboxes.iter().take(most) {
         let is_live = row.live && row.silent.is_none();
         let state = if is_live { format!("{} (live)", row.state.name()) } else { row.state.name().to_owned() };
-        table.row(vec![
+        let mut cells = vec![
             short(&row.id),
             row.name.clone().unwrap_or_default(),
             state,
@@ -180,9 +183,18 @@ fn table(look: &TopReport, most: usize) -> Table {
             bytes(row.memory_bytes),
             bytes(row.disk_bytes),
             row.net_bytes.map_or("-".into(), bytes),
-        ]);
+        ];
+        if has_code {
+            cells.push(row.code.map_or("-".into(), |code| code_cell(&code, row.code_bytes_per_s)));
+        }
+        table.row(cells);
     }
     table
+}
+
+/// Contexts of a sandbox, those that are busy, and the traffic of their rings.
+fn code_cell(code: &CodeTraffic, bytes_per_s: Option<u64>) -> String {
+    format!("{}, {} busy, {}/s", code.contexts, code.busy, bytes(bytes_per_s.unwrap_or(0)))
 }
 
 fn word(kind: fsck::ProblemKind) -> String {

@@ -9,10 +9,11 @@ use api::{PendingChanges, RunExplained};
 use clap::ArgMatches;
 use client::Engine;
 use node::Node;
+use node::config::Config;
 use node::events::{EventFile, LEAST_MAX};
 use node::keeper::attach::AttachOutcome;
 use node::output::Output;
-use node::policies::RequestedPolicy;
+use node::policies::{Agent, RequestedPolicy};
 use node::run::hidden::{self, Words};
 use node::run::{
     ChangeDestination, Groundwork, Keep, Learn, NewWorkspace, Observed, Observer, RunPlan, RunRefused, RunRequest,
@@ -120,20 +121,21 @@ fn carry_out(
         },
     };
     let ground = ground.unwrap_or_else(node::run::begin);
-    let mut request = request(verb, matches, &caller)?;
-    let wish = to_continue(matches, &caller)?;
+    let (mut request, agent) = request(verb, matches, &caller)?;
+    let config = config(matches, &caller)?;
+    let wish = to_continue(matches, config.as_ref());
     let continues = wish.is_some();
     if let Some(wish) = wish {
         let found = node::list::covering(&node, &caller, &caller.cwd).map(|row| (row.id, row.name));
         continue_in(&mut request, matches, wish, found)?;
     }
-    agents::settle(verb, matches, &mut request);
+    agent.into_iter().for_each(|agent| agents::settle(agent, matches, &mut request));
     if let ChangeDestination::Sandbox(word) = &request.place
         && let Some(done) = in_live(&node, &caller, matches, &request, word)?
     {
         return Ok(done);
     }
-    if let Some(fresh) = live::fresh(matches, &request).filter(|_| !matches.get_flag("explain")) {
+    if let Some(fresh) = live::fresh(matches, &request, config.as_ref()) {
         node::run::forgo();
         return live::carry_out(&node, &caller, matches, &request, &fresh).map_err(RunRefused::from);
     }
@@ -188,18 +190,20 @@ fn tells(m: &ArgMatches) -> bool {
     m.get_flag("verbose") || (!m.get_flag("quiet") && (!m.get_flag("json") || std::io::stderr().is_terminal()))
 }
 
+/// Returns the configuration, for the verb that has settings in it.
+fn config(m: &ArgMatches, caller: &node::Caller) -> Result<Option<Config>, Fault> {
+    let is_run = m.try_contains_id("fresh").is_ok();
+    is_run.then(|| Config::load(None, &[], caller)).transpose()
+}
+
 /// Returns the wish to go on in a sandbox; `None` where the run begins anew.
-fn to_continue(m: &ArgMatches, caller: &node::Caller) -> Result<Option<ContinueRequest>, Fault> {
+fn to_continue(m: &ArgMatches, config: Option<&Config>) -> Option<ContinueRequest> {
     if let Some(name) = m.try_get_one::<String>("continue").ok().flatten() {
-        return Ok(Some(ContinueRequest::Flag(name.clone())));
+        return Some(ContinueRequest::Flag(name.clone()));
     }
     let chosen = |flag: &&str| m.value_source(flag) == Some(clap::parser::ValueSource::CommandLine);
-    let is_run = m.try_contains_id("fresh").is_ok();
-    if !is_run || m.get_flag("fresh") || args::PLACES.iter().any(chosen) {
-        return Ok(None);
-    }
-    let config = node::config::Config::load(None, &[], caller)?;
-    Ok(config.run_continues().then_some(ContinueRequest::Configured))
+    let config = config.filter(|_| !m.get_flag("fresh") && !args::PLACES.iter().any(chosen))?;
+    config.run_continues().then_some(ContinueRequest::Configured)
 }
 
 /// The wish to go on in a sandbox.
@@ -390,7 +394,8 @@ fn explain(told: &RunExplained) -> Result<(), Fault> {
     Ok(())
 }
 
-fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunRequest, Fault> {
+/// Returns the request of a command line, and the agent whose preset is in it because the command has its name.
+fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<(RunRequest, Option<&'static Agent>), Fault> {
     let (ports, words): (Vec<&OsStr>, Vec<&OsStr>) =
         args::all(m, "policy").partition(|word| word.to_str().is_some_and(node::publish::is_port));
     let mut policies: Vec<RequestedPolicy> = words.into_iter().map(RequestedPolicy::of).collect();
@@ -419,7 +424,7 @@ fn request(verb: Runs, m: &ArgMatches, caller: &node::Caller) -> Result<RunReque
         learn: Learn::Nothing,
     };
     agent.into_iter().for_each(|agent| agents::apply(agent, &mut request));
-    Ok(request)
+    Ok((request, agent))
 }
 
 /// Returns the place where the command works, and what becomes of its changes.

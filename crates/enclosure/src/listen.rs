@@ -559,6 +559,10 @@ impl<'a> Judge<'a> {
         if own && below.iter().any(|name| name.as_bytes().starts_with(b".")) {
             return;
         }
+        // Elsewhere they make each directory that they do not find, unless the project is there, which has neighbours that are meant.
+        if act.perm == Perm::MakeDir && !self.spec.cwd.starts_with(place) {
+            return;
+        }
         let makes = own || act.fresh || act.op == "fs.create";
         let missing = if makes { act.path.parent() } else { Some(act.path.as_path()) };
         let of_host = missing.filter(|at| at.starts_with(place) && *at != place && at.symlink_metadata().is_ok());
@@ -681,7 +685,9 @@ impl<'a> Judge<'a> {
 }
 
 /// Hint for a program that makes namespaces, nearly always for a sandbox of its own.
-const NESTED: &str = "namespaces cannot be created inside; if the program has its own sandbox, switch that off (codex: --sandbox danger-full-access; claude: \"sandbox\" in its settings; srt: leave it out)";
+const NESTED: &str = "no namespaces can be made inside; if the program has a sandbox of its own, switch that off, because this \
+     one is around it (codex: --sandbox danger-full-access; gemini: GEMINI_SANDBOX=false; claude: \"sandbox\" in its settings; \
+     srt: leave it out)";
 
 fn no_loader(decision: Decision) -> Decision {
     let hint = "the loader would start programs that no rule names; start the program itself";

@@ -120,7 +120,12 @@ pub fn end_runs(
     let end = Instant::now() + patience + VANISHING;
     let mut ended: Vec<EndedRun> = Vec::new();
     loop {
-        if let LockAttempt { result: LockResult::Locked(lock), .. } = state::lock::try_lock(state, &sandbox.id)? {
+        let attempt = match state::lock::try_lock(state, &sandbox.id) {
+            // A run that leaves nothing removes its sandbox once its command has ended.
+            Err(fault) if fault.error_kind == ErrorKind::NotFound && !ended.is_empty() => return Ok((ended, None)),
+            attempt => attempt?,
+        };
+        if let LockAttempt { result: LockResult::Locked(lock), .. } = attempt {
             lost::settle_open(state, &sandbox.id)?;
             lost::forget(&state.path, &sandbox.id);
             return Ok((ended, lock));

@@ -1,7 +1,7 @@
 //! Current resource usage of sandboxes, from keepers of live sandboxes and from the kernel for runs without a keeper.
 
 use crate::list;
-use api::{SandboxState, SandboxSummary, TopReport, TopSandbox};
+use api::{CodeTraffic, SandboxState, SandboxSummary, TopReport, TopSandbox};
 use runtime::Node;
 use runtime::keeper::client::{LISTING, silence};
 use runtime::keeper::survey::{Reply, SurveyedSandbox, survey};
@@ -27,6 +27,8 @@ pub struct UsageSampler {
     /// Time of the last sample of each sandbox, and its processor time by then.
     before: BTreeMap<String, (u64, u64)>,
     disk: BTreeMap<String, (Instant, u64)>,
+    /// Time of the last sample of each sandbox with contexts, and what had passed through their rings by then.
+    traffic: BTreeMap<String, (u64, CodeTraffic)>,
 }
 
 impl UsageSampler {
@@ -58,14 +60,29 @@ impl UsageSampler {
         let TopReport { at_ms, sandboxes: mut all } = look;
         for row in &mut all {
             row.cpu_percent = self.percent(row, at_ms);
+            self.add_rates(row, at_ms);
         }
         self.before.retain(|id, _| all.iter().any(|row| row.id == *id));
+        self.traffic.retain(|id, _| all.iter().any(|row| row.id == *id));
         let busy = |row: &TopSandbox| (row.cpu_percent.unwrap_or(0.0), row.memory_bytes);
         all.sort_by(|a, b| {
             let (a_busy, b_busy) = (busy(a), busy(b));
             b_busy.0.total_cmp(&a_busy.0).then(b_busy.1.cmp(&a_busy.1)).then_with(|| a.id.cmp(&b.id))
         });
         TopReport { at_ms, sandboxes: all }
+    }
+
+    /// Adds what has passed through the rings since the previous sample. A counter that restarted counts from zero.
+    fn add_rates(&mut self, row: &mut TopSandbox, now_ms: u64) {
+        let Some(now) = row.code else {
+            self.traffic.remove(&row.id);
+            return;
+        };
+        let Some((at, before)) = self.traffic.insert(row.id.clone(), (now_ms, now)) else { return };
+        let passed = now_ms.saturating_sub(at).max(1);
+        let rate = |now: u64, before: u64| Some(now.checked_sub(before).unwrap_or(now).saturating_mul(1000) / passed);
+        row.code_bytes_per_s = rate(now.bytes, before.bytes);
+        row.code_messages_per_s = rate(now.messages, before.messages);
     }
 
     fn percent(&mut self, row: &TopSandbox, now_ms: u64) -> Option<f64> {
@@ -103,6 +120,9 @@ fn used(listed: &SandboxSummary, reply: Reply, runs: &[&Run], processes: &Proces
         memory_bytes: 0,
         disk_bytes: 0,
         net_bytes: None,
+        code: None,
+        code_bytes_per_s: None,
+        code_messages_per_s: None,
     };
     let runs = runs.iter().filter(|run| state::process::handle(run).is_some());
     match reply {
@@ -110,6 +130,7 @@ fn used(listed: &SandboxSummary, reply: Reply, runs: &[&Run], processes: &Proces
             if let Ok(now) = wire::read_answer::<ResourceUsage>(&frame) {
                 (row.live, row.runs, row.processes) = (true, now.running, now.processes);
                 (row.cpu_us, row.memory_bytes, row.net_bytes) = (now.cpu_us, now.memory_bytes, Some(now.net_bytes));
+                row.code = Some(now.code).filter(|code| code.contexts > 0);
                 return row;
             }
         }

@@ -331,7 +331,7 @@ impl Driver {
     fn count(&self, events: &[CodeEvent]) {
         if let Some(CodeEvent::End(outcome)) = events.last() {
             let language = lock(&self.call).started().language;
-            self.shared.telemetry().count_code_call(language, outcome.verdict);
+            self.shared.telemetry().count_code_call(language, outcome);
         }
     }
 }

@@ -75,10 +75,25 @@ impl Credentials {
             found.iter().for_each(|kept| gate.used(node, kept));
             Ok(found)
         });
-        let Some(kept) = found.await? else { return Err(unauthenticated("the token is unknown, revoked or expired")) };
-        let reach = reach(&kept.id, &kept.record, &self.0.limits);
-        let TokenRecord { label, tenant, scopes, .. } = kept.record;
-        Ok(Principal { tenant, name: label, scopes, reach, token: Some(kept.id) })
+        self.principal(found.await?.map(|kept| (kept.id, kept.record)))
+    }
+
+    /// Authenticates the holder of a ticket or of a signed URL: a token by its id, or the daemon's own user.
+    pub async fn of_holder(&self, holder: Option<String>) -> Result<Principal, Refusal> {
+        match holder {
+            None => Ok(owner(&self.0.user)),
+            Some(id) => {
+                let found = self.with_gate(move |node, gate| gate.get(node, &id)).await?;
+                self.principal(found.map(|kept| (kept.id, kept.record)))
+            }
+        }
+    }
+
+    fn principal(&self, found: Option<(String, TokenRecord)>) -> Result<Principal, Refusal> {
+        let Some((id, token)) = found else { return Err(unauthenticated("the token is unknown, revoked or expired")) };
+        let reach = reach(&id, &token, &self.0.limits);
+        let TokenRecord { label, tenant, scopes, .. } = token;
+        Ok(Principal { tenant, name: label, scopes, reach, token: Some(id) })
     }
 
     async fn with_gate<T: Send + 'static>(

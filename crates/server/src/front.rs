@@ -7,7 +7,7 @@ use crate::refuse::{CarriedFault, FromGuest, OverRate, Refusal};
 use crate::slow_body::TimedBody;
 use crate::stream::Closing;
 use crate::telemetry::{ObservedRequest, RequestEnd};
-use crate::{Principal, Shared};
+use crate::{Principal, Shared, cors, url_grants};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
@@ -45,6 +45,7 @@ impl RequestHandler {
         B::Error: Into<axum::BoxError>,
     {
         let id = terms::id("req", node::random::id_bytes());
+        let origin = self.names.named_origin(request.headers()).cloned();
         let seen = ObservedRequest::begin(self.shared.telemetry(), request.method(), request.headers());
         let mut response = match AssertUnwindSafe(seen.run(&id, self.admitted(&peer, request))).catch_unwind().await {
             Ok(Ok(response)) => response,
@@ -58,6 +59,9 @@ impl RequestHandler {
             (response, fault) = (document, Some(of));
         }
         security_headers(&mut response, &id, is_ours);
+        if let Some(origin) = origin {
+            cors::permit(&mut response, origin);
+        }
         let carried = response.extensions();
         seen.end(&RequestEnd {
             request_id: &id,
@@ -80,12 +84,25 @@ impl RequestHandler {
         B::Error: Into<axum::BoxError>,
     {
         let (mut parts, body) = request.into_parts();
-        gate::check(&parts, peer, &self.names)?;
+        let (uri, grant) = url_grants::take(&parts.uri)?;
+        parts.uri = uri;
+        gate::check(&parts, peer, &self.names, grant.is_some())?;
+        if let Some(answer) = cors::preflight(&parts, &self.names) {
+            return Ok(answer);
+        }
         parts.uri = versioned(parts.uri);
         let has_token = parts.headers.contains_key(header::AUTHORIZATION);
-        let principal = match self.shared.rules().is_public(parts.uri.path()) && !has_token {
-            true => None,
-            false => Some(self.shared.credentials().authenticate(peer, &parts.headers).await?),
+        let principal = match (grant, self.shared.rules().is_public(parts.uri.path()) && !has_token) {
+            (Some(_), _) if has_token => {
+                let hint = "send one of the two";
+                return Err(Refusal::http(StatusCode::BAD_REQUEST, "a token, and a ticket or a signed URL", hint));
+            }
+            (Some(grant), _) => {
+                let holder = self.shared.url_grants().redeem(&grant, &parts.method, &parts.uri)?;
+                Some(self.shared.credentials().of_holder(holder).await?)
+            }
+            (None, true) => None,
+            (None, false) => Some(self.shared.credentials().authenticate(peer, &parts.headers).await?),
         };
         let over = principal.as_ref().and_then(|principal| self.shared.admission().request(&principal.tenant).err());
         // Removed, so that no route can pass it on.
@@ -223,7 +240,8 @@ mod tests {
         let caller = node::Caller::new(cwd, home, user, env, |_| None);
         let node = std::sync::Arc::new(node::Node::for_command());
         let credentials = Credentials::open(node.clone(), &caller, Default::default()).unwrap();
-        let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), node, credentials);
+        let url_grants = crate::url_grants::UrlGrants::open(state).unwrap();
+        let (app, shared) = routes::all(&Settings::new(caller, state.to_owned()), node, credentials, url_grants);
         async fn fails() -> &'static str {
             panic!("a route fails")
         }

@@ -4,7 +4,7 @@ use crate::credentials::Peer;
 use crate::refuse::Refusal;
 use http::header::{HOST, ORIGIN};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use terms::LimitKind;
 
 /// Limits of a request's head; hyper's own limits are somewhat higher.
@@ -20,6 +20,8 @@ pub struct Names {
     pub tls: bool,
     /// Additional names, each with or without a port.
     pub more: Vec<String>,
+    /// Origins of other sites whose pages may send requests.
+    pub origins: Vec<String>,
 }
 
 const OURS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
@@ -45,6 +47,13 @@ impl Names {
         port == if self.tls { 443 } else { 80 }
     }
 
+    /// Returns the `Origin` of a request if it is one of another site that the operator named.
+    pub fn named_origin<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
+        let mut all = headers.get_all(ORIGIN).iter();
+        let origin = all.next().filter(|_| all.next().is_none())?;
+        self.origins.iter().any(|named| origin.as_bytes() == named.as_bytes()).then_some(origin)
+    }
+
     /// Returns true for an `Origin` of this daemon.
     fn is_origin(&self, origin: &str) -> bool {
         let scheme = if self.tls { "https://" } else { "http://" };
@@ -59,11 +68,12 @@ fn has_port(name: &str, host: &str) -> bool {
     name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) && name.eq_ignore_ascii_case(host)
 }
 
-/// Checks a request before its client is authenticated and before any of its body is read.
-pub fn check(parts: &Parts, peer: &Peer, names: &Names) -> Result<(), Refusal> {
+/// Checks a request before its client is authenticated and before any of its body is read. `is_granted` for one whose URL has a ticket or
+/// a signature, which no other site can know.
+pub fn check(parts: &Parts, peer: &Peer, names: &Names, is_granted: bool) -> Result<(), Refusal> {
     check_size(parts)?;
     check_host(parts, peer, names)?;
-    check_origin(parts, names)?;
+    check_origin(parts, names, is_granted)?;
     check_target(parts)
 }
 
@@ -122,7 +132,7 @@ fn check_host(parts: &Parts, peer: &Peer, names: &Names) -> Result<(), Refusal> 
 }
 
 /// Refuses requests from pages of other sites, reads included: a page can make the browser of a local user send them.
-fn check_origin(parts: &Parts, names: &Names) -> Result<(), Refusal> {
+fn check_origin(parts: &Parts, names: &Names, is_granted: bool) -> Result<(), Refusal> {
     let foreign = |what: String| {
         Err(Refusal::http(
             StatusCode::FORBIDDEN,
@@ -132,15 +142,19 @@ fn check_origin(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     };
     let mut origins = parts.headers.get_all(ORIGIN).iter();
     let origin = origins.next().map(|origin| origin.to_str().unwrap_or_default());
-    if let Some(origin) = origin.filter(|origin| origins.next().is_some() || !names.is_origin(origin)) {
+    let is_named = names.named_origin(&parts.headers).is_some();
+    let is_foreign = |origin: &&str| !is_named && (origins.next().is_some() || !names.is_origin(origin));
+    if let Some(origin) = origin.filter(is_foreign) {
         return foreign(format!("the Origin header {origin:?} is not this daemon"));
     }
     let site = text(&parts.headers, "sec-fetch-site");
-    if !matches!(site, "" | "same-origin" | "none") {
+    // A page leads to a download without saying where it is from.
+    let is_download = is_granted && origin.is_none() && parts.method == Method::GET;
+    if !matches!(site, "" | "same-origin" | "none") && !is_named && !is_download {
         return foreign(format!("a page of another site sent the request (Sec-Fetch-Site: {site})"));
     }
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
-    if origin.is_some() && changes && text(&parts.headers, "x-cofferdam") != "1" {
+    if origin.is_some() && changes && !is_granted && text(&parts.headers, "x-cofferdam") != "1" {
         return foreign("a page's request lacks the header x-cofferdam: 1".into());
     }
     Ok(())
@@ -214,10 +228,15 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let names = Names { port: Some(7070), tls: false, more: vec!["box.example".into(), "proxy:8443".into()] };
+        let names = Names {
+            port: Some(7070),
+            tls: false,
+            more: vec!["box.example".into(), "proxy:8443".into()],
+            origins: vec!["https://app.example".into()],
+        };
         let tcp = Peer::Tcp { address: ([127, 0, 0, 1], 5).into() };
         let peer = if unix { Peer::Unix { uid: Some(0) } } else { tcp };
-        check(&parts, &peer, &names).err().map(|refusal| refusal.status().as_u16())
+        check(&parts, &peer, &names, false).err().map(|refusal| refusal.status().as_u16())
     }
 
     #[test]
@@ -258,6 +277,13 @@ mod tests {
         assert_eq!(status("/v1/x", &[host, own], false), Some(403));
         assert_eq!(status("/v1/x", &[host, own, ("x-cofferdam", "1")], false), None);
         assert_eq!(status("/v1/x", &[host, own, own, ("x-cofferdam", "1")], false), Some(403));
+        let named = ("origin", "https://app.example");
+        assert_eq!(
+            status("/v1/x", &[host, named, ("x-cofferdam", "1"), ("sec-fetch-site", "cross-site")], false),
+            None
+        );
+        assert_eq!(status("/v1/x", &[host, named], false), Some(403));
+        assert_eq!(status("/v1/x", &[host, named, named, ("x-cofferdam", "1")], false), Some(403));
         for site in ["cross-site", "same-site", "x"] {
             assert_eq!(status("/v1/x", &[host, ("sec-fetch-site", site)], false), Some(403), "{site}");
         }

@@ -10,6 +10,7 @@
 mod admission;
 pub mod answer;
 mod code_calls;
+mod cors;
 mod credentials;
 pub mod extract;
 mod feed;
@@ -35,6 +36,7 @@ mod tasks;
 pub mod telemetry;
 mod timeouts;
 mod upload;
+mod url_grants;
 mod warm_pools;
 
 pub use admission::Quotas;

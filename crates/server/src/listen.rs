@@ -11,6 +11,7 @@ use crate::front::RequestHandler;
 use crate::gate::Names;
 use crate::routes;
 use crate::telemetry::{Collector, Null};
+use crate::url_grants::UrlGrants;
 use api::{Scope, TokenCreate};
 use connection::Connections;
 use node::bounds::Configured;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Host names that the daemon accepts besides localhost.
     pub allow_hosts: Vec<String>,
+    /// Origins whose pages may send requests.
+    pub allow_origins: Vec<String>,
     /// Time for open requests to finish after the shutdown has started.
     pub grace: Duration,
     /// Longest silence of a client: in the head of a request, between parts of its body, and between requests.
@@ -107,6 +110,7 @@ impl Settings {
             anywhere: false,
             tls: None,
             allow_hosts: Vec::new(),
+            allow_origins: Vec::new(),
             grace: Settings::GRACE,
             patience: Settings::PATIENCE,
             max_body: Settings::MAX_BODY,
@@ -135,6 +139,8 @@ pub struct CheckedSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<PathBuf>,
     pub hosts: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<String>,
     pub connections: usize,
     pub grace_ms: u64,
     /// Deviations from the settings.
@@ -185,6 +191,7 @@ pub fn check(settings: &Settings) -> Result<CheckedSettings, Fault> {
         tls,
         operator_token: settings.listen.map(|_| settings.state.join(OPERATOR_TOKEN)),
         hosts: hosts.chain(settings.allow_hosts.iter().cloned()).collect(),
+        origins: settings.allow_origins.clone(),
         connections: allowed,
         grace_ms: settings.grace.as_millis() as u64,
         notes,
@@ -280,8 +287,13 @@ async fn run(
         operator_token(&node, &settings)?;
     }
     let port = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|address| address.port());
-    let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone() };
-    let (app, shared) = routes::all(&settings, node, credentials.clone());
+    let origins = settings.allow_origins.clone();
+    let names = Names { port, tls: tls.is_some(), more: settings.allow_hosts.clone(), origins };
+    let url_grants = UrlGrants::open(&settings.state).map_err(|e| {
+        let message = format!("{}: the key that signs URLs: {e}", settings.state.display());
+        Fault::new(terms::ErrorKind::Unavailable, message).hint("the state directory must be writable, with space left")
+    })?;
+    let (app, shared) = routes::all(&settings, node, credentials.clone(), url_grants);
     shared.telemetry().install()?;
     // Not spawned as a task that ends with `cancel`: a token that is revoked while streams finish still closes them.
     tokio::spawn(credentials.watch());

@@ -15,6 +15,7 @@ use crate::run_progress::RunProgress;
 use crate::tasks::{Limits, TaskKind, Tasks};
 use crate::telemetry::{self, Telemetry, WatchedStates};
 use crate::timeouts::Timeouts;
+use crate::url_grants::UrlGrants;
 use api::{DEFAULT_TENANT, Scope};
 use http::StatusCode;
 use node::config::Keep;
@@ -71,13 +72,20 @@ struct Inner {
     run_progress: RunProgress,
     context_queues: ContextQueues,
     timeouts: Timeouts,
+    url_grants: UrlGrants,
     /// Notified when a warm sandbox was taken, or a pool grew.
     taken: Notify,
     keep: Keep,
 }
 
 impl Shared {
-    pub fn new(settings: &Settings, node: Arc<Node>, credentials: Credentials, rules: Rules) -> Shared {
+    pub fn new(
+        settings: &Settings,
+        node: Arc<Node>,
+        credentials: Credentials,
+        rules: Rules,
+        url_grants: UrlGrants,
+    ) -> Shared {
         let Settings { caller, state, max_body, patience, quotas, keep, .. } = settings.clone();
         let telemetry = Telemetry::new(
             settings.logs,
@@ -109,6 +117,7 @@ impl Shared {
             run_progress: RunProgress::default(),
             context_queues: ContextQueues::default(),
             timeouts: Timeouts::default(),
+            url_grants,
             taken: Notify::new(),
             keep,
         }))
@@ -149,6 +158,11 @@ impl Shared {
     /// Contexts that calls of this daemon use or wait for.
     pub fn context_queues(&self) -> &ContextQueues {
         &self.0.context_queues
+    }
+
+    /// Tickets and signatures of URLs.
+    pub fn url_grants(&self) -> &UrlGrants {
+        &self.0.url_grants
     }
 
     /// Sandboxes that time out.

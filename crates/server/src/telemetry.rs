@@ -13,7 +13,7 @@ mod runs;
 mod send;
 mod trace;
 
-use api::{DiskUsage, Language};
+use api::{CodeOutcome, DiskUsage, Language};
 pub use collector::Collector;
 pub use layer::Null;
 pub use metrics::{Family, Metrics};
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use terms::{Fault, Verdict};
+use terms::Fault;
 
 /// Poll interval of the journals for ended runs, where traces are sent.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,8 +100,8 @@ impl Telemetry {
     }
 
     /// Counts a call of code that has ended.
-    pub fn count_code_call(&self, language: Language, verdict: Verdict) {
-        self.0.metrics.code_call(language.name(), verdict.name());
+    pub fn count_code_call(&self, language: Language, outcome: &CodeOutcome) {
+        self.0.metrics.code_call(language.name(), outcome);
     }
 
     fn metrics(&self) -> &Metrics {

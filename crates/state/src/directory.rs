@@ -2,6 +2,7 @@
 
 use crate::Caller;
 use rustix::fs::{Mode, OFlags};
+use std::io;
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,14 @@ impl State {
     /// Opens the state directory of a caller, creating it where there is none. Repairs nothing.
     pub fn open(caller: &Caller) -> Result<State, Fault> {
         let (path, dir) = prepare(caller)?;
-        let layers = Layers::open(&dir).map_err(|e| unusable(&path, &e.to_string()))?;
+        let unusable = |e: io::Error| unusable(&path, &e.to_string());
+        let layers = match Layers::open(&dir) {
+            // No layer is in the state directory itself, and none can be made.
+            Err(e) if matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                Layers { dir: dir.try_clone().map_err(unusable)? }
+            }
+            opened => opened.map_err(unusable)?,
+        };
         let store = Store::open(&path)?;
         Ok(State { path, dir, layers, store })
     }

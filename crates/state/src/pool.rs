@@ -15,6 +15,9 @@ pub struct Pool {
     pub limits: Limits,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpus: Option<f64>,
+    /// Languages whose interpreters start as soon as a spare is claimed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub languages: Vec<api::Language>,
     /// Reason why there are fewer spares than wanted, as last seen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,

@@ -93,6 +93,9 @@ pub struct Sandbox {
     /// Labels of its client.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub metadata: BTreeMap<String, String>,
+    /// Languages whose interpreters are started as soon as a warm sandbox is handed out.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub languages: Vec<api::Language>,
     /// Variables that its commands inherit.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub env: BTreeMap<String, String>,
@@ -143,6 +146,7 @@ impl From<Sandbox> for api::Sandbox {
             ask_timeout_ms,
             suspended,
             metadata,
+            languages: _,
             env,
             timeout_ms,
             timeout_at_ms,
@@ -228,6 +232,7 @@ impl Sandbox {
             ask_timeout_ms: None,
             suspended: None,
             metadata: BTreeMap::new(),
+            languages: Vec::new(),
             env: BTreeMap::new(),
             timeout_ms: None,
             timeout_at_ms: None,

@@ -45,6 +45,8 @@ pub struct Sqlite {
     last_pending: Cell<Option<u64>>,
     /// Relaxed commits reached the number of entries at which the log is checkpointed.
     checkpoint_due: Cell<bool>,
+    /// The reason why nothing can be written, and the store is an empty one in memory.
+    unstored: Option<Fault>,
 }
 
 impl Sqlite {
@@ -54,9 +56,9 @@ impl Sqlite {
         reserve.adjust();
         // Taken before the file is opened: if another takes its place meanwhile, the handle is not current.
         let before = identity(&path);
-        let db = open::open(dir, &path, busy_timeout)?;
+        let open::Opened { db, unstored } = open::open(dir, &path, busy_timeout)?;
         let file = before.or_else(|| identity(&path));
-        Ok(Sqlite::of(db, path, file, reserve))
+        Ok(Sqlite { unstored, ..Sqlite::of(db, path, file, reserve) })
     }
 
     fn of(db: Connection, path: PathBuf, file: Option<(u64, u64)>, reserve: Reserve) -> Sqlite {
@@ -71,10 +73,14 @@ impl Sqlite {
             pending: Cell::new(false),
             last_pending: Cell::new(None),
             checkpoint_due: Cell::new(false),
+            unstored: None,
         }
     }
 
     fn prepare_write(&self, durability: Durability) -> Result<(), Fault> {
+        if let Some(fault) = &self.unstored {
+            return Err(fault.clone());
+        }
         self.set_durability(durability)?;
         if self.failed.get() {
             let message =
@@ -114,7 +120,9 @@ impl Backend for Sqlite {
     }
 
     fn is_usable(&self) -> bool {
-        self.is_current() && open::version_of(&self.db).is_ok_and(|version| version == SCHEMA)
+        self.unstored.is_none()
+            && self.is_current()
+            && open::version_of(&self.db).is_ok_and(|version| version == SCHEMA)
     }
 
     fn is_in_doubt(&self) -> bool {

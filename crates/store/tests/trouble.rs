@@ -247,8 +247,12 @@ fn a_full_disk_without_a_file_is_told_as_such() {
     let scratch = Scratch::small(24 << 10);
     let fill = scratch.dir.join("fill");
     fill_up(&fill);
-    let full = scratch.open().err().expect("there is no room");
+    let store = scratch.store();
+    assert_eq!(store.read(|tx| tx.count::<Thing>()).unwrap(), 0, "nothing is recorded, and that can be read");
+    let full = store.write(|tx| tx.add("a", thing("x"))).unwrap_err();
     check(&full, ErrorKind::Unavailable, "full");
+    assert!(!store.is_usable(), "it is opened anew when there may be room");
+    drop(store);
     assert!(full.hint.as_deref().is_some_and(|hint| hint.contains("free some space")), "{full:?}");
     assert!(!scratch.dir.join("store.db.part").exists(), "nothing half made is left");
     fs::remove_file(&fill).unwrap();

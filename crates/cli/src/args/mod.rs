@@ -311,17 +311,21 @@ fn bench() -> Command {
                 .value_parser(clap::value_parser!(u32).range(20..=1_000_000))
                 .help("Cycles of create, command and delete of --daemon;\nexit status 1 if they leave anything"),
         )
+        .group(clap::ArgGroup::new("quickly").args(["daemon", "code"]))
+        .arg(flag("code").conflicts_with_all(["work", "net", "workspace", "daemon"]).help(
+            "Measure code in warm interpreters instead: calls, output, memory,\nwrites; against a Jupyter kernel, if python3 has jupyter_client",
+        ))
         .arg(
             flag("quick")
-                .requires("daemon")
-                .conflicts_with_all(["runs", "sandboxes", "cycles"])
-                .help("Use small numbers with --daemon: a test that it works, not a\nmeasurement"),
+                .requires("quickly")
+                .conflicts_with_all(["runs", "sandboxes", "cycles", "work", "net", "workspace", "soak"])
+                .help("Use small numbers with --daemon or --code: a test that it works,\nnot a measurement"),
         )
         .arg(
             Arg::new("soak")
                 .long("soak")
                 .value_name("N")
-                .conflicts_with_all(["work", "net", "workspace", "daemon"])
+                .conflicts_with_all(["work", "net", "workspace", "daemon", "code"])
                 .value_parser(clap::value_parser!(u32).range(1..=1_000_000))
                 .help("Run N times instead, then count leftovers; exit status 1 if\nthere are any"),
         )

@@ -209,8 +209,8 @@ fn in_sandbox(command: Command, about: &str) -> Command {
 }
 
 /// Flags that say where a run works and what becomes of its changes.
-pub const PLACES: [&str; 10] =
-    ["workspace", "read-only", "direct", "sandbox", "rm", "keep", "name", "ttl", "driver", "live"];
+pub const PLACES: [&str; 11] =
+    ["workspace", "read-only", "direct", "sandbox", "rm", "keep", "name", "ttl", "driver", "live", "template"];
 
 fn workspace_args() -> Vec<Arg> {
     vec![
@@ -248,6 +248,11 @@ fn workspace_args() -> Vec<Arg> {
         flag("live")
             .conflicts_with_all(["read-only", "direct", "sandbox", "events"])
             .help("Run in a live sandbox: `exec`, `logs` and `attach` work meanwhile,\nand Ctrl-P Ctrl-Q leaves the command running"),
+        Arg::new("template")
+            .long("template")
+            .value_name("NAME")
+            .conflicts_with_all(["workspace", "read-only", "direct", "sandbox", "driver", "events", "explain"])
+            .help("Begin with the content of a template, with its policy and its\nhome, in a live sandbox"),
         Arg::new("continue")
             .long("continue")
             .value_name("NAME")

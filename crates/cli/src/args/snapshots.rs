@@ -149,6 +149,14 @@ fn template() -> Command {
                         .value_parser(clap::value_parser!(u32).range(0..=64))
                         .help("Number of spares; 0 for none"),
                 )
+                .arg(
+                    Arg::new("lang")
+                        .short('l')
+                        .long("lang")
+                        .value_name("LANGUAGE")
+                        .action(ArgAction::Append)
+                        .help("Start an interpreter for `code` when a spare is taken; repeatable"),
+                )
                 .arg(json())
                 .next_help_heading("Policy of their commands")
                 .args(policy_args())

@@ -7,6 +7,8 @@ use crate::{render, runs};
 use api::{PublishChange, SandboxChange};
 use clap::ArgMatches;
 use client::SecretValues;
+use node::config::Config;
+use node::create::CreateSandbox;
 use node::keeper::attach::AttachOutcome;
 use node::run::hidden::{self, Words};
 use node::run::{ChangeDestination, Keep, NewWorkspace, RunRequest};
@@ -30,7 +32,8 @@ pub fn carry_out(
     let secrets: Vec<String> =
         secrets.into_iter().filter(|word| !values.keys().any(|name| *word == brought(name))).collect();
     let caller = &with_values(caller, values)?;
-    let made = node::create::create(node, caller, &wanted(request, fresh, secrets, None))?;
+    let create = CreateSandbox { template: template(m), ..wanted(request, fresh, secrets, None) };
+    let made = node::create::create(node, caller, &create)?;
     if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     }
@@ -139,13 +142,21 @@ fn settled(
     Ok(stays)
 }
 
-/// Returns the fresh workspace of a run that is to be live.
-pub fn fresh(m: &ArgMatches, request: &RunRequest) -> Option<NewWorkspace> {
-    let is_live = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
+/// Returns the fresh workspace of a run that is to be live, by a flag or by the configuration.
+pub fn fresh(m: &ArgMatches, request: &RunRequest, config: Option<&Config>) -> Option<NewWorkspace> {
+    let is_explained = m.get_flag("explain");
+    let is_flagged = m.try_get_one::<bool>("live").ok().flatten().is_some_and(|live| *live);
+    let is_asked = is_flagged || is_detached(m) || template(m).is_some();
+    let is_configured = || !request.events && config.is_some_and(Config::run_is_live);
     match &request.place {
-        ChangeDestination::Fresh(fresh) if is_live || is_detached(m) => Some(fresh.clone()),
+        ChangeDestination::Fresh(fresh) if !is_explained && (is_asked || is_configured()) => Some(fresh.clone()),
         _ => None,
     }
+}
+
+/// Returns the template that a run begins with.
+pub fn template(m: &ArgMatches) -> Option<String> {
+    m.try_get_one::<String>("template").ok().flatten().cloned()
 }
 
 /// Returns whether the command is left running in the background.

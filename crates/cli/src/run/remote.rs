@@ -1,8 +1,8 @@
 //! `run`, `exec` and `shell` with a daemon. A run creates a sandbox over the directory, runs in it, and keeps the sandbox under the same
 //! conditions as a local run: if something was changed in it. The directory is one of the daemon's host.
 
-use super::live::is_detached;
-use super::{RunEnd, continue_in, kept, request, tell_dropped, tells, to_continue};
+use super::live::{is_detached, template};
+use super::{RunEnd, config, continue_in, kept, request, tell_dropped, tells, to_continue};
 use crate::agents;
 use crate::args::Runs;
 use crate::options::tell_left_out;
@@ -24,12 +24,12 @@ use std::time::Duration;
 use terms::{Changes, Fault, Outcome};
 
 pub fn carry_out(verb: Runs, m: &ArgMatches, remote: &Remote, events: Option<EventFile>) -> Result<RunEnd, Fault> {
-    let mut asked = request(verb, m, &remote.caller)?;
-    if let Some(wish) = to_continue(m, &remote.caller)? {
+    let (mut asked, agent) = request(verb, m, &remote.caller)?;
+    if let Some(wish) = to_continue(m, config(m, &remote.caller)?.as_ref()) {
         let found = remote.inspect(None).map(|found| (found.id, found.sandbox.name));
         continue_in(&mut asked, m, wish, found)?;
     }
-    agents::settle(verb, m, &mut asked);
+    agent.into_iter().for_each(|agent| agents::settle(agent, m, &mut asked));
     if m.get_flag("explain") {
         return explain(remote, &asked);
     }
@@ -130,7 +130,9 @@ fn in_fresh(
     events: Option<EventFile>,
 ) -> Result<RunEnd, Fault> {
     let (secrets, values) = carried(&sources(asked, remote), &remote.caller)?;
-    let made = remote.create(&wanted(asked, fresh, secrets, events.as_ref().map(|_| DEFAULT_MAX)))?;
+    let events_max = events.as_ref().map(|_| DEFAULT_MAX);
+    let create = create::CreateSandbox { template: template(m), ..wanted(asked, fresh, secrets, events_max) };
+    let made = remote.create(&create)?;
     if tells(m) {
         made.notes.iter().for_each(|note| render::note(note));
     } else {

@@ -102,7 +102,9 @@ fn warm(m: &ArgMatches, engine: &Engine, json: bool) -> Result<ExitCode, Fault> 
     let CreateSandbox { policies, flags, limits, cpus, .. } = ask::prepare(m)?;
     let keep = m.get_one::<u32>("keep").copied().unwrap_or_default();
     let template = text(m, "template").unwrap_or_default().to_owned();
-    let set = engine.template_warm(&warm::KeepSpares { template, keep, policies, flags, limits, cpus })?;
+    let languages = m.get_many::<String>("lang").into_iter().flatten().map(|word| crate::code::named_language(word));
+    let languages = languages.collect::<Result<Vec<_>, Fault>>()?;
+    let set = engine.template_warm(&warm::KeepSpares { template, keep, policies, flags, limits, cpus, languages })?;
     if json {
         render::print_json(&set);
         return Ok(ExitCode::SUCCESS);

@@ -35,6 +35,8 @@ pub struct Step {
 
 /// Words with which the model ends the conversation.
 pub const LAST_WORDS: &str = "The work is finished.";
+/// The same with a file in them, for an agent that takes files from words: what the model says where the script has no calls.
+const WORDS_WITH_A_FILE: &str = "The work is finished.\n\nmade.txt\n```\nmade by the model\n```\n";
 
 #[derive(Default)]
 struct Log {
@@ -141,6 +143,10 @@ fn answer(wire: Wire, steps: &[Step], log: &Mutex<Log>, request: &Request) -> An
 
 /// Decides what the model says. Requests without tools are an agent's own business, such as a title for the conversation.
 fn play(steps: &[Step], log: &Mutex<Log>, turn: &Turn) -> Result<Said, String> {
+    if turn.tools.is_empty() && steps.is_empty() {
+        log.lock().unwrap().finished = true;
+        return Ok(Said::Text(WORDS_WITH_A_FILE));
+    }
     if turn.tools.is_empty() {
         return Ok(Said::Text("A title"));
     }

@@ -87,6 +87,12 @@ fn contexts_over_http() {
     let text = daemon.ask("GET", "/metrics").send().text();
     let line = "cofferdam_code_calls_total{language=\"python\",verdict=\"ok\"} 1";
     assert!(text.contains(line), "{text}");
+    assert!(text.contains("cofferdam_code_output_bytes_total{language=\"python\"} "), "{text}");
+    let top = f.place.json(&["top"]);
+    let code = &top["sandboxes"][0]["code"];
+    assert!(code["contexts"] == 1 && code["busy"] == 0 && code["messages"].as_u64() > Some(1), "{top:#}");
+    let table = String::from_utf8(f.place.verb(&["top"]).stdout).unwrap();
+    assert!(table.contains("CODE") && table.contains("1, 0 busy, "), "{table}");
     daemon.ask("DELETE", "/v1/sandboxes/s/contexts/a").send().assert_ok();
     assert_eq!(daemon.get("/v1/sandboxes/s/contexts").assert_ok()["contexts"], json!([]));
 }
@@ -195,4 +201,32 @@ fn a_daemon_that_stops_says_that_the_call_goes_on() {
         let rest = resumed.json();
         assert_eq!(rest["outcome"]["verdict"], "ok", "{rest:#}");
     }
+}
+
+// promise 29
+#[test]
+fn a_warm_sandbox_has_its_interpreter_when_it_is_handed_out() {
+    let place = crate::support::Place::new(As::Root);
+    let daemon = Daemon::start(&place);
+    let cli = |words: &[&str]| assert!(place.verb(words).status.success(), "{words:?}");
+    cli(&["create", "--name", "first", "--policy", "workspace-write"]);
+    cli(&["template", "create", "deps", "--from", "first"]);
+    let request = json!({"keep": 1, "languages": ["python", "python"]});
+    let set = daemon.ask("PUT", "/v1/templates/deps/warm").json(request).send().assert_ok();
+    assert_eq!(set["languages"], json!(["python"]), "{set:#}");
+    assert!(soon(|| daemon.get("/v1/templates/deps").assert_ok()["warm"]["ready"] == 1));
+    let made = daemon.post("/v1/sandboxes", json!({"template": "deps", "name": "w"})).json();
+    assert_eq!(made["warm"], true, "{made:#}");
+    let contexts = || daemon.get("/v1/sandboxes/w/contexts").assert_ok()["contexts"].clone();
+    assert!(soon(|| contexts()[0]["name"] == "python"), "{:#}", contexts());
+    assert_eq!(contexts()[0]["calls"], 0, "nothing has run in it");
+    let run = contexts()[0]["run"].clone();
+    let first = daemon.post("/v1/sandboxes/w/code", json!({"code": "6 * 7"})).assert_ok();
+    assert_eq!(first["results"][0]["data"]["text/plain"], "42");
+    assert_eq!(contexts()[0]["run"], run, "the first call has that interpreter");
+    // The control: a sandbox that is made as usual has none before its first call.
+    cli(&["create", "--name", "usual"]);
+    assert_eq!(daemon.get("/v1/sandboxes/usual/contexts").assert_ok()["contexts"], json!([]));
+    let bad = json!({"keep": 1, "languages": ["cobol"]});
+    daemon.ask("PUT", "/v1/templates/deps/warm").json(bad).send().assert_fault(400, "invalid_request");
 }

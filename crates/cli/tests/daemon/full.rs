@@ -52,6 +52,18 @@ impl Disk {
         Disk { state, image: PathBuf::new() }
     }
 
+    /// State directory on a small tmpfs, on which nothing is yet.
+    fn small(place: &Place) -> Disk {
+        let state = place.state();
+        let mut mount = Command::new("mount");
+        let options = "size=32m,nr_inodes=4000,mode=700";
+        assert!(mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&state).status().unwrap().success());
+        place.own(&state);
+        let lost = state.join("lost+found");
+        fs::create_dir(&lost).unwrap();
+        Disk { state, image: PathBuf::new() }
+    }
+
     /// Fills every remaining byte.
     fn fill_bytes(&self) {
         let mut file = fs::File::create(self.state.join("lost+found/fill")).unwrap();
@@ -178,6 +190,40 @@ fn output_that_a_full_disk_did_not_take_is_told_as_lost() {
     daemon.ask("DELETE", &format!("/v1/sandboxes/{}?force=true&timeout=0s", id.as_str().unwrap())).send().assert_ok();
     drop(daemon);
     drop(disk);
+}
+
+/// Where nothing was ever recorded, and there is no room to do it, there is nothing to list, and that is told.
+#[test]
+fn a_disk_that_is_full_at_first_use_can_be_listed_and_collected() {
+    for fill in [Disk::fill_bytes as fn(&Disk), Disk::fill_files] {
+        let place = Place::new(As::User);
+        let disk = Disk::small(&place);
+        let verb = |words: &[&str]| {
+            let mut command = place.cofferdam(words);
+            let output = to_the_end(command.current_dir(&place.project), b"");
+            let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            (output.status.code(), told)
+        };
+        fill(&disk);
+        let (code, listed) = verb(&["ls", "--json"]);
+        assert_eq!((code, &listed["sandboxes"]), (Some(0), &json!([])), "{listed}");
+        assert_eq!(verb(&["gc", "--json"]).0, Some(0));
+        let (code, fault) = verb(&["rm", "a", "--json"]);
+        assert_eq!((code, &fault["error_kind"]), (Some(125), &json!("not_found")), "{fault}");
+        let (code, fault) = verb(&["create", "--name", "a", "--json"]);
+        let kind = fault["error_kind"].as_str().unwrap_or_default();
+        assert!(code == Some(125) && ["unavailable", "limit_exceeded"].contains(&kind), "{fault}");
+        disk.clear();
+        assert_eq!(verb(&["create", "--name", "a"]).0, Some(0), "the control");
+        // And where something was recorded, it can be removed.
+        fill(&disk);
+        let (code, listed) = verb(&["ls", "--json"]);
+        assert_eq!((code, &listed["sandboxes"][0]["name"]), (Some(0), &json!("a")), "{listed}");
+        assert_eq!(verb(&["rm", "a"]).0, Some(0));
+        assert_eq!(verb(&["gc"]).0, Some(0));
+        assert_eq!(verb(&["ls", "--json"]).1["sandboxes"], json!([]));
+        drop(disk);
+    }
 }
 
 /// The kernel silently mounts an overlay read-only if it cannot create its work directory. A sandbox started in that

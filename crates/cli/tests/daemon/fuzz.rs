@@ -17,7 +17,7 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ("/v1/sandboxes/{id}/files/watch", "get"),
     ("/v1/sandboxes/{id}/network/events", "get"),
     ("/v1/sandboxes/{id}/ports/{port}/", ""),
-    ("/v1/sandboxes/{id}/ports/{port}/{*rest}", ""),
+    ("/v1/sandboxes/{id}/ports/{port}/{rest}", ""),
     ("/v1/tokens/{id}", "delete"),
 ];
 

@@ -3,7 +3,7 @@
 
 use crate::support::terminal::on_terminal_in;
 use crate::support::world::{PUBLIC, World};
-use crate::support::{As, Place, either, holders};
+use crate::support::{As, BOTH, Place, either, free_port, holders};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -147,11 +147,56 @@ fn an_agent_with_a_sandbox_of_its_own_is_told_to_leave_it_off() {
             assert_eq!(typed.stderr().contains(cannot), is_told, "{}", typed.story());
         }
         assert_eq!(run(&["--no-preset"], &["exec"]).stdout(), "exec\n", "the control");
+        let port = format!("{}:80", free_port());
+        assert!(run(&["-p", &port], &["exec"]).stderr().contains("preset codex"), "a port is no policy");
         // Going on in the sandbox of the last run, which has its policy.
         run(&["--keep"], &["exec"]).assert_ok();
         let again = run(&["--continue"], &["exec", "more"]);
         assert_eq!(again.assert_ok().stdout(), format!("{off} exec more\n"));
         assert!(!again.stderr().contains("preset codex") && again.stderr().contains(cannot), "{}", again.story());
+    }
+}
+
+/// A sandbox as agents make it for a command, of landlock and seccomp: writes only below `kept`, and no mkdir at all.
+const OWN_SANDBOX: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    got = libc.syscall(number, *args)
+    if got < 0:
+        sys.exit(f"system call {number}: {os.strerror(ctypes.get_errno())}")
+    return got
+WRITE, MAKE_FILE = 1 << 1, 1 << 8
+rules = call(444, struct.pack("QQ", WRITE | MAKE_FILE, 0), ctypes.c_size_t(8), 0)
+call(445, rules, 1, struct.pack("=Qi", WRITE | MAKE_FILE, os.open("kept", os.O_PATH)), 0)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+call(446, rules, 0)
+program = b"".join(struct.pack("HBBI", *line) for line in (
+    (0x20, 0, 0, 0), (0x15, 0, 1, os.uname().machine == "x86_64" and 83 or 34), (6, 0, 0, 0x50000 | 18), (6, 0, 0, 0x7fff0000)))
+held = ctypes.create_string_buffer(program)
+call(317 if os.uname().machine == "x86_64" else 277, 1, 0, struct.pack("HxxxxxxQ", 4, ctypes.addressof(held)))
+for attempt in (lambda: open("kept/in", "w"), lambda: open("out", "w"), lambda: os.mkdir("kept/dir")):
+    try:
+        attempt()
+        print("done")
+    except OSError as e:
+        print(os.strerror(e.errno))
+"#;
+
+#[test]
+fn a_sandbox_of_landlock_and_seccomp_works_inside_and_one_of_namespaces_is_explained() {
+    for who in BOTH {
+        let place = Place::new(who);
+        place.file("home/project/kept/here", "");
+        let run = place.run(&[], &["/usr/bin/python3", "-c", OWN_SANDBOX]);
+        let said = run.assert_ok().stdout();
+        assert_eq!(said, "done\nPermission denied\nInvalid cross-device link\n", "{who:?}: {}", run.story());
+        let free = place.run(&[], &["sh", "-c", "echo > out && mkdir kept/dir"]);
+        assert_eq!(free.code(), 0, "the control: what it took away is there without it: {}", free.story());
+        let run = place.run(&[], &["bwrap", "--ro-bind", "/", "/", "true"]);
+        let hint = "no namespaces can be made inside; if the program has a sandbox of its own, switch that off";
+        assert!(run.code() != 0 && run.stderr().contains(hint), "{who:?}: {}", run.story());
+        assert!(run.stderr().contains("codex: --sandbox danger-full-access"), "{}", run.story());
     }
 }
 

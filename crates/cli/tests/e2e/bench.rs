@@ -338,3 +338,24 @@ fn a_daemon_under_load_leaves_nothing_behind() {
         assert_eq!(place.cofferdam(wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
     }
 }
+
+/// Beside a kernel of Jupyter, which `tools/test` installs.
+#[test]
+fn code_is_measured_beside_a_jupyter_kernel() {
+    let place = Place::new(As::Root);
+    let kernel = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/jupyter/bin");
+    let kernel = fs::canonicalize(kernel).expect("tools/test installs jupyter_client");
+    let mut command = place.cofferdam(["bench", "--code", "--quick", "--json"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", kernel.display()));
+    let answer = json(&command.output().unwrap());
+    let calls = answer["calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 4);
+    for call in calls {
+        let [p50, p95] = ["p50", "p95"].map(|q| call["us"][q].as_f64().unwrap_or_else(|| panic!("{call}")));
+        assert!(0.0 < p50 && p50 <= p95, "{call}");
+        let is_kernel = call["name"] == "Jupyter kernel";
+        assert_eq!(call["faster_than_jupyter"].is_number(), !is_kernel, "{call}");
+    }
+    let figures = ["/output/ratio", "/writes/ratio", "/memory/worker_kb", "/memory/plain_kb"];
+    assert!(figures.iter().all(|at| answer.pointer(at).and_then(Value::as_f64) > Some(0.0)), "{answer:#}");
+}

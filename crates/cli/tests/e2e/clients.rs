@@ -248,6 +248,7 @@ fn packages_of_a_prepared_sandbox_are_not_fetched_again() {
         }
         inside("second", &format!("{CI} && echo poison | tee $(find ~/.npm/_cacache/content-v2 -type f) > /dev/null"));
         inside("third", CI);
+        says(&world.run(&["--template", "packages", "--rm", "--env", &trust], &sh(CI)), "tiny runs");
         assert_eq!(requests(), fetched, "{who:?}: nothing was fetched again");
         // The control: a sandbox that was not prepared has nothing.
         verb(&["create", "--name", "plain", "-p", "package-install", "--net", NAME]);

@@ -1,7 +1,7 @@
 //! The private /tmp and /var/tmp: a rule on a parent leaves them private, a rule on a path within shows the host's, and
 //! a workspace in them works like any other.
 
-use crate::support::{BOTH, Place, Run, to_the_end};
+use crate::support::{BOTH, Place, Run, either, to_the_end};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -168,5 +168,20 @@ fn what_is_beside_a_workspace_in_tmp_is_refused_aloud() {
         run.assert_denied("fs.create", at.to_str().unwrap());
         let own = place.sh(&[], &format!("mkdir {top}/d && echo x > {top}/d/f && echo x > {top}/none/f"));
         assert!(own.code() != 0 && own.denials().is_empty(), "{who:?}: {}", own.story());
+    }
+}
+
+/// Programs that keep a cache in /tmp try its innermost directory first. That the host has the outer one is no refusal.
+#[test]
+fn directories_of_tmp_that_the_host_has_are_made_without_a_word() {
+    for who in either() {
+        let place = Place::new(who);
+        let stray = Stray::new(&place, "/tmp");
+        let dir = stray.dir().display().to_string();
+        let run = place.sh(&[], &format!("mkdir {dir}/cache 2> /dev/null || mkdir {dir} {dir}/cache"));
+        assert!(run.assert_ok().denials().is_empty(), "{}", run.story());
+        // The control: a file there is told.
+        let file = stray.dir().join("note");
+        place.sh(&[], &format!("echo x > {}", file.display())).assert_denied("fs.create", file.to_str().unwrap());
     }
 }

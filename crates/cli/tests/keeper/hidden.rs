@@ -95,12 +95,16 @@ fn one_that_lies_in_it_has_its_own_directory_alone() {
         let command = json!(["/usr/bin/python3", "-c", SEEK, around, state, keeper]);
         let done = daemon.post("/v1/sandboxes/own/runs?wait=120s", json!({"command": command})).assert_ok();
         is_hidden(done["outcome"]["stdout"].as_str().unwrap(), true);
-        let work = "echo mine > file; cat file; ls -A ..";
+        let work = format!(
+            "echo mine > file; cat file; pwd; cat {around}/beside; ls -A {0} {0}/bases 2>&-; true",
+            state.display()
+        );
         let done = daemon.post("/v1/sandboxes/own/runs?wait=120s", json!({"shell": work})).assert_ok();
         let said = done["outcome"]["stdout"].as_str().unwrap();
-        assert!(
-            said.starts_with("mine\n") && said.lines().count() == 2,
-            "{who:?}: its own directory and no other: {said}"
+        assert_eq!(
+            said.replace(&format!("{}:\n", state.display()), ""),
+            "mine\n/workspace\nto be seen",
+            "{who:?}: its own directory and no other"
         );
         for name in ["own", "other"] {
             daemon.ask("DELETE", &format!("/v1/sandboxes/{name}?force=true&timeout=0s")).send().assert_ok();

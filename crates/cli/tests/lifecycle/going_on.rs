@@ -4,6 +4,7 @@ use super::words::{Verbs, text};
 use crate::support::left::soon;
 use crate::support::{BOTH, Place, either, to_the_end};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 /// Starts a run that writes `made` and sleeps; waits until it is listed with a sandbox.
@@ -77,12 +78,16 @@ fn in_a_live_run_others_work_beside_its_command() {
         command.args(["--secret", "KEY=env:OTHER", "-c", script]).env("OTHER", "the-real-value");
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         assert!(soon(|| text(&place.verb(&["logs", "dev"]).stdout) == "said\n"), "{who:?}");
-        let watched = place.cofferdam(["attach", "--no-stdin", "--from", "0", "dev"]).stdout(Stdio::piped()).spawn();
+        let attach = ["attach", "--no-stdin", "--from", "0", "dev"];
+        let mut watched = place.cofferdam(attach).stdout(Stdio::piped()).spawn().unwrap();
+        let mut shown = BufReader::new(watched.stdout.take().unwrap());
+        let mut said = String::new();
+        shown.read_line(&mut said).unwrap();
         let seen = place.verb(&["exec", "dev", "--", "sh", "-c", "cat key; ls; touch go"]);
         let seen = text(&seen.stdout);
         assert!(seen.starts_with("cofferdam-secret-KEY-") && seen.contains("key\n"), "{seen}");
-        let watched = watched.unwrap().wait_with_output().unwrap();
-        assert_eq!((text(&watched.stdout).as_str(), watched.status.code()), ("said\nover\n", Some(3)), "{who:?}");
+        shown.read_to_string(&mut said).unwrap();
+        assert_eq!((said.as_str(), watched.wait().unwrap().code()), ("said\nover\n", Some(3)), "{who:?}");
         let ended = child.wait_with_output().unwrap();
         let told = text(&ended.stderr);
         assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("said\nover\n", Some(3)), "{told}");
@@ -95,6 +100,20 @@ fn in_a_live_run_others_work_beside_its_command() {
         for words in [&["run", "--live", "--", "true"][..], &["run", "--live", "--rm", "-c", "echo x > made"]] {
             assert!(place.verb(words).status.success());
             assert_eq!(place.states(), [], "{words:?}");
+        }
+        // By configuration; a flag that a live run does not have comes first.
+        for (flags, is_live) in [(&[][..], true), (&["--events", "events"], false)] {
+            let mut command = place.cofferdam(["run"]);
+            command.args(flags).args(["-c", "echo said; exec sleep 3600"]).env("COFFERDAM_RUN_LIVE", "true");
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            assert!(soon(|| place.states().len() == 1), "{flags:?}");
+            let id = place.states()[0].0.clone();
+            assert!(soon(|| place.verb(&["logs", &id]).status.success() || !is_live), "{flags:?}");
+            assert_eq!(place.verb(&["exec", &id, "--", "true"]).status.success(), is_live, "{flags:?}");
+            place.json(&["stop", &id]);
+            child.wait().unwrap();
+            assert!(!is_live || place.states().is_empty(), "{flags:?}: {:?}", place.states());
+            place.verb(&["rm", &id]);
         }
         // In the background the same, without a terminal to stay at.
         let run = text(&place.verb(&["run", "-d", "--name", "far", "-c", "echo begun; exec sleep 3600"]).stdout);

@@ -145,7 +145,8 @@ impl Engine {
             Engine::Remote(remote) => remote,
         };
         let (policies, _) = policies_of(&ask.policies, &ask.flags, true, remote)?;
-        let request = TemplateWarm { keep: ask.keep, policies, limits: ask.limits, cpus: ask.cpus };
+        let languages = ask.languages.clone();
+        let request = TemplateWarm { keep: ask.keep, policies, limits: ask.limits, cpus: ask.cpus, languages };
         remote.client.document(Request::put(&["v1", "templates", &ask.template, "warm"]).document(&request)?)
     }
 

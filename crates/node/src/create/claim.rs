@@ -62,6 +62,7 @@ pub fn claim(node: &Node, caller: &Caller, ask: &CreateSandbox) -> Result<Option
             since: stood.since,
             template: stood.template,
             notes: stood.notes,
+            languages: stood.languages,
             ..sandbox
         };
         // The new record refers to the same layers, so the old record is removed first.

@@ -100,10 +100,11 @@ pub fn sweep(node: &Node, caller: &Caller) -> Result<(Vec<MissingSpares>, u64), 
 
 /// Returns a sandbox as the pool requires it, without layers.
 fn wanted(pool: &Kept<Pool>, template: &Kept<Template>) -> Sandbox {
-    let (Pool { policy, limits, cpus, .. }, ground) = (&pool.record, &template.record.ground);
+    let (Pool { policy, limits, cpus, languages, .. }, ground) = (&pool.record, &template.record.ground);
     Sandbox {
         limits: *limits,
         cpus: *cpus,
+        languages: languages.clone(),
         driver: ground.driver,
         git_head: git::head(&ground.base),
         ..Sandbox::new(ground.base.clone(), ground.base_id, policy.clone(), terms::clock::now_ms())

@@ -3,7 +3,7 @@
 use super::{MOST, fill, mark_leaving, take_away};
 use crate::create::{self, rules};
 use crate::snapshots::find_template;
-use api::{JournalStep, TemplateWarmed, WarmPool};
+use api::{JournalStep, Language, TemplateWarmed, WarmPool};
 use runtime::Node;
 use runtime::policies::{Flag, RequestedPolicy};
 use serde_json::json;
@@ -23,6 +23,8 @@ pub struct KeepSpares {
     pub flags: Vec<Flag>,
     pub limits: Limits,
     pub cpus: Option<f64>,
+    /// Languages whose interpreters start as soon as a spare is claimed.
+    pub languages: Vec<Language>,
 }
 
 /// Sets the number of spares and their policy and limits. Spares with other ones are removed; a daemon makes new ones.
@@ -87,13 +89,19 @@ fn pool_of(ask: &KeepSpares, caller: &Caller, ground: &state::snapshot::Ground) 
     notes.extend(rules::validate(&policy, &wanted, caller, &ground.base)?);
     let policy = serde_json::from_str(&policy.to_json()).map_err(|e| Fault::internal(e.to_string()))?;
     let limits = ground.limits.tightest(ask.limits);
-    Ok((Pool { keep: ask.keep, policy, limits, cpus: least(ground.cpus, ask.cpus), trouble: None }, notes))
+    let mut languages = ask.languages.clone();
+    languages.sort_unstable();
+    languages.dedup();
+    let cpus = least(ground.cpus, ask.cpus);
+    Ok((Pool { keep: ask.keep, policy, limits, cpus, languages, trouble: None }, notes))
 }
 
 /// Returns the requested and the current number of spares of a template; none without a pool.
 pub fn warmth(tx: &Tx<'_>, template: &str) -> Result<Option<WarmPool>, Fault> {
-    let Some(Kept { record: Pool { keep, trouble, .. }, .. }) = tx.get::<Pool>(template)? else { return Ok(None) };
+    let Some(Kept { record: Pool { keep, trouble, languages, .. }, .. }) = tx.get::<Pool>(template)? else {
+        return Ok(None);
+    };
     let ready =
         tx.list_in::<Spare>(template)?.iter().filter(|spare| spare.record.stage == SpareStage::Ready).count() as u32;
-    Ok(Some(WarmPool { keep, ready, trouble: trouble.filter(|_| ready < keep) }))
+    Ok(Some(WarmPool { keep, ready, languages, trouble: trouble.filter(|_| ready < keep) }))
 }

@@ -29,7 +29,9 @@ use self::contexts::HeldContext;
 use self::feeds::Writers;
 use self::work::{ActiveRun, CHUNK, OutputStream};
 use super::starting::KeeperPurpose;
-use super::wire::{self, EndedRuns, Frame, FreezeResult, ResourceUsage, Revision, Rooted, RunSummary, WireText};
+use super::wire::{
+    self, EndedRuns, Frame, FreezeResult, OpenContext, ResourceUsage, Revision, Rooted, RunSummary, WireText,
+};
 use crate::Node;
 use crate::events::DEFAULT_MAX;
 use crate::keeper_dir::place::{Card, KeeperDir};
@@ -158,6 +160,8 @@ struct Keep {
     runs: BTreeMap<String, ActiveRun>,
     /// Interpreters that keep their state, by name.
     contexts: BTreeMap<String, HeldContext>,
+    /// Contexts to make in the next turn, for the client that claimed this spare.
+    ahead: Vec<OpenContext>,
     /// Services, in the order of the record.
     services: Vec<SupervisedService>,
     ended_runs: VecDeque<EndedRun>,
@@ -270,6 +274,7 @@ impl Keep {
             next_client: 0,
             runs: BTreeMap::new(),
             contexts: BTreeMap::new(),
+            ahead: Vec::new(),
             services: Vec::new(),
             ended_runs: VecDeque::new(),
             frozen: None,
@@ -500,7 +505,8 @@ impl Keep {
         let enclosure::ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes } =
             self.residence.usage();
         let running = self.runs.len() as u64;
-        ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running }
+        let code = self.code_traffic();
+        ResourceUsage { cpu_us, memory_bytes, memory_peak_bytes, processes, disk_bytes, net_bytes, running, code }
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod line;
 
-use api::{Language, QuestionDecision, Remember};
+use api::{CodeTraffic, Language, QuestionDecision, Remember};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use terms::{Denial, Fault, Limits, Outcome};
@@ -337,6 +337,8 @@ pub struct ResourceUsage {
     pub net_bytes: u64,
     /// Number of running commands.
     pub running: u64,
+    #[serde(default)]
+    pub code: CodeTraffic,
 }
 
 /// Runs that a shutdown ended.

@@ -19,11 +19,13 @@ mod secrets;
 mod snapshots;
 mod templates;
 mod tokens;
+mod urls;
 mod workspace;
 
 use crate::credentials::Credentials;
 use crate::refuse::Refusal;
 use crate::rules::{self, Rules};
+use crate::url_grants::UrlGrants;
 use crate::{Settings, Shared};
 use axum::Router;
 use http::StatusCode;
@@ -54,6 +56,7 @@ fn resources() -> Vec<OpenApiRouter<Shared>> {
         snapshots::routes(),
         templates::routes(),
         tokens::routes(),
+        urls::routes(),
         workspace::routes(),
     ]
 }
@@ -63,9 +66,9 @@ fn documented() -> OpenApiRouter<Shared> {
 }
 
 /// Returns the router of all routes, and their shared state.
-pub fn all(settings: &Settings, node: Arc<Node>, credentials: Credentials) -> (Router, Shared) {
+pub fn all(settings: &Settings, node: Arc<Node>, credentials: Credentials, url_grants: UrlGrants) -> (Router, Shared) {
     let (router, _) = documented().split_for_parts();
-    let shared = Shared::new(settings, node, credentials, Rules::of(&document()));
+    let shared = Shared::new(settings, node, credentials, Rules::of(&document()), url_grants);
     let enforced = axum::middleware::from_fn_with_state(shared.clone(), rules::enforce);
     let router = router.layer(enforced).fallback(no_route).method_not_allowed_fallback(method_not_allowed);
     (router.with_state(shared.clone()), shared)

@@ -1,5 +1,7 @@
 //! The OpenAPI document of all routes, completed with the responses that every route can give, and with the security schemes.
 
+mod plain_schemas;
+
 use crate::refuse::Refusal;
 use crate::{Principal, Shared};
 use api::{DurationParam, MetadataFilter, OutputEncodingParam, WaitParam};
@@ -38,6 +40,8 @@ pub fn document() -> Value {
         document["components"]["schemas"][name] = schema;
     }
     rename_wrapped(&mut document);
+    plain_schemas::rewrite(&mut document);
+    document["servers"] = json!([{"url": "/", "description": "The daemon that this document comes from."}]);
     document["components"]["securitySchemes"] = json!({
         "token": {"type": "http", "scheme": "bearer", "description":
             "A token of the daemon, from `POST /v1/tokens` or `cofferdam token create`. The user that the daemon runs as needs none on its Unix socket: the kernel reports the peer's uid."},
@@ -46,7 +50,10 @@ pub fn document() -> Value {
     let paths = document["paths"].as_object_mut().map(std::mem::take).unwrap_or_default();
     document["paths"] = paths
         .into_iter()
-        .map(|(path, item)| (path.clone(), with_common_responses(&path, item)))
+        .map(|(path, item)| {
+            let item = with_plain_bodies(with_common_responses(&path, item));
+            (path.replace("{*", "{"), item)
+        })
         .collect::<Map<_, _>>()
         .into();
     document
@@ -108,6 +115,76 @@ const WITH_BODY: [(u16, &str); 3] = [
     (415, "The content type of the body is not accepted by the route."),
 ];
 
+/// Names of operations whose handlers have a name that tells too little on its own, or is one of Rust's.
+const OPERATIONS: [(&str, &str); 28] = [
+    ("code_list", "code_list_contexts"),
+    ("code_create", "code_create_context"),
+    ("code_remove", "code_remove_context"),
+    ("code_restart", "code_restart_context"),
+    ("code_interrupt", "code_interrupt_context"),
+    ("code_resume", "code_resume_call"),
+    ("files_get", "files_read"),
+    ("files_put", "files_write"),
+    ("files_ls", "files_list"),
+    ("files_find", "files_search"),
+    ("files_pack", "files_read_archive"),
+    ("files_unpack", "files_write_archive"),
+    ("health_health", "health_get"),
+    ("health_show", "health_openapi"),
+    ("runs_once", "runs_run_once"),
+    ("runs_going", "runs_list_live"),
+    ("runs_list_of", "runs_list_in_sandbox"),
+    ("runs_explain_run", "runs_explain"),
+    ("sandboxes_patch", "sandboxes_update"),
+    ("sandboxes_network", "sandboxes_network_events"),
+    ("snapshots_list", "snapshots_list_of_sandbox"),
+    ("snapshots_list_all", "snapshots_list"),
+    ("snapshots_fork", "snapshots_fork_sandbox"),
+    ("snapshots_fork_any", "snapshots_fork"),
+    ("snapshots_export", "snapshots_export_sandbox"),
+    ("snapshots_export_any", "snapshots_export"),
+    ("workspace_provenance_of", "workspace_provenance_of_directory"),
+    ("workspace_undo_any", "workspace_undo_batch"),
+];
+
+/// Describes bodies as what they are: bytes, text of events, or a document. Every response gets a description, and no parameter has a
+/// name that only the router understands.
+fn with_plain_bodies(mut item: Value) -> Value {
+    const TEXTS: [&str; 4] = ["application/json", "application/toml", "text/plain", "text/x-diff"];
+    let bytes = |content: &mut Value| {
+        for (kind, body) in content.as_object_mut().into_iter().flatten() {
+            if kind == "text/event-stream" {
+                // The type of the events stays in the document, beside the schema of the text that carries them.
+                let event = std::mem::take(&mut body["schema"]);
+                *body =
+                    json!({"schema": {"type": "string", "description": "Server-sent events."}, "x-event-data": event});
+            } else if !TEXTS.contains(&kind.as_str()) {
+                body["schema"] = json!({"type": "string", "format": "binary"});
+            }
+        }
+    };
+    for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut).filter(|o| o.is_object()) {
+        for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(name) = parameter["name"].as_str().and_then(|name| name.strip_prefix('*')).map(str::to_owned) {
+                parameter["name"] = name.into();
+            }
+        }
+        if operation["requestBody"].is_object() {
+            bytes(&mut operation["requestBody"]["content"]);
+        }
+        for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+            if response["description"].as_str().is_none_or(str::is_empty) {
+                let why = if status == "201" { "Created." } else { "The operation succeeded." };
+                response["description"] = why.into();
+            }
+            if response["content"].is_object() {
+                bytes(&mut response["content"]);
+            }
+        }
+    }
+    item
+}
+
 /// Adds to a path every response that its operations can give.
 fn with_common_responses(path: &str, mut item: Value) -> Value {
     for (method, operation) in item.as_object_mut().into_iter().flatten() {
@@ -116,7 +193,9 @@ fn with_common_responses(path: &str, mut item: Value) -> Value {
         }
         // Handlers of two files may have the same name; operation ids must be unique.
         let tag = operation["tags"][0].as_str().unwrap_or_default().to_owned();
-        operation["operationId"] = format!("{tag}_{}", operation["operationId"].as_str().unwrap_or_default()).into();
+        let id = format!("{tag}_{}", operation["operationId"].as_str().unwrap_or_default());
+        let renamed = OPERATIONS.iter().find(|(own, _)| *own == id);
+        operation["operationId"] = renamed.map_or(id.as_str(), |(_, name)| name).into();
         let mut statuses: Vec<(u16, &str)> = COMMON.to_vec();
         // A path or a body can name objects that do not exist.
         if path.contains('{') || method != "get" {

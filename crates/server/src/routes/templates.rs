@@ -114,9 +114,9 @@ async fn warm_template(
     Json(request): Json<TemplateWarm>,
 ) -> Result<Answer<TemplateWarmed>, Refusal> {
     principal.require_scope(Scope::Operator)?;
-    let TemplateWarm { keep, policies, limits, cpus } = request;
+    let TemplateWarm { keep, policies, limits, cpus, languages } = request;
     let policies = policies.into_iter().map(RequestedPolicy::from).collect();
-    let request = warm::KeepSpares { template: name, keep, policies, flags: Vec::new(), limits, cpus };
+    let request = warm::KeepSpares { template: name, keep, policies, flags: Vec::new(), limits, cpus, languages };
     let set = shared.verb(&principal, move |node, caller| warm::set(node, caller, &request)).await?;
     shared.taken().notify_one();
     Ok(Answer::whole(&set))

@@ -1,6 +1,7 @@
 //! Metrics that the daemon counts itself. Labels have closed sets of values: route templates, statuses, kinds of faults.
 
 use super::process;
+use api::CodeOutcome;
 use node::figures::Figures;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -78,6 +79,8 @@ pub struct Metrics {
     refused: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     /// Calls of code by language and verdict.
     code_calls: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    /// Bytes of output and values of these calls, by language.
+    code_output: Mutex<BTreeMap<&'static str, u64>>,
     in_flight: AtomicI64,
     pub spans_sent: AtomicU64,
     pub spans_dropped: AtomicU64,
@@ -106,15 +109,16 @@ impl Metrics {
     }
 
     /// Counts a call of code that has ended.
-    pub fn code_call(&self, language: &'static str, verdict: &'static str) {
-        locked(&self.code_calls, |all| bounded(all, (language, verdict), |n: &mut u64| *n += 1));
+    pub fn code_call(&self, language: &'static str, outcome: &CodeOutcome) {
+        locked(&self.code_calls, |all| bounded(all, (language, outcome.verdict.name()), |n: &mut u64| *n += 1));
+        locked(&self.code_output, |all| bounded(all, language, |n: &mut u64| *n += outcome.usage.output_bytes));
     }
 
     /// Returns all metrics, the node's figures included.
     pub fn families(&self, figures: &Figures, queue: u64, log_dropped: u64) -> Vec<Family> {
         let mut all = self.of_requests();
         all.extend(of_node(figures));
-        all.push(self.of_code());
+        all.extend(self.of_code());
         all.push(gauge("cofferdam_queue_length", "Verbs that are running or queued", queue as f64));
         all.push(counter("cofferdam_log_lines_dropped_total", "Log lines that were dropped", log_dropped));
         all.push(self.of_telemetry());
@@ -161,15 +165,22 @@ impl Metrics {
         ]
     }
 
-    fn of_code(&self) -> Family {
+    fn of_code(&self) -> [Family; 2] {
         let calls = locked(&self.code_calls, |all| {
             let sample = |((language, verdict), n): (&(&'static str, &'static str), &u64)| {
                 sample(&[("language", language), ("verdict", verdict)], *n as f64)
             };
             all.iter().map(sample).collect()
         });
-        let help = "Calls of code that ended at this daemon, by language and verdict";
-        family("cofferdam_code_calls_total", help, MetricKind::Counter, calls)
+        let output = locked(&self.code_output, |all| {
+            all.iter().map(|(language, n)| sample(&[("language", language)], *n as f64)).collect()
+        });
+        let calls_help = "Calls of code that ended at this daemon, by language and verdict";
+        let output_help = "Bytes of output and values of these calls, by language";
+        [
+            family("cofferdam_code_calls_total", calls_help, MetricKind::Counter, calls),
+            family("cofferdam_code_output_bytes_total", output_help, MetricKind::Counter, output),
+        ]
     }
 
     fn of_telemetry(&self) -> Family {

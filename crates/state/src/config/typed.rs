@@ -26,6 +26,7 @@ pub struct Serve {
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     pub allow_hosts: Vec<String>,
+    pub allow_origins: Vec<String>,
     #[serde(deserialize_with = "milliseconds")]
     pub grace: Duration,
     #[serde(deserialize_with = "milliseconds")]
@@ -182,6 +183,11 @@ impl Config {
         self.find("run.continue").is_some_and(|setting| setting.value == Value::Switch(true))
     }
 
+    /// Returns whether a run begins in a live sandbox.
+    pub fn run_is_live(&self) -> bool {
+        self.find("run.live").is_some_and(|setting| setting.value == Value::Switch(true))
+    }
+
     /// Returns the bound on spares.
     pub fn warm_max(&self) -> u64 {
         self.count("warm.max").unwrap_or(0)
@@ -264,6 +270,10 @@ pub fn check(config: &Config) -> Result<(), Fault> {
         let fault = config.wrong("serve.allow_hosts", &format!("has {host:?}, which is not a host name"));
         return Err(fault.hint("give a name, or a name and a port: box.example:7070"));
     }
+    if let Some(origin) = serve.allow_origins.iter().find(|origin| !is_origin(origin)) {
+        let fault = config.wrong("serve.allow_origins", &format!("has {origin:?}, which is no origin"));
+        return Err(fault.hint("give scheme and host, and the port where it is not the usual one: https://app.example"));
+    }
     if serve.listen.is_some_and(|at| !at.ip().is_loopback()) {
         if !serve.listen_anywhere {
             let fault = config.wrong("serve.listen", "is an address that other machines can reach");
@@ -297,6 +307,12 @@ fn is_host(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'[' | b']' | b':');
     !name.is_empty() && name.len() <= 253 && name.bytes().all(plain)
+}
+
+/// Returns true for an origin as browsers send it: no path, no capitals, and neither `null` nor a pattern.
+fn is_origin(origin: &str) -> bool {
+    let split = origin.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme));
+    split.is_some_and(|(_, host)| is_host(host)) && origin == origin.to_ascii_lowercase()
 }
 
 /// Refuses to send credentials to a collector over an unencrypted connection.

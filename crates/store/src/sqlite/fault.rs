@@ -30,15 +30,24 @@ pub fn of(path: &Path, error: &Error) -> Fault {
     fault.phase(Phase::Admission)
 }
 
+const UNRECORDED: &str = "the disk is full, and nothing is recorded on it yet: free some space; `cofferdam gc` then takes up the workspaces that are left";
+
 /// Makes a fault of an error while the file was created. On a full disk nothing is recorded yet by which space could be freed.
 pub fn uncreated(path: &Path, error: &Error) -> Fault {
     let fault = of(path, error);
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => fault.hint(
-            "the disk is full, and nothing is recorded on it yet: free some space; then `cofferdam gc` recovers the remaining workspaces",
-        ),
-        _ => fault,
-    }
+    if is_full(error) { fault.hint(UNRECORDED) } else { fault }
+}
+
+/// Tells whether the disk has no room for what was to be written.
+pub fn is_full(error: &Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_IOERR_SHMSIZE)
+}
+
+/// Makes a fault of a full disk on which there is no file yet.
+pub fn no_room(path: &Path, error: &std::io::Error) -> Fault {
+    let fault = Fault::new(ErrorKind::Unavailable, format!("{}: {error}", path.display())).retry(Retry::Later);
+    fault.hint(UNRECORDED).phase(Phase::Admission)
 }
 
 /// Makes a fault of an error inside a transaction.

@@ -34,7 +34,14 @@ const MIGRATIONS: [&str; 2] = [
      CREATE INDEX record_open ON record (kind, id) WHERE json_extract(body, '$.ended_ms') IS NULL;",
 ];
 
-pub fn open(dir: &Path, path: &Path, busy_timeout: Duration) -> Result<Connection, Fault> {
+/// An open store.
+pub struct Opened {
+    pub db: Connection,
+    /// The reason why nothing can be written: the disk is full, and has no store yet. The store is an empty one in memory.
+    pub unstored: Option<Fault>,
+}
+
+pub fn open(dir: &Path, path: &Path, busy_timeout: Duration) -> Result<Opened, Fault> {
     let head = &ChainHead::of(dir);
     let exists = match mode_of(path) {
         Some(mode) if mode & 0o077 != 0 => {
@@ -44,8 +51,10 @@ pub fn open(dir: &Path, path: &Path, busy_timeout: Duration) -> Result<Connectio
         }
         found => found.is_some(),
     };
-    if !exists {
-        create(dir, path, head)?;
+    if !exists && let Some(full) = create(dir, path, head)? {
+        let mut db = Connection::open_in_memory().map_err(|e| fault::of(path, &e))?;
+        apply_migrations(&mut db, 0).map_err(|e| fault::of(path, &e))?;
+        return Ok(Opened { db, unstored: Some(full) });
     }
     let is_new = is_log_empty(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -72,7 +81,7 @@ pub fn open(dir: &Path, path: &Path, busy_timeout: Duration) -> Result<Connectio
          PRAGMA wal_autocheckpoint = {AUTO_CHECKPOINT};"
     );
     db.execute_batch(&settings).map_err(fail)?;
-    Ok(db)
+    Ok(Opened { db, unstored: None })
 }
 
 /// Checks that a store could be opened: one that is gone, damaged or of a newer version is refused as by `open`. Nothing is written, and
@@ -152,12 +161,16 @@ pub fn lock_schema(dir: &Path) -> Result<OwnedFd, Fault> {
 }
 
 /// Creates the file, readable by its owner alone; SQLite gives the same mode to the files beside it. It gets its name when it is complete and
-/// on the disk: a power failure leaves all of it, or nothing.
-fn create(dir: &Path, path: &Path, head: &ChainHead) -> Result<(), Fault> {
+/// on the disk: a power failure leaves all of it, or nothing. Returns a fault where the disk is full, and nothing is left of it then.
+fn create(dir: &Path, path: &Path, head: &ChainHead) -> Result<Option<Fault>, Fault> {
     let _lock = lock_schema(dir)?;
     if mode_of(path).is_some() {
-        return Ok(());
+        return Ok(None);
     }
+    let failed = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Ok(Some(fault::no_room(path, &e))),
+        _ => Err(io(path, &e)),
+    };
     match head.last_seq() {
         0 => {}
         entries => return Err(gone(path, entries)),
@@ -175,13 +188,23 @@ fn create(dir: &Path, path: &Path, head: &ChainHead) -> Result<(), Fault> {
     let part = dir.join("store.db.part");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let empty = rustix::fs::open(&part, flags, Mode::from_raw_mode(0o600));
-    let empty = empty.map_err(|e| io(&part, &e.into()))?;
+    let empty = match empty {
+        Ok(empty) => empty,
+        Err(e) => return failed(e.into()),
+    };
     if let Err(e) = fill(&part) {
         let _ = remove(&part); // it takes space and holds nothing
-        return Err(fault::uncreated(path, &e));
+        let fault = fault::uncreated(path, &e);
+        return if fault::is_full(&e) { Ok(Some(fault)) } else { Err(fault) };
     }
     let synced = rustix::fs::fsync(&empty).map_err(std::io::Error::from).and_then(|()| head.create(None));
-    synced.and_then(|()| std::fs::rename(&part, path)).map_err(|e| io(path, &e))
+    match synced.and_then(|()| std::fs::rename(&part, path)) {
+        Ok(()) => Ok(None),
+        Err(e) => {
+            let _ = remove(&part); // as above
+            failed(e)
+        }
+    }
 }
 
 /// Removes a file; tells whether there was one.

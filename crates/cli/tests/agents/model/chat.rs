@@ -5,7 +5,9 @@ use super::{Said, Turn, list, only, pieces, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
+    "frequency_penalty",
+    "presence_penalty",
     "model",
     "messages",
     "tools",

@@ -37,6 +37,7 @@ impl Keep {
             fault.hint("`cofferdam create --template` claims one").phase(Phase::Admission)
         })?;
         self.keep_alive = kept.record.stays;
+        self.plan_contexts(&kept.record.languages, around, actor);
         self.premises.claimed(kept, &self.caller, &mut self.residence)?;
         self.last_activity = Instant::now();
         self.begin_services(around, actor)

@@ -12,7 +12,7 @@ use super::client::OwedReply;
 use super::{KILL, Keep};
 use crate::keeper::wire::{self, ContextClosed, ContextOpened, ContextSignalled, Frame, OpenContext, Start, WireText};
 use crate::request;
-use api::{ContextRemoved, ContextState, ContextStatus, Language};
+use api::{CodeTraffic, ContextRemoved, ContextState, ContextStatus, Language};
 use enclosure::JobId;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -143,6 +143,23 @@ impl Keep {
         self.contexts.get(&name).map(|held| self.context_status(&name, held)).ok_or_else(|| no_context(&name))
     }
 
+    /// Notes contexts to make once the claim is answered: their interpreters start while its client prepares the first call.
+    pub(super) fn plan_contexts(&mut self, languages: &[Language], around: &[(WireText, WireText)], actor: &str) {
+        let ask = |language: &Language| OpenContext {
+            language: Some(*language),
+            around: around.to_vec(),
+            actor: actor.to_owned(),
+            ..OpenContext::default()
+        };
+        self.ahead = languages.iter().map(ask).collect();
+    }
+
+    fn make_planned_contexts(&mut self) {
+        for ask in std::mem::take(&mut self.ahead) {
+            let _ = self.create_context(&ask); // the first call makes it, or says why it cannot
+        }
+    }
+
     /// Starts the worker of a context that does not exist or has ended. True if the context was made.
     fn ready_context(&mut self, name: &str, ask: &OpenContext) -> Result<bool, Fault> {
         let restarted = match self.contexts.get(name) {
@@ -266,6 +283,22 @@ impl Keep {
         self.contexts.iter().map(|(name, held)| self.context_status(name, held)).collect()
     }
 
+    /// Sums the figures of all contexts. Those of an interpreter that ended are gone with its rings.
+    pub(super) fn code_traffic(&self) -> CodeTraffic {
+        let mut sum = CodeTraffic { contexts: self.contexts.len() as u64, ..CodeTraffic::default() };
+        for held in self.contexts.values() {
+            sum.busy += u64::from(held.state() == ContextState::Busy);
+            let Some(rings) = worker::figures(held.language, &held.ends) else { continue };
+            for ring in [rings.to_worker, rings.from_worker] {
+                // The guest writes these figures: their sum may be anything, and must not overflow.
+                sum.queued_bytes = sum.queued_bytes.saturating_add(ring.queued_bytes);
+                sum.bytes = sum.bytes.saturating_add(ring.bytes);
+                sum.messages = sum.messages.saturating_add(ring.frames);
+            }
+        }
+        sum
+    }
+
     fn context_status(&self, name: &str, held: &HeldContext) -> ContextStatus {
         ContextStatus {
             name: name.to_owned(),
@@ -354,7 +387,8 @@ impl Keep {
             None if self.keep_alive || held.lease.is_some() => None,
             None => held.used.checked_add(UNUSED),
         };
-        self.contexts.values().filter_map(due).min()
+        let ahead = (!self.ahead.is_empty()).then(Instant::now);
+        self.contexts.values().filter_map(due).chain(ahead).min()
     }
 
     /// Refuses clients that waited too long, ends calls that have no reader at the wall limit, and contexts that are not used.
@@ -372,6 +406,7 @@ impl Keep {
         for (client, name) in late {
             self.answer(client, wire::refusal(&self.context_busy(&name)));
         }
+        self.make_planned_contexts();
         if self.frozen.is_some() || self.next_context_check().is_none_or(|at| now < at) {
             return;
         }
