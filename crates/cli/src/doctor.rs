@@ -139,7 +139,7 @@ mod tests {
         };
         let text = DoctorPage { colours: false }.render(&report);
         let expected = "\
-Walls and surroundings
+Enforcement and surroundings
   ok       kernel          works
   missing  landlock.scope  refused\\u{1b}[2J
   missing  landlock.refer  refused\\u{1b}[2J (optional)

@@ -88,10 +88,10 @@ mod tests {
         assert_eq!(read(b"canary", 0o600).unwrap(), "canary");
         assert_eq!(read(&[b'x'; 1024], 0o600).unwrap().len(), 1024, "exactly at the limit");
         for (text, mode, why) in [
-            (&b"canary"[..], 0o640, "others may read"),
-            (b"canary", 0o602, "others may read"),
+            (&b"canary"[..], 0o640, "other users can read"),
+            (b"canary", 0o602, "other users can read"),
             (&[b'x'; 1025], 0o600, "larger than 1 KiB"),
-            (b"canary\xff", 0o600, "no text"),
+            (b"canary\xff", 0o600, "not UTF-8"),
         ] {
             let told = read(text, mode).unwrap_err();
             assert!(told.contains(why) && !told.contains("canary"), "{told}");

@@ -183,9 +183,12 @@ mod tests {
     // promise 10
     #[test]
     fn a_machine_at_its_end_blocks_nothing() {
-        for (errno, says) in
-            [(12, "no memory"), (11, "no more processes"), (24, "no more files"), (28, "as many namespaces")]
-        {
+        for (errno, says) in [
+            (12, "out of memory"),
+            (11, "limit on processes"),
+            (24, "limit on open files"),
+            (28, "limit on namespaces"),
+        ] {
             let fault = blocked(&CallError { call: "mount(tmpfs)", errno });
             assert_eq!((fault.error_kind, fault.retry), (ErrorKind::Unavailable, Retry::Later), "{fault}");
             assert!(fault.message.contains(says) && fault.message.contains("mount(tmpfs)"), "{fault}");

@@ -85,7 +85,7 @@ impl Drop for KeeperLease {
 /// workspace.
 pub fn open(node: &Node, caller: &Caller, word: &str, purpose: FileAccess, path: &[u8]) -> Result<Root, Fault> {
     let opened = open_with(node, (word, path), purpose, KeeperChoice::Started, caller)?;
-    opened.ok_or_else(|| Fault::internal("files of a sandbox that stands, and does not"))
+    opened.ok_or_else(|| Fault::internal("opening the files with a new keeper returned none"))
 }
 
 /// Opens the files if a keeper lives already; returns none if a process would have to be started.

@@ -110,7 +110,7 @@ mod test {
             ("a.org:http", "\"http\" is not a port"),
             ("a.org:80,x", "\"x\" is not a port"),
             ("a.org:90-80", "\"90-80\" is not a port"),
-            ("127.1:80", "odd spelling"),
+            ("127.1:80", "unusual notation"),
             ("[::1:80", "not an IPv6 address"),
             ("[fd00::x]/8:80", "not a range"),
             ("", "empty"),

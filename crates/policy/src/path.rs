@@ -248,7 +248,7 @@ mod test {
             ("//", "\"//\" holds an empty component (\"//\")"),
             ("~root/x", "\"~root/x\" names the home of another user"),
             ("$HOMER/x", "\"$HOMER\" is not a variable of the policy"),
-            ("/a\0b", "\"/a\\0b\" holds the character '\\0'"),
+            ("/a\0b", "\"/a\\0b\" contains the character '\\0'"),
             ("/a[b", "\"[\" without \"]\" in \"a[b\""),
             ("/a[]b", "\"[]\" in \"a[]b\" matches nothing"),
             ("/a[z-a]", "the range z-a in \"a[z-a]\" is the wrong way round"),

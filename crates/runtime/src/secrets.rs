@@ -378,8 +378,8 @@ fn open_source(name: &str, source: &SecretSource, cwd: &Path) -> Result<OpenedSo
         SecretSource::Command(command) => run(name, command, cwd).map(OpenedSource::Open),
         SecretSource::Brought => Ok(OpenedSource::Later),
         SecretSource::Kept { name: kept, file: None } => {
-            let hint = format!("keep it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
-            Err(fault(name, format!("no secret {kept} is kept")).hint(hint))
+            let hint = format!("store it with `cofferdam secret set {kept}`, or PUT /v1/secrets/{kept}");
+            Err(fault(name, format!("no secret {kept} is stored")).hint(hint))
         }
         SecretSource::Kept { file: Some(path), .. } => {
             let options = rustix::fs::OFlags::NOFOLLOW.bits() as i32;

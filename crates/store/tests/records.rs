@@ -94,7 +94,8 @@ fn a_key_is_known_until_it_expires() {
 fn an_id_has_the_shape_of_its_kind() {
     let scratch = Scratch::new();
     let store = scratch.store();
-    let refused = |fault: Fault| assert!(fault.error_kind == ErrorKind::Internal && fault.message.contains("no id"));
+    let refused =
+        |fault: Fault| assert!(fault.error_kind == ErrorKind::Internal && fault.message.contains("not an id"));
     refused(store.write(|tx| tx.add("thing_1", Ruled {})).unwrap_err());
     refused(store.write(|tx| tx.add("first", Only {})).unwrap_err());
     store.write(|tx| tx.add("rul_1", Ruled {}).and(tx.add("last", Only {}))).unwrap();

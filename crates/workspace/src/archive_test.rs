@@ -228,20 +228,20 @@ fn every_trick_is_refused_with_its_reason() {
                 .entry(b"files/l", E::Symlink, &link)
                 .item(0, b"l", K::File, b"1")
                 .entry(b"files/l", E::Regular, b"1"),
-            "comes twice",
+            "appears twice",
         ),
         ("hard link", Forge::new().item(0, b"h", K::File, b"").entry(b"files/h", E::Link, b"/etc/passwd"), "hard link"),
         ("device", Forge::new().item(0, b"d", K::File, b"").entry(b"files/d", E::Char, b""), "a device"),
         ("block device", Forge::new().item(0, b"d", K::File, b"").entry(b"files/d", E::Block, b""), "a device"),
-        ("fifo entry", Forge::new().item(0, b"f", K::Fifo, b"").entry(b"files/f", E::Fifo, b""), "a kind that"),
-        ("twice", Forge::new().file(b"a", b"1").file(b"a", b"2"), "comes twice"),
+        ("fifo entry", Forge::new().item(0, b"f", K::Fifo, b"").entry(b"files/f", E::Fifo, b""), "unsupported type"),
+        ("twice", Forge::new().file(b"a", b"1").file(b"a", b"2"), "appears twice"),
         ("out of order", Forge::new().file(b"b", b"1").file(b"a", b"2"), "appears twice or out of order"),
         (
             "not in the manifest",
             Forge::new().file(b"a", b"1").entry(b"files/b", E::Regular, b""),
             "not in the manifest",
         ),
-        ("missing", Forge::new().file(b"a", b"1").item(0, b"b", K::File, b"1"), "ends before b"),
+        ("missing", Forge::new().file(b"a", b"1").item(0, b"b", K::File, b"1"), "before the entry b"),
         ("other name", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/z", E::Regular, b"1"), "appears where"),
         ("other bytes", Forge::new().item(0, b"a", K::File, b"1").entry(b"files/a", E::Regular, b"2"), "digest"),
         (
@@ -254,9 +254,9 @@ fn every_trick_is_refused_with_its_reason() {
             Forge::new().item(0, b"a", K::File, b"").entry(b"files/a", E::Symlink, b"/etc"),
             "match the manifest",
         ),
-        ("pax header", Forge::new().entry(b"files/a", E::XHeader, b""), "a kind that"),
-        ("sparse", Forge::new().entry(b"files/a", E::GNUSparse, b""), "a kind that"),
-        ("deeper than its directory", Forge::new().item(3, b"a", K::File, b""), "no directory"),
+        ("pax header", Forge::new().entry(b"files/a", E::XHeader, b""), "unsupported type"),
+        ("sparse", Forge::new().entry(b"files/a", E::GNUSparse, b""), "unsupported type"),
+        ("deeper than its directory", Forge::new().item(3, b"a", K::File, b""), "not a directory"),
     ];
     for (trick, forge, why) in forged {
         let message = refusal(&forge.packed());

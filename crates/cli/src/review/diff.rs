@@ -295,7 +295,7 @@ fn history(out: &mut Out, answer: &WorkspaceDiff, git: &WorkspaceHistory, brush:
             "take them with: cofferdam fetch {sandbox} --as refs/heads/NAME, for a branch of their own"
         );
     }
-    writeln!(out, "take them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
+    writeln!(out, "adopt them with: cofferdam approve {sandbox} --commits, or cofferdam fetch {sandbox}")
 }
 
 /// True for a directory that was removed with its content: its files are listed already.

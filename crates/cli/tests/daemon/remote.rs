@@ -53,7 +53,9 @@ fn a_port_is_asked_with_a_token_from_a_file_of_ones_own() {
     fault(&ls(Some(&wrong)), "unauthenticated", 125);
     fault(&ls(None), "unauthenticated", 125);
     fs::set_permissions(&good, fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(fault(&ls(Some(&good)), "invalid_request", 2)["message"].as_str().unwrap().contains("others may read"));
+    assert!(
+        fault(&ls(Some(&good)), "invalid_request", 2)["message"].as_str().unwrap().contains("other users can read")
+    );
     let mut bare = asked(&place, &server, &["ls", "--json"]);
     fault(&bare.env("COFFERDAM_TOKEN", "cof_x").output().unwrap(), "invalid_request", 2);
     // An agent's token cannot approve, through this client, either.

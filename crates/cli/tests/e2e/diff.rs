@@ -294,7 +294,7 @@ fn a_mistyped_word_is_named() {
     for (verb, words, wanted) in [
         ("approve", &["faeture"][..], &["no sandbox \"faeture\"", "did you mean \"feature\""][..]),
         ("approve", &["setings"], &["no sandbox \"setings\"", "did you mean \"settings\""]),
-        ("approve", &["feature", "nosuch"], &["nothing changed at nosuch", "diff --name-only"]),
+        ("approve", &["feature", "nosuch"], &["no changes at nosuch", "diff --name-only"]),
         ("approve", &["unlike-anything"], &["no sandbox", "cofferdam ls"]),
         ("diff", &["faeture"], &["did you mean \"feature\""]),
         ("reject", &["faeture"], &["did you mean \"feature\""]),

@@ -65,7 +65,10 @@ fn a_missing_kernel_feature_is_a_refusal() {
             let run = without(&place, &hide, call, ENOMEM, &[], &["/bin/echo", "ran"]);
             let story = format!("{who:?}, {name}: {}", run.story());
             assert_eq!((run.code(), run.text("/error_kind")), (125, "unavailable".into()), "{story}");
-            assert!(run.text("/message").contains("no memory") && !run.text("/message").contains("blocked"), "{story}");
+            assert!(
+                run.text("/message").contains("out of memory") && !run.text("/message").contains("blocked"),
+                "{story}"
+            );
         }
         // Control: a call that no mechanism needs.
         assert_eq!(without(&place, &hide, 332, ENOSYS, &[], &["/bin/echo", "ran"]).assert_ok().stdout(), "ran\n");

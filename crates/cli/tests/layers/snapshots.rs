@@ -248,7 +248,7 @@ fn a_snapshot_waits_for_the_disk_where_it_is_asked_to() {
     inside(&place, &id, SECOND);
     let (output, _) = traced(&["-e", "inject=syncfs:error=EIO"], &["snapshot", &id, "--sync"]);
     assert!(!output.status.success() && text(&output.stderr).contains("to disk"), "{}", text(&output.stderr));
-    assert_eq!(known(), 1, "the disk refused it");
+    assert_eq!(known(), 1, "the disk failed");
     let second = view(&place, &id);
     let (output, waited) = traced(&[], &["snapshot", &id, "--sync"]);
     assert!(output.status.success() && waited == 1, "{waited}: {}", text(&output.stderr));

@@ -97,11 +97,11 @@ fn what_is_wrong_is_refused_with_key_and_line() {
     };
     assert_eq!(check("[serve]\nlisten = \"127.0.0.1:7070\"\n").0, Some(0), "the control");
     for (text, says) in [
-        ("[serve]\n\nsokket = 1\n", "config.toml:3: there is no key serve.sokket"),
+        ("[serve]\n\nsokket = 1\n", "config.toml:3: unknown key serve.sokket"),
         ("[serve]\nlisten = \"7070\"\n", "not ADDRESS:PORT"),
         ("[serve]\nlisten = \"0.0.0.0:7070\"\n", "other machines can reach"),
         ("[serve]\nlisten = \"0.0.0.0:7070\"\nlisten_anywhere = true\n", "needs TLS"),
-        ("[serve]\ntls_cert = \"/c\"\n", "serve.tls_cert has no key"),
+        ("[serve]\ntls_cert = \"/c\"\n", "serve.tls_cert is set without"),
         ("[telemetry]\notlp_endpoint = \"grpc://x\"\n", "not an http:// or https:// URL"),
         ("[log]\nlevel = 3\n", "is an integer, but a string"),
     ] {

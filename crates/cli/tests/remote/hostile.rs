@@ -253,7 +253,7 @@ fn streams_that_lie_are_given_up() {
         fake.respond_with(move |_, to| to.write_all(&ok(&shown)));
         let out = scene.ask(&server, "wait", &["wait", "run_1"], "no end");
         assert_eq!(out.status.code(), Some(125), "{out:?}");
-        assert!(lossy(&out.stderr).contains("neither how run_1 ended nor waits"), "{out:?}");
+        assert!(lossy(&out.stderr).contains("neither waits for the end of run_1"), "{out:?}");
     }
     // A daemon that acknowledges input at another offset than it was sent to.
     let shown = shown.to_owned();

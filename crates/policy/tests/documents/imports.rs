@@ -55,7 +55,7 @@ fn srt_settings() {
 fn srt_notes_and_errors() {
     let odd = import::srt(include_str!("../corpus/srt/odd.json"), "s").unwrap();
     for part in [
-        "\"bad host\" holds the character ' ': left out",
+        "\"bad host\" contains the character ' ': left out",
         "\"$TMPDIR\" is not a variable",
         "credentials.files[].extract: left out",
     ] {
@@ -78,7 +78,7 @@ fn srt_notes_and_errors() {
     for (text, message) in [
         (
             r#"{"network":{"deniedDomains":["a b"]}}"#,
-            "s:1:30: network.deniedDomains[0]: \"a b\" holds the character ' '",
+            "s:1:30: network.deniedDomains[0]: \"a b\" contains the character ' '",
         ),
         (
             r#"{"filesystem":{"denyRead":["../x"]}}"#,

@@ -47,7 +47,7 @@ fn messages_people_will_meet() {
     );
     assert_eq!(
         refused(&with(r#""net": {"rules": [{"action": "allow", "host": "example.org:443"}]}"#)),
-        "policy.json:2:47: net.rules[0].host: \"example.org:443\" holds a port; write \"host\": \"example.org\" and \"ports\": \"443\""
+        "policy.json:2:47: net.rules[0].host: \"example.org:443\" contains a port; write \"host\": \"example.org\" and \"ports\": \"443\""
     );
     assert_eq!(
         refused(&with(r#""net": {"rules": [{"action": "allow", "host": "https://example.org:8443/v1"}]}"#)),
@@ -106,7 +106,7 @@ const MISTAKES: [(&str, &str); 100] = [
     (r#""extends": [1]"#, "extends[0]: expected a string, found a number; write \"1\" in quotes"),
     (r#""extends": [""]"#, "extends[0]: the string is empty"),
     (r#""extends": ["a", "a"]"#, "extends[1]: \"a\" is already in the list"),
-    (r#""extends": ["a\u0000"]"#, "extends[0]: \"a\\0\" holds the character '\\0'"),
+    (r#""extends": ["a\u0000"]"#, "extends[0]: \"a\\0\" contains the character '\\0'"),
     // Defaults.
     (r#""defaults": {"fs": "maybe"}"#, "defaults.fs: unknown value \"maybe\"; use one of allow, deny, warn, ask"),
     (r#""defaults": {"fs": "Allow"}"#, "defaults.fs: unknown value \"Allow\"; did you mean \"allow\"?"),
@@ -147,7 +147,7 @@ const MISTAKES: [(&str, &str); 100] = [
     ),
     (
         r#""fs": {"rules": [{"action": "deny", "path": "/a\u0000"}]}"#,
-        "fs.rules[0].path: \"/a\\0\" holds the character '\\0'",
+        "fs.rules[0].path: \"/a\\0\" contains the character '\\0'",
     ),
     (
         r#""fs": {"rules": [{"action": "deny", "path": "$PWD/a"}]}"#,
@@ -278,7 +278,7 @@ const MISTAKES: [(&str, &str); 100] = [
         r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["v1"]}]}"#,
         "net.rules[0].paths[0]: \"v1\" does not start with \"/\"",
     ),
-    (r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["/%2e"]}]}"#, "holds the character '%'"),
+    (r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["/%2e"]}]}"#, "contains the character '%'"),
     (r#""net": {"rules": [{"action": "allow", "host": "a.b", "paths": ["/a/../b"]}]}"#, "holds a \"..\" component"),
     // Programs and system calls.
     (r#""exec": {"rules": [{"action": "allow", "path": "ls"}]}"#, "exec.rules[0].path: \"ls\" is relative"),
@@ -294,11 +294,11 @@ const MISTAKES: [(&str, &str); 100] = [
     (r#""syscalls": {"deny": ["ptrace", "ptrace"]}"#, "syscalls.deny[1]: \"ptrace\" is already in the list"),
     (r#""syscalls": {"allow": []}"#, "syscalls.allow: unknown key"),
     // Environment, secrets, audit.
-    (r#""env": {"pass": ["A=b"]}"#, "env.pass[0]: \"A=b\" holds the character '='"),
+    (r#""env": {"pass": ["A=b"]}"#, "env.pass[0]: \"A=b\" contains the character '='"),
     (r#""env": {"pass": ["A", "A"]}"#, "env.pass[1]: \"A\" is already in the list"),
     (r#""env": {"pass": ["*A"]}"#, "env.pass[0]: \"*A\" has a wildcard that is not its last character"),
     (r#""env": {"set": {"A": "1", "A": "2"}}"#, "duplicate key \"A\""),
-    (r#""env": {"set": {"A=": "1"}}"#, "holds the character '='"),
+    (r#""env": {"set": {"A=": "1"}}"#, "contains the character '='"),
     (r#""env": {"set": {"": "1"}}"#, "the name of the variable is empty"),
     (r#""env": {"set": {"A": 1}}"#, "env.set.A: expected a string, found a number; write \"1\" in quotes"),
     (r#""env": {"set": {"A": "\u0000"}}"#, "env.set.A: the value contains a NUL character"),
@@ -306,7 +306,7 @@ const MISTAKES: [(&str, &str); 100] = [
     (r#""secrets": [{"name": "K"}]"#, "secrets[0]: the key \"inject\" is missing"),
     (
         r#""secrets": [{"name": "K", "inject": {"host": "*.a.b", "header": "x"}}]"#,
-        "secrets[0].inject.host: \"*.a.b\" holds the character '*'",
+        "secrets[0].inject.host: \"*.a.b\" contains the character '*'",
     ),
     (
         r#""secrets": [{"name": "K", "inject": {"host": "a.b", "header": "x y"}}]"#,
@@ -314,7 +314,7 @@ const MISTAKES: [(&str, &str); 100] = [
     ),
     (
         r#""secrets": [{"name": "K", "inject": {"host": "a.b", "header": "x", "format": "Bearer"}}]"#,
-        "secrets[0].inject.format: \"Bearer\" must hold \"{}\" once",
+        "secrets[0].inject.format: \"Bearer\" must contain \"{}\" once",
     ),
     (r#""audit": {"events": ["fs"]}"#, "audit.events[0]: unknown value \"fs\""),
     // Limits, capabilities, degrade.

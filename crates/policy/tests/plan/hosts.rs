@@ -435,7 +435,7 @@ fn places_that_are_asked_about() {
     let many: Vec<String> = (0..17).map(|i| format!("/home/u/many/{i}/x")).collect();
     let world = debian().files(&many.iter().map(String::as_str).collect::<Vec<_>>());
     let error = try_plan(&world, &rules(&format!(r#"{{"action":"ask","path":"~/many/*",{read}}}"#))).unwrap_err();
-    assert!(error.message.contains("more than 16 places"), "{error}");
+    assert!(error.message.contains("more than 16 paths"), "{error}");
 }
 
 /// A plain name is whited out beforehand; a pattern cannot be, and a note says so.

@@ -292,7 +292,7 @@ impl Keeper {
             self.sandbox, self.card.version
         );
         let fault = Fault::new(ErrorKind::UnsupportedHost, message).subject(&self.sandbox).phase(Phase::Admission);
-        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` give it a new one", self.sandbox)))
+        Err(fault.hint(format!("`cofferdam stop {0}` and `cofferdam start {0}` replace it", self.sandbox)))
     }
 
     pub fn start(&mut self, start: Start) -> Result<Started, Fault> {
@@ -699,7 +699,7 @@ mod tests {
         assert!(fault.message.contains("0.0.9") && fault.hint.is_some(), "{fault:?}");
         let counts = with("counts_input", true.into()).unwrap_err();
         assert_eq!(counts.error_kind, ErrorKind::UnsupportedHost);
-        assert!(counts.message.contains("watched") && counts.hint.is_some(), "{counts:?}");
+        assert!(counts.message.contains("watch options") && counts.hint.is_some(), "{counts:?}");
         let mut today = hello.clone();
         (today["counts_input"], today["heeds_watch"]) = (true.into(), true.into());
         let takes = heard(today.clone()).unwrap_err();

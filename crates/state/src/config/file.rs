@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name_and_line() {
         for (text, want) in [
-            ("[serve]\nsocket = \"/s\"\nsokket = 1\n", "/c.toml:3: there is no key serve.sokket | [serve] has socket,"),
+            ("[serve]\nsocket = \"/s\"\nsokket = 1\n", "/c.toml:3: unknown key serve.sokket | [serve] has socket,"),
             (
                 "\n[server]\nsocket = \"/s\"\n",
-                "/c.toml:2: there is no key server | sections are [serve], [log], [telemetry], [run], [warm], [limits], [limits.default], \
+                "/c.toml:2: unknown key server | sections are [serve], [log], [telemetry], [run], [warm], [limits], [limits.default], \
                  [limits.ceiling], [keep], [quota], [tenant.NAME.quota], [tenant.NAME.limits.default] and [tenant.NAME.limits.ceiling]",
             ),
             ("serve = 1", "/c.toml:1: serve is a section, not a value"),
@@ -168,23 +168,23 @@ mod tests {
             ("[serve]\nsocket = \"here\"\n", "which is not absolute"),
             ("[serve]\nmax_connections = 0\n", "use 1 to"),
             ("[log]\nlevel = \"loud\"\n", "use error, warn, info, debug"),
-            ("[log\n", "/c.toml:1: no TOML"),
-            ("[log]\nlevel = \"info\"\nlevel = \"warn\"\n", "/c.toml:3: no TOML: duplicate key"),
-            ("[tenant.\"A B\".quota]\nruns = 1\n", "there is no key tenant.A B"),
+            ("[log\n", "/c.toml:1: not valid TOML"),
+            ("[log]\nlevel = \"info\"\nlevel = \"warn\"\n", "/c.toml:3: not valid TOML: duplicate key"),
+            ("[tenant.\"A B\".quota]\nruns = 1\n", "unknown key tenant.A B"),
             (
                 "[tenant.blue]\nruns = 3\n",
-                "/c.toml:2: there is no key tenant.blue.runs | [tenant.blue.quota] has sandboxes,",
+                "/c.toml:2: unknown key tenant.blue.runs | [tenant.blue.quota] has sandboxes,",
             ),
             (
                 "[tenant.Blue.quota]\nruns = 3\n",
-                "no key tenant.Blue | names are lower case, those of tenants, too: tenant.blue",
+                "unknown key tenant.Blue | write names, including those of tenants, in lower case: tenant.blue",
             ),
-            ("[Serve]\nsocket = \"/s\"\n", "there is no key Serve | names are lower case"),
-            ("[tenant.a.quota]\nrun = 1\n", "/c.toml:2: there is no key tenant.a.quota.run"),
+            ("[Serve]\nsocket = \"/s\"\n", "unknown key Serve | write names"),
+            ("[tenant.a.quota]\nrun = 1\n", "/c.toml:2: unknown key tenant.a.quota.run"),
             ("tenant = 1\n", "tenant is a section, not a value | write [tenant.NAME.quota]"),
             ("[tenant]\nt = 1\n", "tenant.t is a section, not a value | write [tenant.t.quota]"),
             ("[limits]\nceiling = 1\n", "limits.ceiling is a section, not a value | write [limits.ceiling]"),
-            ("[tenant.\"a.b\".quota]\nruns = 1\n", "there is no key tenant.a.b"),
+            ("[tenant.\"a.b\".quota]\nruns = 1\n", "unknown key tenant.a.b"),
             ("[warm]\nmax = -1\n", "/c.toml:2: warm.max is not a whole number of at least 1"),
             ("[quota]\ncpus = 0.0\n", "/c.toml:2: quota.cpus is 0; use 0.01 to 1000000000"),
         ] {

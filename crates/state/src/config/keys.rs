@@ -90,7 +90,7 @@ const SERVICE: &[ConfigKey] = &[
     key("telemetry.service_name", Text, "Service name in traces and metrics").default("cofferdam").also("OTEL_SERVICE_NAME"),
     key("telemetry.interval", Time, "Interval between two exports of metrics").default("15s"),
     key("run.continue", Switch,
-        "Let `cofferdam run` go on in the sandbox of the directory that was used last, as with --continue, where there is one").default("false"),
+        "Make `cofferdam run` continue in the last used sandbox of the directory, if there is one, as with --continue").default("false"),
     key("run.live", Switch,
         "Let `cofferdam run` begin in a live sandbox, as with --live, unless it has --events or --explain").default("false"),
     key("warm.max", Count, "Maximum spares in the pools of all templates, on the whole node").default("8"),

@@ -91,7 +91,7 @@ impl ValueKind {
     fn due(self) -> &'static str {
         match self {
             ValueKind::Path => "an absolute path",
-            ValueKind::Text | ValueKind::Word(_) => "a text",
+            ValueKind::Text | ValueKind::Word(_) => "a string",
             ValueKind::Texts => "a list of strings",
             ValueKind::Switch => "true or false",
             ValueKind::Count => "a whole number",

@@ -112,7 +112,10 @@ fn without_a_name_without_a_repository_or_with_git_at_work_it_is_refused_before_
     }
     let other = GitFixture::empty();
     let fault = other.prepare(&other.project, CommitAuthor::Agent, &["a.txt"]).err().expect("refused");
-    assert_eq!((fault.error_kind, fault.message.contains("no git repository")), (ErrorKind::InvalidRequest, true));
+    assert_eq!(
+        (fault.error_kind, fault.message.contains("not in a git repository")),
+        (ErrorKind::InvalidRequest, true)
+    );
     let plan = workspace::git::Plan { message: " \n", author: CommitAuthor::Agent, agent: "", sandbox: "sbx_1" };
     let empty = workspace::git::prepare(&fixture.project, &fixture.surroundings(), &plan, &[]);
     assert!(empty.err().expect("refused").message.contains("message"));
@@ -129,7 +132,12 @@ fn a_head_that_moved_or_a_file_that_is_not_what_landed_is_not_committed_over() {
         fixture.git(&["commit", "-qm", "meanwhile"]);
     });
     let fault = moved.expect_err("refused");
-    assert_eq!((fault.error_kind, fault.message.contains("moved")), (ErrorKind::Conflict, true), "{}", fault.message);
+    assert_eq!(
+        (fault.error_kind, fault.message.contains("no longer at")),
+        (ErrorKind::Conflict, true),
+        "{}",
+        fault.message
+    );
     assert_eq!(fixture.git(&["log", "-1", "--format=%s"]), "meanwhile");
     let prepared = fixture.prepare(&fixture.project, CommitAuthor::Agent, &["a.txt"]).unwrap();
     let landed = staged(&fixture.project, &["a.txt"]);

@@ -95,7 +95,7 @@ fn a_commit_of_nothing_but_a_submodule_and_one_below_the_top_work() {
     let done = fixture.commit(&fixture.project, CommitAuthor::Reviewer, &["deps/lib/l"], || {
         fs::write(lib.join("l"), "4\n").unwrap();
     });
-    assert!(done.unwrap().notes.iter().any(|note| note.contains("deps/lib stood on")));
+    assert!(done.unwrap().notes.iter().any(|note| note.contains("deps/lib was at")));
     assert_eq!(fixture.git(&["status", "--porcelain"]), "");
 }
 
