@@ -185,7 +185,7 @@ fn a_flood_of_wake_ups_and_of_output_is_bounded() {
     );
     flood.ended("limit_exceeded", 137, false);
     let value = f.call(&["--max-output", "1m"], "'x' * (100 << 20)");
-    assert_eq!(value.document["outcome"]["verdict"] == "ok", false, "{:.300}", format!("{value:?}"));
+    assert!(value.document["outcome"]["verdict"] != "ok", "{:.300}", format!("{value:?}"));
     works_on(&f);
 }
 

@@ -212,7 +212,7 @@ impl Keep {
             .greet(&supervisor, &Hello { language, cwd: cwd.clone(), env: Default::default() })
             .map_err(no_channel)?;
         let shown = vec![launch.argv[0].clone(), format!("(context {name})")];
-        let run = self.begin_run_with(&start, Some(WorkerStart { inherit: worker.into(), shown }))?;
+        let run = self.begin_run_with(&start, Some(WorkerStart { inherit: worker, shown }))?;
         let job = self.active_run(&run)?.job;
         let now = terms::clock::now_ms();
         Ok(HeldContext {
@@ -487,8 +487,8 @@ mod tests {
             serde_json::from_value::<Denial>(text).unwrap()
         };
         let (a, b) = (denial("/a", 2), denial("/b", 1));
-        assert_eq!(since(&[a.clone()], vec![a.clone(), b.clone()]), [b.clone()]);
-        assert_eq!(since(&[a.clone()], vec![denial("/a", 5)]), [denial("/a", 3)]);
+        assert_eq!(since(std::slice::from_ref(&a), vec![a.clone(), b.clone()]), std::slice::from_ref(&b));
+        assert_eq!(since(std::slice::from_ref(&a), vec![denial("/a", 5)]), [denial("/a", 3)]);
         assert_eq!(since(&[], vec![a.clone(), b.clone()]), [a, b], "the control");
     }
 
