@@ -33,7 +33,7 @@ pub fn explain(engine: &Engine, of: &ReviewScope, fault: Fault) -> Fault {
     let word = words[words.len() - paths.len() + missed].to_string_lossy().into_owned();
     let changed: Vec<String> = answer.diff.files.iter().map(|file| file.change.path.to_string()).collect();
     let message = match could_be_sandbox {
-        true => format!("no sandbox is called {word:?}, and no change is at that path"),
+        true => format!("no sandbox {word:?} exists, and no change is at that path"),
         false => format!("no changes at {}", paths[missed]),
     };
     let names = if could_be_sandbox { names(engine) } else { Vec::new() };

@@ -438,13 +438,13 @@ fn a_person_lets_through_what_they_choose() {
         place.sh(&[], script).assert_ok();
         diff(&place, &[]);
         let steps = json!([
-            ["expect", "let this change through"],
+            ["expect", "approve this change"],
             ["send", "?\n"],
             ["expect", "go back"],
             ["send", "n\n"],
-            ["expect", "(2/4) let this hunk through"],
+            ["expect", "(2/4) approve this hunk"],
             ["send", "y\n"],
-            ["expect", "(3/4) let this hunk through"],
+            ["expect", "(3/4) approve this hunk"],
             ["send", "n\n"],
             ["expect", "runs on your machine"],
             ["expect", "(4/4)"],
@@ -497,11 +497,11 @@ fn a_hunk_is_split_and_taken_in_part() {
     place.sh(&[], "sed -i 's/^one/ONE/; s/^two/TWO/; s/^three/THREE/' text").assert_ok();
     diff(&place, &[]);
     let steps = json!([
-        ["expect", "(1/1) let this hunk through"],
+        ["expect", "(1/1) approve this hunk"],
         ["send", "s\n"],
-        ["expect", "(1/3) let this hunk through"],
+        ["expect", "(1/3) approve this hunk"],
         ["send", "n\n"],
-        ["expect", "(2/3) let this hunk through"],
+        ["expect", "(2/3) approve this hunk"],
         ["send", "s\n"],
         ["expect", "no unchanged lines"],
         ["send", "y\n"],

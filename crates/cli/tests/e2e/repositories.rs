@@ -248,9 +248,11 @@ fn commits_are_fetched_and_nothing_else_moves() {
         ok(&place, at, &["fetch", "w", "--as", "refs/heads/from-w"]);
         assert_eq!(git(&place, at, &["log", "--format=%s", "-1", "from-w"]), "third");
         git(&place, at, &["branch", "taken"]);
-        for (name, why) in
-            [("refs/heads/taken", "exists already"), ("refs/heads/main", "is checked out"), ("HEAD", "no name")]
-        {
+        for (name, why) in [
+            ("refs/heads/taken", "exists already"),
+            ("refs/heads/main", "is checked out"),
+            ("HEAD", "not a reference name"),
+        ] {
             let (status, _, text) = verb(&place, at, &["fetch", "w", "--as", name]);
             assert!(status != 0 && text.contains(why), "{name}: {text}");
         }
@@ -364,7 +366,7 @@ fn a_branch_that_was_switched_inside_is_told() {
         let text = ok(&place, at, &["diff", "w"]);
         assert!(text.contains("inside, branch other is checked out; the base is on main"), "{text}");
         let text = ok(&place, at, &["diff", "--stat", "w"]);
-        assert!(text.contains("inside, other is checked out"), "{text}");
+        assert!(text.contains("inside, branch other is checked out"), "{text}");
         let (_, diff, text) = verb(&place, at, &["diff", "w", "--json"]);
         let git = &diff["git"];
         assert_eq!((git["branch"].as_str(), git["base_branch"].as_str()), (Some("other"), Some("main")), "{text}");

@@ -172,7 +172,7 @@ fn explaining_a_run_looks_no_secret_up() {
         let command = format!("TOKEN=cmd:touch {0}; echo x", made.display());
         let run = world.run(&["--explain", "-p", &policy, "--secret", &command], &["true"]);
         run.assert_ok();
-        assert!(run.stdout().contains("# secrets\nTOKEN: what the command \"touch "), "{}", run.story());
+        assert!(run.stdout().contains("# secrets\nTOKEN: the output of the command \"touch "), "{}", run.story());
         assert!(!made.exists(), "{who:?}: the command of a secret was run");
         for (word, says) in [
             ("TOKEN=env:NOWHERE", "TOKEN: the variable NOWHERE, which is not set"),

@@ -112,7 +112,7 @@ fn explaining_a_run_at_a_daemon_looks_no_secret_up() {
             lines(&out).join("\n")
         };
         for (word, says) in [
-            (&*command, "# secrets\nTOKEN: what the command \"touch "),
+            (&*command, "# secrets\nTOKEN: the output of the command \"touch "),
             ("TOKEN=env:NOWHERE", "TOKEN: the variable NOWHERE, which is not set"),
             ("TOKEN=file:/no/such", "TOKEN: the file /no/such"),
             ("TOKEN=store:OTHER", "TOKEN: the secret OTHER, which is not stored"),
