@@ -250,7 +250,8 @@ fn what_is_anothers_is_not_there_on_any_route() {
 }
 
 /// Tags whose routes an agent's token may call, each with its exceptions.
-const OF_AGENTS: [(&str, &[&str]); 9] = [
+const OF_AGENTS: [(&str, &[&str]); 10] = [
+    ("code", &[]),
     ("urls", &[]),
     ("events", &[]),
     ("files", &[]),

@@ -65,6 +65,18 @@ pub const TABLE: &[(&str, Side)] = &[
     ("gc", Remote("c gc --dry-run --json", &["protocol_version"])),
     ("audit log", Remote("c audit log $b", &["create"])),
     ("audit verify", Remote("c audit verify", &["entries"])),
+    ("code", Remote("c code --sandbox $b -e 'x = 6' && c code --sandbox $b -e 'x * 7'", &["42"])),
+    ("context create", Remote("c context create fast -E A=b --sandbox $b", &["fast", "python"])),
+    ("context ls", Remote("c code --sandbox $b -e 1; c context ls --sandbox $b", &["CONTEXT", "python", "idle"])),
+    ("context restart", Remote("c code --sandbox $b -e 1; c context restart python --sandbox $b", &["python"])),
+    (
+        "context interrupt",
+        Remote("c code --sandbox $b -e 1; c context interrupt python --sandbox $b", &["no call is under way"]),
+    ),
+    (
+        "context rm",
+        Remote("c code --sandbox $b -e 1; c context rm python --sandbox $b; c context ls --sandbox $b --json", &["[]"]),
+    ),
     ("logs", Remote("r=$(c exec -d $b -c 'echo said'); c wait $r; c logs $r", &["said"])),
     ("attach", Remote("r=$(c exec -d $b -c 'sleep 0.5; echo late; exit 4'); c attach $r || echo $?", &["late", "4"])),
     ("wait", Remote("r=$(c exec -d $b -c 'exit 5'); c wait $r || echo $?", &["5"])),
@@ -190,6 +202,12 @@ pub const TABLE: &[(&str, Side)] = &[
 /// `RUN` is a run that has ended. Verbs that print a guest's own bytes are listed in `RAW`.
 pub const ARGS: &[(&str, &[&str])] = &[
     ("create", &["create", "--name", "other"]),
+    ("code", &["code", "--sandbox", "box", "-e", "1"]),
+    ("context create", &["context", "create", "fast", "--sandbox", "box"]),
+    ("context ls", &["context", "ls", "--sandbox", "box"]),
+    ("context restart", &["context", "restart", "python", "--sandbox", "box"]),
+    ("context interrupt", &["context", "interrupt", "python", "--sandbox", "box"]),
+    ("context rm", &["context", "rm", "python", "--sandbox", "box"]),
     ("ls", &["ls"]),
     ("ps", &["ps"]),
     ("inspect", &["inspect", "box"]),
