@@ -152,7 +152,7 @@ Smallest fixes
       newer kernel
       reboot
 
-enforcement: partial: only for a policy that consents with \"degrade\": [\"landlock.scope\"], and then without
+enforcement: partial: only with a policy that has \"degrade\": [\"landlock.scope\"], and then without
     landlock.scope
 limits: none on memory_mb; a run that asks for one is refused
 ";

@@ -225,7 +225,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("hmac", "signatures of URLs that a daemon gives out; compared in constant time"),
     ("http", "heads of HTTP/2, as h2 gives and takes them"),
     ("http-body-util", "bodies with an end that is known before they are read"),
-    ("hyper", "HTTP/1.1 as a server, and as a client of it"),
+    ("hyper", "HTTP/1.1 and HTTP/2 as a server, and HTTP/1.1 as a client"),
     ("hyper-util", "the same on sockets of tokio, with time limits on heads"),
     ("ipnet", "prefixes of address ranges: masks, and which range holds which"),
     ("libc", "numbers and structures of the kernel, for the one crate that calls it directly"),
@@ -621,7 +621,7 @@ fn defined_type(line: &str) -> Option<&str> {
 /// Openers that hide the subject of a message: the reader has to guess who or what is meant.
 const HIDDEN_SUBJECTS: [&str; 6] = ["somebody ", "someone ", "nobody ", "whoever ", "what is ", "what was "];
 
-/// Messages, hints and help name their subject, and carry no codes of the promises.
+/// Messages, hints and help name their subject.
 #[test]
 fn messages_name_their_subject() {
     let mut checked = 0;

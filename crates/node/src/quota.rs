@@ -7,6 +7,7 @@ use api::Rel;
 use enclosure::UnlinkedFileFinder;
 use runtime::Node;
 use state::config::Quota;
+use state::directory::{self, AGENT_HOME};
 use state::pool::Spare;
 use state::sandbox::{Run, Sandbox};
 use state::snapshot::{Snapshot, Template};
@@ -119,12 +120,12 @@ fn nameless_bytes(state: &State, home: &Path) -> Result<u64, Fault> {
     for Kept { record: run, .. } in runs.iter().filter(|run| state::process::handle(&run.record).is_some()) {
         let sandbox = sandboxes.iter().find(|sandbox| sandbox.id == run.sandbox);
         if let (Some(sandbox), Ok(pid)) = (sandbox, i32::try_from(run.pid)) {
-            supervisors.insert(pid, &sandbox.record.base);
+            supervisors.insert(pid, directory::path_inside(&sandbox.record.base));
         }
     }
     let found = supervisors
         .into_iter()
-        .filter_map(|(pid, base)| UnlinkedFileFinder::of(pid, &[base.as_path(), home])?.scan(until));
+        .filter_map(|(pid, dir)| UnlinkedFileFinder::of(pid, &[dir, home, Path::new(AGENT_HOME)])?.scan(until));
     Ok(found.map(|files| files.values().sum::<u64>()).sum())
 }
 

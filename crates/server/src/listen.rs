@@ -1,6 +1,7 @@
 //! The daemon's sockets and life cycle: listens, limits connections, and shuts down in order.
 
 mod connection;
+mod http2;
 mod linger;
 mod socket;
 mod tls;

@@ -22,14 +22,13 @@ impl State {
     pub fn open(caller: &Caller) -> Result<State, Fault> {
         let (path, dir) = prepare(caller)?;
         let unusable = |e: io::Error| unusable(&path, &e.to_string());
+        let is_full = |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let store = Store::open(&path)?;
         let layers = match Layers::open(&dir) {
-            // No layer is in the state directory itself, and none can be made.
-            Err(e) if matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
-                Layers { dir: dir.try_clone().map_err(unusable)? }
-            }
+            // A store that could not be created either refuses every record, and so every layer. No layer is in the state directory itself.
+            Err(e) if is_full(&e) && !store.is_usable() => Layers { dir: dir.try_clone().map_err(unusable)? },
             opened => opened.map_err(unusable)?,
         };
-        let store = Store::open(&path)?;
         Ok(State { path, dir, layers, store })
     }
 

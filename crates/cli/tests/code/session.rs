@@ -20,12 +20,15 @@ fn lines_are_typed_and_judged_by_the_interpreter() {
         ["expect", ">>> "],
         ["send", "twice(21)\r"],
         ["expect", "42"],
+        ["expect", ">>> "],
         ["send", "exec(\"print('be' + 'gun')\\nwhile True: pass\")\r"],
         ["expect", "begun"],
         ["send", "\u{3}"],
         ["expect", "interrupted"],
+        ["expect", ">>> "],
         ["send", "twice(50)\r"],
         ["expect", "100"],
+        ["expect", ">>> "],
         ["send", "\u{4}"],
     ]);
     let screen = at_terminal(&f.place, &["code", "-i", "--sandbox", "s"], steps);

@@ -117,6 +117,66 @@ fn a_certificate_is_believed_by_whom_it_was_signed() {
     fault(&ls(Some("/etc/hostname")), "invalid_request", 2);
 }
 
+// promise 24
+#[test]
+fn http2_is_spoken_to_clients_that_ask_for_it() {
+    let place = Place::new(As::Root);
+    let Certificate { cert, key } = Certificate::new(&place, "own", "DNS:localhost");
+    let daemon = Daemon::start_with(&place, &["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key]);
+    let port = daemon.port.unwrap();
+    let token = daemon.operator_token();
+    let curl = |flags: &[&str], paths: &[&str]| {
+        let mut command = place.outside("curl");
+        command.args(["-sS", "--cacert", &cert]).args(flags);
+        if !flags.contains(&"--anyauth") {
+            command.args(["-H", &format!("Authorization: Bearer {token}")]);
+        }
+        command.args(paths.iter().map(|path| format!("https://localhost:{port}{path}")));
+        String::from_utf8(to_the_end(&mut command, b"").stdout).unwrap()
+    };
+    let version = ["-o", "/dev/null", "-w", "%{http_version} %{http_code}\n"];
+    let with = |more: &[&'static str]| [&version, more].concat();
+    assert_eq!(curl(&with(&["--http2"]), &["/v1/sandboxes"]), "2 200\n");
+    assert_eq!(curl(&with(&["--http1.1"]), &["/v1/sandboxes"]), "1.1 200\n", "the control");
+    // Many requests on one connection, side by side, more than it takes at a time.
+    let many: Vec<&str> = std::iter::repeat_n("/v1/health", 100).collect();
+    let each: Vec<&str> = std::iter::repeat_n(["-o", "/dev/null"], 100).flatten().collect();
+    let answered = curl(
+        &[
+            &["--http2", "-Z", "--parallel-max", "100", "-w", "%{http_version} %{http_code} %{num_connects}\n"],
+            &each[..],
+        ]
+        .concat(),
+        &many,
+    );
+    let lines: Vec<&str> = answered.lines().collect();
+    assert!(lines.len() == 100 && lines.iter().all(|line| line.starts_with("2 200 ")), "{answered}");
+    // What is refused over HTTP/1.1 is refused here: a foreign name, no credential, a large head.
+    assert_eq!(curl(&with(&["--http2", "-H", "Host: evil.example"]), &["/v1/sandboxes"]), "2 421\n");
+    assert_eq!(curl(&with(&["--http2", "--anyauth"]), &["/v1/sandboxes"]), "2 401\n");
+    // A body in both directions, and a stream of events.
+    let made =
+        curl(&["--http2", "-d", "{\"name\": \"s\"}", "-H", "Content-Type: application/json"], &["/v1/sandboxes"]);
+    assert!(made.contains("sbx_"), "{made}");
+    let file = place.file("big", vec![b'x'; 3 << 20]);
+    let upload = ["--http2", "-T", file.to_str().unwrap()];
+    curl(&upload, &["/v1/sandboxes/s/files/content?path=big"]);
+    assert_eq!(curl(&["--http2"], &["/v1/sandboxes/s/files/content?path=big"]).len(), 3 << 20);
+    let events = curl(
+        &[
+            "--http2",
+            "-H",
+            "Accept: text/event-stream",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            "{\"code\": \"print(6 * 7)\"}",
+        ],
+        &["/v1/sandboxes/s/code"],
+    );
+    assert!(events.contains("event: stdout") && events.contains("event: end"), "{events}");
+}
+
 /// Refusals are explained in terms of the command line, not of HTTP.
 #[test]
 fn refusals_are_told_in_words_of_this_program() {

@@ -84,7 +84,7 @@ fn logs_go_on_at_any_offset() {
         assert_eq!(live.pieces(&[&run, "--from", &offset]), pieces[at..]);
     }
     let fault = place.fault(&["logs", &run, "--from", "5"], "invalid_request");
-    assert!(fault["message"].as_str().unwrap().contains("begins at 5"), "{fault}");
+    assert!(fault["message"].as_str().unwrap().contains("begins at offset 5"), "{fault}");
     place.fault(&["logs", "run_0123456789abcdef0123456789abcdef"], "not_found");
 }
 
@@ -119,7 +119,7 @@ fn a_terminal_is_left_and_met_again() {
             json!([["expect", "31 97"], ["send", "one\n"], ["expect", "got one"], ["send", "\u{10}\u{11}"]]),
         );
         left.assert_code(0);
-        let run = left.text.split("left ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+        let run = left.text.split("detached from ").nth(1).unwrap().split(';').next().unwrap().to_owned();
         assert_eq!(live.inspect()["standing"], "running");
         let met = at_terminal(
             &place,

@@ -108,7 +108,8 @@ fn a_first_run_that_cannot_be_written_down_is_told() {
     let said = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("could not be recorded") && said.contains("`cofferdam gc`"), "{said:?}");
-    let refused = place.fault(&["ls"], "unavailable");
+    assert!(place.states().is_empty(), "nothing is recorded yet");
+    let refused = place.fault(&["create"], "limit_exceeded");
     assert!(refused["hint"].as_str().unwrap().contains("free some space"), "{refused}");
     fs::remove_file(fill).unwrap();
     place.json(&["gc"]);

@@ -137,9 +137,8 @@ impl Residence<'_> {
         self.guest.meter.admit_ours(2 + self.jobs.len() as u64);
         self.guest.judge.flock.iter_mut().for_each(|flock| flock.add(job));
         (self.guest.judge.starting, self.guest.judge.awaiting_answer) = (Some(command.program.clone()), None);
-        let begun = self
-            .hand_over(&command, pipes.as_ref())
-            .and_then(|control| self.await_start(job, control, &command.program));
+        let begun =
+            self.hand_over(&command, pipes.as_ref()).and_then(|control| self.await_start(job, control, &command));
         self.guest.judge.starting = None;
         let watched = begun.and_then(|(pid, running)| {
             let started = self.streams(job, pid, &command, pipes, &running);
@@ -242,9 +241,14 @@ impl Residence<'_> {
     }
 
     /// Waits until the command has started, and answers notifications meanwhile: the start itself may need an answer.
-    fn await_start(&mut self, job: JobId, control: JobControl, program: &Path) -> Result<(i32, Running), Fault> {
+    fn await_start(
+        &mut self,
+        job: JobId,
+        control: JobControl,
+        command: &PlannedCommand,
+    ) -> Result<(i32, Running), Fault> {
         let mut shepherd = None;
-        let heard = self.hear_start(job, &control, program, &mut shepherd);
+        let heard = self.hear_start(job, &control, command, &mut shepherd);
         match (heard, shepherd) {
             (Ok(ReportedStart { pid, fate, terminal, early_end }), Some(shepherd)) => {
                 let (end_by, ending, out_of_memory) = (None, false, false);
@@ -273,7 +277,7 @@ impl Residence<'_> {
         &mut self,
         job: JobId,
         control: &JobControl,
-        program: &Path,
+        command: &PlannedCommand,
         shepherd: &mut Option<OwnedFd>,
     ) -> Result<ReportedStart, Fault> {
         let until = Instant::now() + START;
@@ -295,11 +299,11 @@ impl Residence<'_> {
                     // nevertheless.
                     let known = self.wait_for(fate.as_fd(), Instant::now() + HELD_UP, Some(job));
                     if let Some((at, errno)) = known.then(|| fate.read_failure()).flatten() {
-                        return Err(not_started(program, at, errno));
+                        return Err(not_started(command, at, errno));
                     }
                     begun = Some(ReportedStart { pid, fate: (!known).then_some(fate), terminal, early_end: None });
                 }
-                JobEvent::NotStarted { at, errno } => return Err(not_started(program, at, errno)),
+                JobEvent::NotStarted { at, errno } => return Err(not_started(command, at, errno)),
                 heard @ JobEvent::Ended { .. } => early_end = Some(heard),
                 heard @ JobEvent::Lost { .. } if begun.is_some() => early_end = Some(heard),
                 JobEvent::Lost { .. } => {
@@ -381,13 +385,16 @@ fn ready(fd: &OwnedFd, until: Option<Instant>) -> bool {
     }
 }
 
-fn not_started(program: &Path, at: StartStage, errno: i32) -> Fault {
+fn not_started(command: &PlannedCommand, at: StartStage, errno: i32) -> Fault {
+    let program = &command.program;
     match at {
         StartStage::Directory => {
             let error = std::io::Error::from_raw_os_error(errno);
-            Fault::new(ErrorKind::NotFound, format!("the working directory cannot be entered inside: {error}"))
+            let cwd = command.cwd.display();
+            Fault::new(ErrorKind::NotFound, format!("the working directory {cwd} cannot be entered inside: {error}"))
                 .exit(127)
                 .phase(Phase::Start)
+                .hint("name one that exists in the sandbox, or make it first")
         }
         StartStage::Exec => exec_failed(program, &Report { errno, ..Report::default() }),
         StartStage::Setup => exec_failed(program, &Report { step: 1, errno, ..Report::default() }),

@@ -1,5 +1,6 @@
 //! Connections: counts them, sets time limits, and responds with a fault also to a request that is not valid HTTP.
 
+use super::http2;
 use super::linger::{LastRequest, Linger, RequestBody};
 use crate::Settings;
 use crate::credentials::Peer;
@@ -30,9 +31,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+/// Name of HTTP/2 in a TLS handshake.
+pub(super) const HTTP2: &[u8] = b"h2";
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time in which a client reads nothing of a response.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Above the limits of the gate, so that the gate refuses first, with a reason.
 const MAX_HEADERS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -188,8 +191,14 @@ async fn serve_tls(
     peer: Peer,
     front: RequestHandler,
 ) {
-    if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-        serve_http(stream, slot, peer, front).await;
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
+    match stream.get_ref().1.alpn_protocol() {
+        Some(HTTP2) => {
+            // Never free for a bare error response: hyper speaks frames here.
+            let wire = Wire::new(stream, slot, Arc::new(AtomicBool::new(true)), Arc::default());
+            http2::serve(wire, peer, front).await;
+        }
+        _ => serve_http(stream, slot, peer, front).await,
     }
 }
 

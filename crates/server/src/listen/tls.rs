@@ -44,7 +44,7 @@ pub fn read((cert, key): &(PathBuf, PathBuf), names: &SettingNames) -> Result<Tl
         }
         e => bad(&names.tls_key, key, &e.to_string(), HINT),
     })?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![super::connection::HTTP2.to_vec(), b"http/1.1".to_vec()];
     let note = signs_others(&first).then(|| {
         format!(
             "{} {}: this certificate is for signing others (CA:TRUE), and clients refuse it as a server's; \
