@@ -23,7 +23,7 @@ use terms::{ErrorKind, Fault, Phase};
 /// Time that a call waits for another one in its context, unless told otherwise.
 const QUEUED: Duration = Duration::from_secs(30);
 /// Time that an interpreter has to answer an interruption, unless told otherwise.
-pub(crate) const GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_millis(100);
 /// Interval at which an interrupted context is looked at.
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -12,6 +12,8 @@ use terms::{Fault, Phase};
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
+/// Time that the interpreter has to answer; a person who does not want to wait interrupts twice.
+const GRACE_MS: u64 = 2000;
 /// Status of a program that a Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
@@ -59,7 +61,8 @@ fn wait(signals: &OwnedFd, engine: &Engine, call: &Mutex<Call>) {
         match under_way {
             Some((sandbox, context)) if !again && signal == SIGINT => {
                 // A call that has ended meanwhile has nothing to interrupt.
-                let _ = engine.context_interrupt(Some(&sandbox), &context, &ContextInterrupt::default());
+                let patient = ContextInterrupt { grace_ms: Some(GRACE_MS) };
+                let _ = engine.context_interrupt(Some(&sandbox), &context, &patient);
             }
             _ => std::process::exit(if signal == SIGTERM { 128 + SIGTERM } else { INTERRUPTED }),
         }

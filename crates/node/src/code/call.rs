@@ -8,7 +8,7 @@
 //!      └──────────────▶ over ◀─────────┘           worker gone, protocol broken┘
 //! ```
 
-use super::{GRACE, opening, with_keeper};
+use super::{opening, with_keeper};
 use crate::code::QUEUED;
 use api::{
     CodeCheck, CodeChecked, CodeError, CodeEvent, CodeOutcome, CodeRequest, CodeStarted, CodeText, CodeUsage, Language,
@@ -28,6 +28,9 @@ use worker::{Broken, Channel, EndStatus, Event, Received};
 
 /// Bound on the source text of a call.
 const LONGEST_CODE: usize = 8 << 20;
+/// Time that code has to end at a limit, or when its client left, before its interpreter is ended. On a busy machine an interpreter may
+/// not run for a while, and what it keeps is worth more than this time.
+const END_GRACE: Duration = Duration::from_secs(2);
 /// Time that an earlier call without a client has to end when it is interrupted for a later one.
 const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 /// Time that the end of an interpreter which is gone may take to be recorded.
@@ -171,7 +174,7 @@ impl CodeCall {
         if matches!(self.stage, Stage::Running) {
             // A keeper that is gone has taken the worker with it, which the next step finds.
             let _ = self.link.keeper.interrupt_context(&self.link.name);
-            self.stage = Stage::Ending { reason, kill_at: Instant::now() + GRACE };
+            self.stage = Stage::Ending { reason, kill_at: Instant::now() + END_GRACE };
         }
     }
 
