@@ -24,6 +24,7 @@ use terms::{ErrorKind, Fault, Phase};
 const QUEUED: Duration = Duration::from_secs(30);
 /// Time that an interpreter has to answer an interruption, unless told otherwise.
 const GRACE: Duration = Duration::from_millis(100);
+const MOST_GRACE_MS: u64 = 60_000;
 /// Interval at which an interrupted context is looked at.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -59,6 +60,10 @@ pub fn interrupt(
     name: &str,
     request: &ContextInterrupt,
 ) -> Result<ContextInterrupted, Fault> {
+    if let Some(grace) = request.grace_ms.filter(|grace| *grace > MOST_GRACE_MS) {
+        let fault = Fault::invalid(format!("grace_ms: {grace} is more than {MOST_GRACE_MS}")).phase(Phase::Admission);
+        return Err(fault.hint("give at most a minute, or interrupt again"));
+    }
     let mut keeper = live(node, caller, word)?.ok_or_else(|| no_context(word, name))?;
     let until = Instant::now() + request.grace_ms.map_or(GRACE, Duration::from_millis);
     let sandbox = keeper.sandbox.clone();

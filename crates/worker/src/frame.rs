@@ -37,6 +37,11 @@ impl Kind {
         Kind::FROM_WORKER.into_iter().find(|kind| *kind as u8 == number)
     }
 
+    /// True for what a call says: streams, values and errors.
+    pub fn counts_as_output(self) -> bool {
+        matches!(self, Kind::Stdout | Kind::Stderr | Kind::Display | Kind::Result | Kind::Error)
+    }
+
     /// Output comes in independent pieces, so that its reader can have each at once.
     pub fn is_output(self) -> bool {
         matches!(self, Kind::Stdout | Kind::Stderr)

@@ -132,6 +132,13 @@ pub fn figures(language: Language, supervisor: &[OwnedFd]) -> Option<RingFigures
     Some(RingFigures { capacity_bytes: found.capacity_bytes, to_worker, from_worker })
 }
 
+/// Called after an interruption of a worker, in which this request may be under way.
+pub fn interrupted(language: Language, supervisor: &[OwnedFd], request: u32) {
+    if language == Language::Bash {
+        crate::shell::repeat_end(supervisor, request);
+    }
+}
+
 /// Tells both sides of a channel that it is over: its worker finds the end of the socket, and so does each supervisor that has a copy.
 pub fn hang_up(supervisor: &[OwnedFd]) {
     for end in supervisor {

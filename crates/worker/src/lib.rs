@@ -16,7 +16,7 @@ mod rings;
 mod shell;
 
 pub use channel::Channel;
-pub use launch::{Ends, Hello, Launch, figures, hang_up};
+pub use launch::{Ends, Hello, Launch, figures, hang_up, interrupted};
 pub use message::{EndStatus, Event, Received};
 
 use std::fmt;

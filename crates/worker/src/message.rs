@@ -12,6 +12,8 @@ pub struct Received {
     /// 0 where no request is meant.
     pub request: u32,
     pub event: Event,
+    /// Number of bytes that count as output: the whole payload, names included.
+    pub size: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -30,21 +32,6 @@ pub enum Event {
         execution_count: u64,
     },
     Checked(CodeChecked),
-}
-
-impl Event {
-    /// Number of bytes that count as output.
-    pub fn size(&self) -> u64 {
-        let value = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string().len(), str::len) as u64;
-        match self {
-            Event::Stdout(bytes) | Event::Stderr(bytes) => bytes.len() as u64,
-            Event::Display(bundle) | Event::Result(bundle) => {
-                bundle.data.values().chain(bundle.metadata.values()).map(value).sum()
-            }
-            Event::Error(error) => (error.name.len() + error.value.len() + error.traceback.len()) as u64,
-            Event::Ready { .. } | Event::End { .. } | Event::Checked(_) => 0,
-        }
-    }
 }
 
 /// How a request ended, as its worker says.
@@ -72,6 +59,7 @@ struct End {
 /// Reads a frame whose payload is whole.
 pub fn read(frame: Frame) -> Result<Received, Broken> {
     let Frame { kind, request, payload, .. } = frame;
+    let size = if kind.counts_as_output() { payload.len() as u64 } else { 0 };
     let event = match kind {
         Kind::Stdout => Event::Stdout(payload),
         Kind::Stderr => Event::Stderr(payload),
@@ -88,9 +76,35 @@ pub fn read(frame: Frame) -> Result<Received, Broken> {
             return Err(Broken::rule("a frame that only a supervisor sends"));
         }
     };
-    Ok(Received { request, event })
+    Ok(Received { request, event, size })
 }
 
 fn document<T: DeserializeOwned>(kind: Kind, payload: &[u8]) -> Result<T, Broken> {
-    serde_json::from_slice(payload).map_err(|e| Broken::rule(format!("the document of a {kind:?} frame: {e}")))
+    if count_parts(payload) > MOST_PARTS {
+        return Err(Broken::rule(format!("a document of more than {MOST_PARTS} parts")));
+    }
+    serde_json::from_slice(payload).map_err(|e| {
+        let why: String = e.to_string().chars().take(LONGEST_REASON).collect();
+        Broken::rule(format!("the document of a {kind:?} frame: {why}"))
+    })
+}
+
+/// Bound on the values of a document: each takes far more memory than its text.
+const MOST_PARTS: usize = 1 << 20;
+/// Bound on what is told of a document that cannot be read: the guest wrote it.
+const LONGEST_REASON: usize = 200;
+
+/// Counts what separates values, outside of strings.
+fn count_parts(payload: &[u8]) -> usize {
+    let (mut parts, mut in_string, mut escaped) = (0, false, false);
+    for byte in payload {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => parts += 1,
+            _ => {}
+        }
+    }
+    parts
 }

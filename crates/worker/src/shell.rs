@@ -12,15 +12,20 @@ use crate::{Broken, channel};
 use api::{CodeChecked, CodeError, Completeness};
 use rustix::fs::ftruncate;
 use rustix::io::{Errno, pwrite};
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// First line that a shell reads: output goes to the pipes, and nothing prompts. Only the shell's own copies of the descriptors stay.
-const GREETING: &str = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history; exec 1>&101 2>&102 101>&- 102>&-\n";
+/// First line that a shell reads: output goes to the pipes, and nothing prompts. Marks go to the pipes' own descriptors, so that code can
+/// redirect its output for good.
+const GREETING: &str = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history; exec 1>&101 2>&102\n";
 /// Status of a command that a SIGINT ended.
 const INTERRUPTED: u32 = 130;
 const READ_AT_ONCE: usize = 256 << 10;
+/// Bound on what is kept of the errors of a check, whose end says what is wrong.
+const MOST_CHECK_ERRORS: usize = 64 << 10;
+/// Steps in which output is still read after the shell is gone: what it started may write for ever.
+const LAST_STEPS: u32 = 64;
 
 pub struct ShellChannel {
     commands: OwnedFd,
@@ -29,7 +34,11 @@ pub struct ShellChannel {
     errors: MarkedStream,
     /// What was sent and has not ended.
     asked: Option<Asked>,
+    /// Code that waits for the end of an earlier request, whose client is gone.
+    next: Option<(u32, String)>,
     executed: u64,
+    hung_up: bool,
+    steps_after_end: u32,
 }
 
 struct Asked {
@@ -59,10 +68,16 @@ impl ShellChannel {
     pub fn open(ends: [OwnedFd; 4]) -> ShellChannel {
         let [commands, output, errors, code] = ends;
         let (output, errors) = (MarkedStream::new(output), MarkedStream::new(errors));
-        ShellChannel { commands, code, output, errors, asked: None, executed: 0 }
+        let (asked, next) = (None, None);
+        ShellChannel { commands, code, output, errors, asked, next, executed: 0, hung_up: false, steps_after_end: 0 }
     }
 
+    /// Runs code, once a request that was resumed has ended: it shares the file of the code.
     pub fn execute(&mut self, request: u32, code: &str) -> Result<(), Broken> {
+        if self.asked.is_some() {
+            self.next = Some((request, code.to_owned()));
+            return Ok(());
+        }
         self.put_code(code)?;
         self.begin(request, AskedFor::Run);
         self.say(&format!(". /dev/fd/103 </dev/null\n{}", mark_line(&mark(request))))
@@ -72,7 +87,7 @@ impl ShellChannel {
     pub fn check(&mut self, request: u32, code: &str) -> Result<(), Broken> {
         self.put_code(code)?;
         self.begin(request, AskedFor::Check { errors: Vec::new() });
-        let parse = "(LC_ALL=C exec bash --noprofile --norc -n /dev/fd/103 </dev/null)";
+        let parse = "(LC_ALL=C builtin exec bash --noprofile --norc -n /dev/fd/103 </dev/null)";
         self.say(&format!("{parse}\n{}", mark_line(&mark(request))))
     }
 
@@ -82,8 +97,7 @@ impl ShellChannel {
 
     fn begin(&mut self, request: u32, kind: AskedFor) {
         self.asked = Some(Asked { request, kind, status: None, errors_ended: false });
-        self.output.expect(mark(request));
-        self.errors.expect(mark(request));
+        (self.output.expected, self.errors.expected) = (request, request);
     }
 
     fn put_code(&mut self, code: &str) -> Result<(), Broken> {
@@ -108,6 +122,7 @@ impl ShellChannel {
 
     pub fn step(&mut self) -> Result<Vec<Received>, Broken> {
         let mut events = Vec::new();
+        self.hear();
         let Some(asked) = &mut self.asked else { return self.step_idle() };
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         if asked.status.is_none() {
@@ -119,29 +134,54 @@ impl ShellChannel {
         }
         let request = asked.request;
         match &mut asked.kind {
-            AskedFor::Check { errors: all } => all.extend(errors),
+            AskedFor::Check { errors: all } => {
+                all.extend(errors);
+                all.drain(..all.len().saturating_sub(MOST_CHECK_ERRORS));
+            }
             AskedFor::Run => {
                 let made = [(output, Event::Stdout as fn(_) -> _), (errors, Event::Stderr as fn(_) -> _)];
                 let made = made.into_iter().filter(|(bytes, _)| !bytes.is_empty());
-                events.extend(made.map(|(bytes, event)| Received { request, event: event(bytes) }));
+                events.extend(made.map(|(bytes, event)| {
+                    let size = bytes.len() as u64;
+                    Received { request, event: event(bytes), size }
+                }));
             }
         }
         if let (Some(status), true) = (asked.status, asked.errors_ended) {
             events.extend(self.end(status));
-        } else if events.is_empty() && self.output.ended && self.errors.ended {
+            if let Some((request, code)) = self.next.take() {
+                self.execute(request, &code)?;
+            }
+        } else if self.is_gone(events.is_empty()) {
             return Err(Broken::Gone);
         }
         Ok(events)
     }
 
+    /// True once a shell that ended has no more to say, or a stream ended before its mark.
+    fn is_gone(&mut self, is_silent: bool) -> bool {
+        self.steps_after_end += u32::from(self.hung_up);
+        let is_over = self.hung_up || self.output.ended || self.errors.ended;
+        is_over && (is_silent || self.steps_after_end > LAST_STEPS)
+    }
+
+    /// Looks for the end of the shell at its socket, which nothing else has. What is written there is no message.
+    fn hear(&mut self) {
+        let mut bytes = [0u8; 4096];
+        match recv(&self.commands, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => self.hung_up = true,
+        }
+    }
+
     /// What comes without a request is left for the next one; only the end is looked for.
     fn step_idle(&mut self) -> Result<Vec<Received>, Broken> {
-        if self.output.ended && self.errors.ended { Err(Broken::Gone) } else { Ok(Vec::new()) }
+        if self.hung_up { Err(Broken::Gone) } else { Ok(Vec::new()) }
     }
 
     fn end(&mut self, status: u32) -> Vec<Received> {
         let Some(Asked { request, kind, .. }) = self.asked.take() else { return Vec::new() };
-        let received = |event| Received { request, event };
+        let received = |event| Received { request, event, size: 0 };
         if let AskedFor::Check { errors } = kind {
             return vec![received(Event::Checked(completeness(status, &errors)))];
         }
@@ -158,11 +198,13 @@ impl ShellChannel {
     }
 
     pub fn wakes(&self) -> Vec<BorrowedFd<'_>> {
-        [&self.output, &self.errors]
-            .into_iter()
-            .filter(|stream| !stream.ended)
-            .map(|stream| stream.pipe.as_fd())
-            .collect()
+        // A stream whose mark has come is not read, and would be ready all the time.
+        let waits = |is_open: fn(&Asked) -> bool| self.asked.as_ref().is_some_and(is_open);
+        let output = (waits(|asked| asked.status.is_none()) && !self.output.ended).then_some(&self.output);
+        let errors = (waits(|asked| !asked.errors_ended) && !self.errors.ended).then_some(&self.errors);
+        let streams = output.into_iter().chain(errors).map(|stream| stream.pipe.as_fd());
+        let commands = (!self.hung_up).then(|| self.commands.as_fd());
+        streams.chain(commands).collect()
     }
 }
 
@@ -183,30 +225,69 @@ fn mark(request: u32) -> String {
     format!("\u{1}cofferdam:{request:08x}:")
 }
 
-/// The line that prints a mark with the status of the line before, in the shell that has both pipes as standard output and error.
+/// The line that prints a mark with the status of the line before. It says nothing of itself where commands are traced.
 fn mark_line(mark: &str) -> String {
     let mark = mark.replace('\u{1}', "\\001");
-    format!(
-        "{{ __cofferdam=$?; builtin printf '{mark}%s\\001' \"$__cofferdam\"; builtin printf '{mark}\\001' >&2; builtin unset __cofferdam; }} 2>&2\n"
-    )
+    format!("{{ \\builtin printf '{mark}%s\\001' \"$?\" >&101; \\builtin printf '{mark}\\001' >&102; }} 2>/dev/null\n")
+}
+
+/// Has a shell tell the end of a request once more: an interruption may have taken the line that tells it. Marks of requests that have
+/// ended are left out of the output.
+pub fn repeat_end(supervisor: &[OwnedFd], request: u32) {
+    if let Some(commands) = supervisor.first() {
+        let line = mark_line(&mark(request));
+        let _ = send(commands, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL); // a shell that is gone is found by its call
+    }
 }
 
 /// A pipe on which a mark ends what belongs to a request.
 struct MarkedStream {
     pipe: OwnedFd,
-    mark: Vec<u8>,
+    /// Request whose mark is awaited.
+    expected: u32,
     /// Bytes that may be the beginning of a mark.
     held: Vec<u8>,
     ended: bool,
 }
 
+/// Beginning of every mark.
+const MARK: &[u8] = b"\x01cofferdam:";
+/// Hexadecimal digits of the request in a mark.
+const DIGITS: usize = 8;
+/// Digits of a status.
+const MOST_STATUS: usize = 3;
+
+enum Found {
+    /// The request and the text of a mark, and its length.
+    Mark(u32, String, usize),
+    /// More bytes decide.
+    Partial,
+    Nothing,
+}
+
+/// Reads a mark at the beginning of a text that begins like one.
+fn read_mark(text: &[u8]) -> Found {
+    let rest = &text[MARK.len()..];
+    let digits = &rest[..rest.len().min(DIGITS)];
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Found::Nothing;
+    }
+    let Some(status) = rest.get(DIGITS..).filter(|status| !status.is_empty()) else { return Found::Partial };
+    let Some(status) = status.strip_prefix(b":") else { return Found::Nothing };
+    let length = status.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match (status.get(length), str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok())) {
+        (Some(1), Some(request)) if length <= MOST_STATUS => {
+            let status = String::from_utf8_lossy(&status[..length]).into_owned();
+            Found::Mark(request, status, MARK.len() + DIGITS + 1 + length + 1)
+        }
+        (None, Some(_)) if length <= MOST_STATUS => Found::Partial,
+        _ => Found::Nothing,
+    }
+}
+
 impl MarkedStream {
     fn new(pipe: OwnedFd) -> MarkedStream {
-        MarkedStream { pipe, mark: Vec::new(), held: Vec::new(), ended: false }
-    }
-
-    fn expect(&mut self, mark: String) {
-        self.mark = mark.into_bytes();
+        MarkedStream { pipe, expected: 0, held: Vec::new(), ended: false }
     }
 
     /// Reads what is there; returns the text of the mark if it has come.
@@ -234,27 +315,30 @@ impl MarkedStream {
         Ok(None)
     }
 
-    /// Moves to `output` what is surely none of a mark; returns the mark's text if it is there.
+    /// Moves to `output` what is surely none of a mark; returns the text of the awaited mark if it is there. Others are dropped.
     fn take(&mut self, output: &mut Vec<u8>) -> Option<String> {
-        let found = find(&self.held, &self.mark);
-        let begin = found.unwrap_or(self.held.len());
-        if let Some(begin) = found {
-            let rest = begin + self.mark.len();
-            if let Some(end) = self.held[rest..].iter().position(|byte| *byte == 1) {
-                output.extend(&self.held[..begin]);
-                let text = String::from_utf8_lossy(&self.held[rest..rest + end]).into_owned();
-                self.held.drain(..=rest + end);
-                return Some(text);
+        let (mut start, mut at, mut awaited) = (0, 0, None);
+        let end = loop {
+            let Some(offset) = find(&self.held[at..], MARK) else {
+                break self.held.len() - overlap(&self.held[at..], MARK);
+            };
+            let begin = at + offset;
+            match read_mark(&self.held[begin..]) {
+                Found::Partial => break begin,
+                Found::Nothing => at = begin + 1,
+                Found::Mark(request, status, length) => {
+                    output.extend(&self.held[start..begin]);
+                    (start, at) = (begin + length, begin + length);
+                    if request == self.expected {
+                        awaited = Some(status);
+                        break start;
+                    }
+                }
             }
-            // A status has three digits: more is no mark of ours.
-            if self.held.len() - rest > 8 {
-                output.extend(self.held.drain(..rest));
-                return self.take(output);
-            }
-        }
-        let keep = if found.is_some() { begin } else { self.held.len() - overlap(&self.held, &self.mark) };
-        output.extend(self.held.drain(..keep));
-        None
+        };
+        output.extend(&self.held[start..end]);
+        self.held.drain(..end);
+        awaited
     }
 }
 

@@ -174,6 +174,32 @@ fn forged_frames_and_headers_cost_their_interpreter_alone() {
 
 // promise 29
 #[test]
+fn a_shell_whose_output_is_redirected_still_ends_its_calls() {
+    let f = with_bystander(As::User);
+    let bash = |code: &str| f.call(&["-l", "bash", "-t", "60s"], code);
+    assert_eq!(bash("exec 2>&1; echo out; echo err >&2").ok().stdout(), "out\nerr\n");
+    bash("exec 3>&1 >/dev/null; echo hidden").ok();
+    assert_eq!(bash("exec >&3; echo back").ok().stdout(), "back\n");
+    bash("set -x; readonly __cofferdam=1; builtin() { false; }; unset -f builtin; echo traced").ok();
+    // The end of the shell is seen whatever it printed before.
+    let forged = bash("printf '\\001cofferdam:00000005:0\\001'; kill -KILL $$");
+    assert_eq!(forged.document["outcome"]["context_lost"], true, "{forged:#?}");
+    assert_eq!(bash("echo again").ok().stdout(), "again\n");
+    works_on(&f);
+}
+
+// promise 29
+#[test]
+fn an_interpreter_that_closes_its_channel_does_not_go_on_unseen() {
+    let f = with_bystander(As::User);
+    let closed = f.python("import os, time\nos.closerange(3, 1 << 16)\nwhile True: time.sleep(0.1)");
+    assert!(closed.message().contains("closed its channel"), "{closed:#?}");
+    closed.ended("lost", 125, true);
+    works_on(&f);
+}
+
+// promise 29
+#[test]
 fn a_flood_of_wake_ups_and_of_output_is_bounded() {
     let f = with_bystander(As::User);
     let rung = f.call(&["-t", "60s"], &format!("{FIND}\nb = bell(); b.setblocking(False)\nfor _ in range(200000):\n    try: b.send(b'1' * 100)\n    except BlockingIOError: pass\n'rung'")).ok();

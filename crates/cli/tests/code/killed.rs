@@ -73,6 +73,17 @@ fn a_call_whose_caller_was_killed_does_not_hold_its_context_for_ever() {
     );
     let next = f.python("print('mine'); x").ok();
     assert_eq!((next.stdout(), next.value()), ("mine\n", "2"));
+    // A shell, whose output has no names of requests.
+    let bash = |code: &str| f.call(&["-l", "bash"], code).ok();
+    bash("echo first");
+    let mut command =
+        f.place.cofferdam(["code", "--sandbox", "s", "-l", "bash", "-e", "echo begun; sleep 1; echo secret"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(bash("echo mine").stdout(), "mine\n");
     // One that does not: the sandbox's limit on time ends it.
     begin(LONG);
     f.python("x").ok();

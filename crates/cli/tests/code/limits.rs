@@ -54,6 +54,11 @@ fn output_is_exact_to_the_byte() {
         );
         assert_eq!(outcome["context_lost"], false, "{language}: {over:#?}");
     }
+    // Names of representations count, and values without any.
+    let named = f.call(&["--max-output", "1000"], "display({'k' * 5000: 'v'}, raw=True)");
+    named.ended("limit_exceeded", 137, false);
+    let empty = f.call(&["--max-output", "1000"], "for _ in range(1000): display({}, raw=True)");
+    empty.ended("limit_exceeded", 137, false);
     // A flood ends at its limit, also from a program that code started.
     f.call(&["--max-output", "1m"], "import subprocess; subprocess.run(['yes'])").ended("limit_exceeded", 137, false);
 }

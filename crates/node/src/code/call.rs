@@ -35,6 +35,8 @@ const END_GRACE: Duration = Duration::from_secs(2);
 const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 /// Time that the end of an interpreter which is gone may take to be recorded.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time between the end of a channel and that of its interpreter, where nothing is wrong.
+const CLOSING: Duration = Duration::from_millis(500);
 /// Time that an interpreter has to judge code, which it does between two calls.
 const CHECK_TIME: Duration = Duration::from_secs(10);
 /// Bound on the errors of an interpreter that did not start.
@@ -93,6 +95,9 @@ impl CodeCall {
         state::bounds::check_command(&request.limits, caller)?;
         let ask = opening(caller, request)?;
         let (mut link, opened) = Link::open(node, caller, word, &ask)?;
+        if let Some(unfinished) = link.unfinished {
+            link.channel.resume(unfinished);
+        }
         link.channel.execute(link.request, &request.code).map_err(|broken| link.no_channel(&broken))?;
         Ok(CodeCall::new(link, opened, request.limits))
     }
@@ -205,9 +210,9 @@ impl CodeCall {
                 self.interrupt(Reason::Limit(LimitKind::WallMs));
             }
             Stage::Ending { reason, kill_at } if now >= kill_at => {
-                let lost = self.link.keeper.restart_context(&self.link.name, Some(self.link.request)).unwrap_or(true);
-                let mut outcome = self.ended_for(reason);
-                outcome.context_lost = lost;
+                // False where the interpreter has ended already: its state is lost as well.
+                let _ = self.link.keeper.restart_context(&self.link.name, Some(self.link.request));
+                let outcome = CodeOutcome { context_lost: true, ..self.ended_for(reason) };
                 self.finish(outcome, events);
             }
             _ => {}
@@ -240,11 +245,11 @@ impl CodeCall {
     }
 
     fn take(&mut self, received: Received, events: &mut Vec<CodeEvent>) {
-        let Received { request, event } = received;
+        let Received { request, event, size } = received;
         if self.is_over() || self.is_earlier(request, &event) {
             return;
         }
-        let (is_ours, size) = (request == self.link.request, event.size());
+        let is_ours = request == self.link.request;
         match event {
             Event::Ready { .. } => self.link.is_ready = true,
             Event::Stdout(bytes) => events.extend(self.output(bytes).map(CodeEvent::Stdout)),
@@ -383,7 +388,15 @@ impl CodeCall {
         if let Stage::Ending { reason, .. } = self.stage {
             return self.ended_for(reason);
         }
-        let ended = self.link.keeper.wait(&self.link.run, LAST_WORDS).ok().and_then(|waited| waited.outcome);
+        let mut ended = self.link.outcome_within(CLOSING);
+        if ended.is_none() {
+            // It lives without its channel, and must not go on unseen.
+            if matches!(self.link.keeper.restart_context(&self.link.name, Some(self.link.request)), Ok(true)) {
+                let message = Some("the interpreter closed its channel, and was ended".into());
+                return CodeOutcome { message, ..self.outcome(Verdict::Lost) };
+            }
+            ended = self.link.outcome_within(LAST_WORDS);
+        }
         let Some(ended) = ended else {
             let message = Some("the interpreter is gone, and its sandbox with it".into());
             return CodeOutcome { message, ..self.outcome(Verdict::Lost) };
@@ -465,15 +478,18 @@ impl Link {
             run: run.clone(),
             request: *request,
             unfinished: *unfinished,
-            is_ready: *calls > 0,
+            // A shell says nothing of itself.
+            is_ready: *calls > 0 || *language == Language::Bash,
         })
     }
 
     fn no_channel(&mut self, broken: &Broken) -> Fault {
-        if let Broken::Rule(_) = broken {
-            let _ = self.keeper.restart_context(&self.name, Some(self.request)); // the next call starts it anew
-        }
+        let _ = self.keeper.restart_context(&self.name, Some(self.request)); // the next call starts it anew
         broken_channel(&self.keeper.sandbox, broken)
+    }
+
+    fn outcome_within(&mut self, time: Duration) -> Option<Outcome> {
+        self.keeper.wait(&self.run, time).ok().and_then(|waited| waited.outcome)
     }
 
     /// Returns the end of what an interpreter wrote to its standard error.

@@ -129,7 +129,8 @@ fn size_of(event: &CodeEvent) -> usize {
         CodeEvent::Stdout(text) | CodeEvent::Stderr(text) => text.text.len(),
         CodeEvent::Display(bundle) | CodeEvent::Result(bundle) => {
             let value = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string().len(), str::len);
-            bundle.data.values().chain(bundle.metadata.values()).map(value).sum()
+            let all = bundle.data.iter().chain(&bundle.metadata);
+            all.map(|(name, content)| name.len() + value(content)).sum()
         }
         CodeEvent::Error(error) => error.traceback.len() + error.value.len(),
         CodeEvent::Started(_) | CodeEvent::End(_) => 0,

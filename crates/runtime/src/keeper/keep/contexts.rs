@@ -325,6 +325,9 @@ impl Keep {
         let (job, request) = (held.job, held.next_request);
         self.thaw()?;
         self.residence.signal(job, INTERRUPT);
+        if let Some(held) = self.contexts.get(name) {
+            worker::interrupted(held.language, &held.ends, request);
+        }
         Ok(ContextSignalled { request: Some(request) })
     }
 
