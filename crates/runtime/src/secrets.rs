@@ -506,7 +506,7 @@ mod test {
             (vec![], "TOKEN: the variable TOKEN"),
             (vec!["TOKEN=env:MISSING"], "TOKEN: the variable MISSING, which is not set"),
             (vec!["TOKEN=file:no/such"], "TOKEN: the file /no/such"),
-            (vec![command.as_str()], "TOKEN: what the command"),
+            (vec![command.as_str()], "TOKEN: the output of the command"),
         ] {
             let said = find(&words).unwrap().explain();
             assert!(said.len() == 1 && said[0].starts_with(told), "{said:?}");

@@ -257,7 +257,7 @@ const DIGITS: usize = 8;
 /// Digits of a status.
 const MOST_STATUS: usize = 3;
 
-enum Found {
+enum MarkRead {
     /// The request and the text of a mark, and its length.
     Mark(u32, String, usize),
     /// More bytes decide.
@@ -266,22 +266,22 @@ enum Found {
 }
 
 /// Reads a mark at the beginning of a text that begins like one.
-fn read_mark(text: &[u8]) -> Found {
+fn read_mark(text: &[u8]) -> MarkRead {
     let rest = &text[MARK.len()..];
     let digits = &rest[..rest.len().min(DIGITS)];
     if !digits.iter().all(u8::is_ascii_hexdigit) {
-        return Found::Nothing;
+        return MarkRead::Nothing;
     }
-    let Some(status) = rest.get(DIGITS..).filter(|status| !status.is_empty()) else { return Found::Partial };
-    let Some(status) = status.strip_prefix(b":") else { return Found::Nothing };
+    let Some(status) = rest.get(DIGITS..).filter(|status| !status.is_empty()) else { return MarkRead::Partial };
+    let Some(status) = status.strip_prefix(b":") else { return MarkRead::Nothing };
     let length = status.iter().take_while(|byte| byte.is_ascii_digit()).count();
     match (status.get(length), str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok())) {
         (Some(1), Some(request)) if length <= MOST_STATUS => {
             let status = String::from_utf8_lossy(&status[..length]).into_owned();
-            Found::Mark(request, status, MARK.len() + DIGITS + 1 + length + 1)
+            MarkRead::Mark(request, status, MARK.len() + DIGITS + 1 + length + 1)
         }
-        (None, Some(_)) if length <= MOST_STATUS => Found::Partial,
-        _ => Found::Nothing,
+        (None, Some(_)) if length <= MOST_STATUS => MarkRead::Partial,
+        _ => MarkRead::Nothing,
     }
 }
 
@@ -324,9 +324,9 @@ impl MarkedStream {
             };
             let begin = at + offset;
             match read_mark(&self.held[begin..]) {
-                Found::Partial => break begin,
-                Found::Nothing => at = begin + 1,
-                Found::Mark(request, status, length) => {
+                MarkRead::Partial => break begin,
+                MarkRead::Nothing => at = begin + 1,
+                MarkRead::Mark(request, status, length) => {
                     output.extend(&self.held[start..begin]);
                     (start, at) = (begin + length, begin + length);
                     if request == self.expected {
