@@ -142,7 +142,13 @@ fn source(m: &ArgMatches) -> Result<Source, Fault> {
 fn language(m: &ArgMatches) -> Result<Option<Language>, Fault> {
     let Some(word) = m.get_one::<String>("lang") else {
         let file = m.try_get_one::<OsString>("file").ok().flatten();
-        return Ok(file.and_then(|file| Path::new(file).extension()).and_then(|end| by_extension(end.to_str()?)));
+        let Some(end) = file.and_then(|file| Path::new(file).extension()) else { return Ok(None) };
+        let unknown = || {
+            let message =
+                format!("{}: its name tells no language", file.map(Path::new).unwrap_or(Path::new("-")).display());
+            Fault::invalid(message).phase(Phase::Admission).hint("give --lang python, javascript or bash")
+        };
+        return end.to_str().and_then(by_extension).map(Some).ok_or_else(unknown);
     };
     named_language(word).map(Some)
 }

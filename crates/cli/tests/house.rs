@@ -581,17 +581,9 @@ const REPEATED_TYPE_NAMES: &[(&str, &str)] =
 #[test]
 fn no_type_name_is_defined_in_many_files() {
     let mut files_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for row in CRATES.iter().filter(|row| row.name != "testkit") {
-        for file in files_below(&root().join("crates").join(row.name).join("src"), &["rs"]) {
-            let name = file.display().to_string();
-            if name.ends_with("_test.rs") || name.contains("/tests/") {
-                continue;
-            }
-            let text = fs::read_to_string(&file).unwrap();
-            let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
-            for defined in code.lines().filter_map(defined_type) {
-                files_of.entry(defined.to_owned()).or_default().insert(name.clone());
-            }
+    for (name, code) in sources(&["testkit"]) {
+        for defined in code.lines().filter_map(defined_type) {
+            files_of.entry(defined.to_owned()).or_default().insert(name.clone());
         }
     }
     let repeated: BTreeSet<&str> =
@@ -605,6 +597,22 @@ fn no_type_name_is_defined_in_many_files() {
     );
     assert_eq!(repeated, allowed, "REPEATED_TYPE_NAMES lists names that are no longer repeated");
     assert!(REPEATED_TYPE_NAMES.iter().all(|(_, reason)| reason.len() > 20));
+}
+
+/// Source files of all crates but some, each by its path and without its tests.
+fn sources(but: &[&str]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for row in CRATES.iter().filter(|row| !but.contains(&row.name)) {
+        for file in files_below(&root().join("crates").join(row.name).join("src"), &["rs"]) {
+            let name = file.display().to_string();
+            if name.ends_with("_test.rs") || name.contains("/tests/") {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            found.push((name, text.split("#[cfg(test)]\nmod ").next().unwrap().to_owned()));
+        }
+    }
+    found
 }
 
 /// The name of a type that a line defines outside of an `impl` or function.
@@ -625,21 +633,13 @@ const HIDDEN_SUBJECTS: [&str; 6] = ["somebody ", "someone ", "nobody ", "whoever
 #[test]
 fn messages_name_their_subject() {
     let mut checked = 0;
-    for row in CRATES.iter().filter(|row| !["testkit", "bench"].contains(&row.name)) {
-        for file in files_below(&root().join("crates").join(row.name).join("src"), &["rs"]) {
-            let name = file.display().to_string();
-            if name.ends_with("_test.rs") || name.contains("/tests/") {
-                continue;
-            }
-            let text = fs::read_to_string(&file).unwrap();
-            let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
-            for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
-                for literal in line.split('"').skip(1).step_by(2).filter(|literal| literal.contains(' ')) {
-                    checked += 1;
-                    let lower = literal.to_lowercase();
-                    let hidden = HIDDEN_SUBJECTS.iter().find(|opener| lower.starts_with(*opener));
-                    assert!(hidden.is_none(), "{name}:{}: name the subject: {literal:?}", number + 1);
-                }
+    for (name, code) in sources(&["testkit", "bench"]) {
+        for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for literal in line.split('"').skip(1).step_by(2).filter(|literal| literal.contains(' ')) {
+                checked += 1;
+                let lower = literal.to_lowercase();
+                let hidden = HIDDEN_SUBJECTS.iter().find(|opener| lower.starts_with(*opener));
+                assert!(hidden.is_none(), "{name}:{}: name the subject: {literal:?}", number + 1);
             }
         }
     }

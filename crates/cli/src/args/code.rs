@@ -47,7 +47,12 @@ fn code() -> Command {
         )
         .arg(Arg::new("text").short('e').long("eval").value_name("TEXT").help("Run TEXT").conflicts_with("file"))
         .arg(path("file").long(None::<&str>).value_name("FILE").help("File of this host with the code; - is standard input"))
-        .arg(flag("interactive").short('i').help("Read code line by line, with history"))
+        .arg(
+            flag("interactive")
+                .short('i')
+                .conflicts_with_all(["text", "file"])
+                .help("Read code line by line, with history"),
+        )
         .arg(language())
         .arg(Arg::new("context").long("context").value_name("NAME").help("Context to run in [default: one for the language]"))
         .arg(sandbox())

@@ -56,6 +56,13 @@ fn code_comes_from_a_file_whose_name_tells_the_language_or_from_standard_input()
     assert_eq!(file("a.sh", "echo sh"), "sh\n");
     let mut piped = f.place.cofferdam(["code", "--sandbox", "s"]);
     assert_eq!(text(&to_the_end(&mut piped, b"print(2 ** 10)\n").stdout), "1024\n");
+    let ruby = f.place.file("home/project/a.rb", "puts 1");
+    let unknown = f.place.verb(&["code", "--sandbox", "s", ruby.to_str().unwrap()]);
+    assert!(
+        unknown.status.code() == Some(2) && text(&unknown.stderr).contains("a.rb: its name tells no language"),
+        "{unknown:?}"
+    );
+    assert_eq!(f.place.verb(&["code", "--sandbox", "s", "-i", "-e", "1"]).status.code(), Some(2));
     let gone = f.place.verb(&["code", "--sandbox", "s", "gone.py"]);
     assert!(!gone.status.success() && text(&gone.stderr).contains("gone.py"), "{gone:?}");
 }

@@ -1,4 +1,4 @@
-//! Code that tries to break its interpreter, the channel or whoever reads it: typed answers, and nothing else is affected.
+//! Code that tries to break its interpreter, the channel or its reader: typed answers, and nothing else is affected.
 
 use crate::fixture::CodeFixture;
 use crate::support::{As, either};

@@ -175,7 +175,42 @@ fn http2_is_spoken_to_clients_that_ask_for_it() {
         &["/v1/sandboxes/s/code"],
     );
     assert!(events.contains("event: stdout") && events.contains("event: end"), "{events}");
+    // Bytes that are no HTTP/2, frames that break its rules, and requests that are withdrawn at once end their connection alone.
+    let mut hostile = place.outside("/usr/bin/python3");
+    let ended = to_the_end(hostile.args(["-c", GARBAGE, &port.to_string(), &cert]), b"");
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), "7 connections ended\n");
+    assert_eq!(curl(&with(&["--http2"]), &["/v1/sandboxes"]), "2 200\n", "others are answered");
 }
+
+/// Speaks badly on connections of its own, and waits for each to be closed.
+const GARBAGE: &str = r#"
+import os, socket, ssl, struct, sys
+port, cert = int(sys.argv[1]), sys.argv[2]
+context = ssl.create_default_context(cafile=cert)
+context.set_alpn_protocols(['h2'])
+preface = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
+def frame(kind, flags, stream, payload=b''):
+    return struct.pack('>I', len(payload))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + payload
+settings = frame(4, 0, 0)
+# GET / of localhost, from HPACK's static table.
+head = b'\x82\x87\x84\x41\x09localhost'
+withdrawn = b''.join(frame(1, 5, n, head) + frame(3, 0, n, b'\0\0\0\x08') for n in range(1, 4001, 2))
+cases = [b'GET / HTTP/1.1\r\n\r\n', os.urandom(4096), preface + b'\xff' * 4096, preface + settings + b'\xff' * 64,
+    preface + settings + frame(1, 4, 2, head), preface + settings + frame(1, 4, 1, b'\xff' * 100), preface + settings + withdrawn]
+ended = 0
+for case in cases:
+    s = context.wrap_socket(socket.create_connection(('127.0.0.1', port)), server_hostname='localhost')
+    assert s.selected_alpn_protocol() == 'h2'
+    s.settimeout(120)
+    try:
+        s.sendall(case)
+        while s.recv(65536): pass
+        ended += 1
+    except TimeoutError: print('not closed:', case[:60])
+    except OSError: ended += 1
+print(ended, 'connections ended')
+"#;
 
 /// Refusals are explained in terms of the command line, not of HTTP.
 #[test]
